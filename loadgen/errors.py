@@ -1,0 +1,41 @@
+"""Every exception vramp raises on purpose, in one tree.
+
+    VrampError                 a message for a person: what was wrong, where, what to do next
+     |- ProfileError           a profile, an option or an override is not right          exit code 2
+     |- ServerError            the server could not be reached, started or understood    exit code 3
+     |- LoadError              the load could not go on: everything fails, the server died  exit code 1
+     |- WorkerError            a worker process could not be started or spoke nonsense   exit code 1
+     +- ResultError            a result or a run's folder could not be read or written   exit code 1
+
+A failed stream is not an exception: it is data (see `loadgen.stream.stream`).
+"""
+
+
+class VrampError(Exception):
+    """A problem with a message that a user can act on; never shown with a traceback."""
+
+    exit_code = 1
+
+
+class ProfileError(VrampError):
+    """The profile, an option or an override is not right; names file, key and value."""
+
+    exit_code = 2
+
+
+class ServerError(VrampError):
+    """The server could not be reached, started or understood."""
+
+    exit_code = 3
+
+
+class LoadError(VrampError):
+    """The load could not go on: nothing but failures, or the server died under it."""
+
+
+class WorkerError(VrampError):
+    """A worker process could not be started, died, or sent something that is not a message."""
+
+
+class ResultError(VrampError):
+    """A result or the folder of a run could not be read or written."""

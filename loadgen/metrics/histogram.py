@@ -1,0 +1,227 @@
+"""Latency histograms: HdrHistogram's counts and codec, recorded and read with numpy.
+
+The only importer of `hdrh`. Values are integer microseconds from 0 to about 71 minutes with 3 significant digits;
+larger ones are clipped to the top and counted in `clipped`. Count, sum and sum of squares are exact integers, so that
+merging is associative and commutative to the last bit: a result depends neither on the number of workers nor on how
+snapshots were cut. Percentiles are nearest rank (ceil) over the cumulative counts; an empty histogram has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+import numpy as np
+from hdrh.histogram import HdrHistogram
+from numpy.typing import NDArray
+
+LOWEST_US = 1
+HIGHEST_US = 3_600_000_000
+SIGNIFICANT_DIGITS = 3
+
+_SHAPE = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
+_LENGTH = int(_SHAPE.counts_len)
+_MAGNITUDE = int(_SHAPE.sub_bucket_half_count_magnitude)
+_HALF = int(_SHAPE.sub_bucket_half_count)
+_MASK = int(_SHAPE.sub_bucket_mask)
+# The index formula holds up to the end of the last bucket, which lies above HIGHEST_US.
+_TOP_US = int(_SHAPE.get_value_from_index(_LENGTH - 1))
+
+
+class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A histogram as it travels: HdrHistogram V2 (base64) beside the exact sums in microseconds."""
+
+    hdr: str
+    count: int
+    sum_us: int
+    sum_squares_us: int
+    min_us: int
+    max_us: int
+    clipped: int = 0
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The statistics of a histogram in milliseconds; everything but `count` is None when it is empty."""
+
+    count: int
+    mean: float | None = None
+    stddev: float | None = None
+    min: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    max: float | None = None
+    hdr: str | None = None
+
+
+class Histogram:
+    """Counts of latencies in microseconds; a commutative monoid under `add`, with `Histogram()` as zero."""
+
+    __slots__ = ("_counts", "clipped", "count", "max_us", "min_us", "sum_squares_us", "sum_us")
+
+    def __init__(self) -> None:
+        self._counts: NDArray[np.int64] | None = None
+        self.count = 0
+        self.sum_us = 0
+        self.sum_squares_us = 0
+        self.min_us = 0
+        self.max_us = 0
+        self.clipped = 0
+
+    def record_ns(self, values_ns: Sequence[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
+        """Record durations in nanoseconds, each `weights[i]` times; a negative one counts as 0."""
+        if len(values_ns) == 0:
+            return
+        values_us = (np.asarray(values_ns, dtype=np.int64) + 500) // 1000
+        self.record_us(values_us, weights)
+
+    def record_us(self, values_us: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
+        """Record durations in microseconds, each `weights[i]` times (once without weights)."""
+        if weights is not None:
+            kept = weights > 0
+            values_us, weights = values_us[kept], weights[kept]
+        if len(values_us) == 0:
+            return
+        over = values_us > _TOP_US
+        if over.any():
+            self.clipped += int(over.sum() if weights is None else weights[over].sum())
+        values_us = np.clip(values_us, 0, _TOP_US)
+        added = np.bincount(_index(values_us), weights, minlength=_LENGTH).astype(np.int64)
+        self._counts = added if self._counts is None else self._counts + added
+        self._note(values_us, weights)
+
+    def _note(self, values_us: NDArray[np.int64], weights: NDArray[np.int64] | None) -> None:
+        low, high = int(values_us.min()), int(values_us.max())
+        self.min_us = low if self.count == 0 else min(self.min_us, low)
+        self.max_us = max(self.max_us, high)
+        self.count += len(values_us) if weights is None else int(weights.sum())
+        self.sum_us += int((values_us if weights is None else values_us * weights).sum())
+        self.sum_squares_us += _sum_of_squares(values_us, weights)
+
+    def add(self, other: Histogram) -> None:
+        """Merge another histogram into this one."""
+        if other.count == 0:
+            return
+        assert other._counts is not None
+        self._counts = other._counts.copy() if self._counts is None else self._counts + other._counts
+        self.min_us = other.min_us if self.count == 0 else min(self.min_us, other.min_us)
+        self.max_us = max(self.max_us, other.max_us)
+        self.count += other.count
+        self.sum_us += other.sum_us
+        self.sum_squares_us += other.sum_squares_us
+        self.clipped += other.clipped
+
+    def percentile_us(self, *percents: float) -> list[int]:
+        """Nearest-rank percentiles in microseconds; the histogram must not be empty.
+
+        Each is the top of its bucket, as HdrHistogram reports it, but never above the recorded maximum.
+        """
+        assert self._counts is not None, "an empty histogram has no percentiles"
+        cumulative = np.cumsum(self._counts)
+        ranks = [max(1, math.ceil(round(percent / 100 * self.count, 9))) for percent in percents]
+        indices = np.searchsorted(cumulative, ranks, side="left")
+        return [min(_top_of(int(index)), self.max_us) for index in indices]
+
+    def percentile_ms(self, percent: float) -> float | None:
+        """One nearest-rank percentile in milliseconds, None when nothing was recorded."""
+        return self.percentile_us(percent)[0] / 1000 if self.count else None
+
+    def mean_ms(self) -> float | None:
+        """The exact mean in milliseconds, None when nothing was recorded."""
+        return self.sum_us / self.count / 1000 if self.count else None
+
+    def share_above(self, limit_ms: float) -> float:
+        """The share of values in buckets wholly above a limit, 0 when empty."""
+        if self._counts is None:
+            return 0.0
+        index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
+        return float(self._counts[index + 1 :].sum()) / self.count
+
+    def summary(self, *, with_hdr: bool = False) -> Summary:
+        """The statistics in milliseconds; the population's standard deviation."""
+        if self.count == 0:
+            return Summary(count=0)
+        p50, p90, p95, p99, p999 = (value / 1000 for value in self.percentile_us(50, 90, 95, 99, 99.9))
+        variance = self.sum_squares_us * self.count - self.sum_us**2
+        return Summary(
+            count=self.count,
+            mean=self.sum_us / self.count / 1000,
+            stddev=math.sqrt(variance) / self.count / 1000,
+            min=self.min_us / 1000,
+            p50=p50,
+            p90=p90,
+            p95=p95,
+            p99=p99,
+            p999=p999,
+            max=self.max_us / 1000,
+            hdr=self.encode().hdr if with_hdr else None,
+        )
+
+    def encode(self) -> EncodedHistogram:
+        """The histogram in HdrHistogram's own V2 encoding, readable by its tools in any language."""
+        hdr = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
+        if self._counts is not None:
+            np.frombuffer(hdr.counts, dtype=np.uint64)[:] = self._counts
+            # The codec cuts the counts off at the maximum, so total, minimum and maximum must be set.
+            hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
+        return EncodedHistogram(
+            hdr=hdr.encode().decode("ascii"),
+            count=self.count,
+            sum_us=self.sum_us,
+            sum_squares_us=self.sum_squares_us,
+            min_us=self.min_us,
+            max_us=self.max_us,
+            clipped=self.clipped,
+        )
+
+    @classmethod
+    def decode(cls, encoded: EncodedHistogram) -> Self:
+        """The inverse of `encode`."""
+        histogram = cls()
+        if encoded.count:
+            counts = HdrHistogram.decode(encoded.hdr).counts
+            histogram._counts = np.frombuffer(counts, dtype=np.uint64).astype(np.int64)
+        histogram.count = encoded.count
+        histogram.sum_us = encoded.sum_us
+        histogram.sum_squares_us = encoded.sum_squares_us
+        histogram.min_us = encoded.min_us
+        histogram.max_us = encoded.max_us
+        histogram.clipped = encoded.clipped
+        return histogram
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Histogram):
+            return NotImplemented
+        return self.encode() == other.encode()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The counter of each value: HdrHistogram's bucket and sub-bucket, vectorised (exact below 2**53)."""
+    bucket = np.frexp((values_us | _MASK).astype(np.float64))[1].astype(np.int64) - (_MAGNITUDE + 1)
+    return ((bucket + 1) << _MAGNITUDE) + ((values_us >> bucket) - _HALF)
+
+
+def _top_of(index: int) -> int:
+    """The largest value that falls into a counter."""
+    bucket = (index >> _MAGNITUDE) - 1
+    sub_bucket = (index & (_HALF - 1)) + _HALF
+    if bucket < 0:
+        return index
+    return ((sub_bucket + 1) << bucket) - 1
+
+
+def _sum_of_squares(values: NDArray[np.int64], weights: NDArray[np.int64] | None) -> int:
+    # Squares of microseconds leave 64 bits within an hour: sum three partial products that do not.
+    high, low = values >> 16, values & 0xFFFF
+    if weights is None:
+        products = (high * high, high * low, low * low)
+    else:
+        products = (high * high * weights, high * low * weights, low * low * weights)
+    top, middle, bottom = (int(product.sum()) for product in products)
+    return (top << 32) + (middle << 17) + bottom

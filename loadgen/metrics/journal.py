@@ -1,0 +1,180 @@
+"""The lines of a run, in the order in which they happened: on disk while the run goes, and the source of its result.
+
+One JSON object a line, each with the seconds since the run began (monotonic). A line is complete or it is not there: a
+reader stops at a torn last line, which is all that a killed run can lose. Everything that the screen or the result
+shows is a fold over these lines (`loadgen.metrics.record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.errors import ResultError
+from loadgen.metrics.snapshot import EngineView, Milestone
+from loadgen.metrics.stage import ClientDelta, StageDelta
+
+RunState = Literal["complete", "stopped", "server_died", "failed"]
+
+
+class RunStarted(msgspec.Struct, frozen=True, tag=True):
+    """The first line."""
+
+    unix_s: float
+    run_id: str
+    vramp_version: str
+    profile: dict[str, Any]
+    environment: dict[str, Any]
+    workers: int
+    seed: int
+    stages_planned: int
+
+
+class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The server reached another state, or more became known of it."""
+
+    t_s: float
+    state: Literal["starting", "ready", "stopping", "stopped", "died"]
+    engine: str
+    url: str
+    model: str | None = None
+    version: str | None = None
+    pid: int | None = None
+    max_model_len: int | None = None
+    command: list[str] | None = None
+    env: dict[str, str] | None = None
+    milestones: tuple[Milestone, ...] = ()
+
+
+class StageStarted(msgspec.Struct, frozen=True, tag=True):
+    """A stage began."""
+
+    t_s: float
+    index: int
+    label: str
+    concurrency: int | None
+    rate: float | None
+    arrival: str
+    isl: int
+    osl: int
+    requests: int | None
+    duration_s: float | None
+    warmup_requests: int
+    warmup_s: float
+    manual: bool = False
+    """The operator asked for it."""
+
+
+class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """What happened in a quarter of a second."""
+
+    t_s: float
+    span_s: float
+    """Since the tick before."""
+    stages: dict[int, StageDelta]
+    client: ClientDelta
+    held: int
+    queued: int = 0
+    open_stages: dict[int, int] = {}
+    workers: int = 1
+    engine: EngineView | None = None
+
+
+class EngineStage(msgspec.Struct, frozen=True):
+    """What the engine's own /metrics say about a stage: differences between its end and its beginning."""
+
+    ttft_mean_ms: float | None = None
+    ttft_count: int | None = None
+    itl_mean_ms: float | None = None
+    tpot_mean_ms: float | None = None
+    e2e_mean_ms: float | None = None
+    queue_mean_ms: float | None = None
+    prefill_mean_ms: float | None = None
+    decode_mean_ms: float | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    preemptions: int | None = None
+    prefix_hit_rate: float | None = None
+
+
+class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A stage is over; streams of it may still be open."""
+
+    t_s: float
+    index: int
+    reason: str
+
+
+class EngineMeasured(msgspec.Struct, frozen=True, tag=True):
+    """The engine's own numbers for a stage, read once its window had closed."""
+
+    t_s: float
+    index: int
+    engine: EngineStage
+
+
+class Happened(msgspec.Struct, frozen=True, tag=True):
+    """An event on the time axis."""
+
+    t_s: float
+    kind: str
+    text: str
+
+
+class RunFinished(msgspec.Struct, frozen=True, tag=True):
+    """The last line."""
+
+    t_s: float
+    unix_s: float
+    state: RunState
+    reason: str
+
+
+Line = RunStarted | ServerChanged | StageStarted | Ticked | StageEnded | EngineMeasured | Happened | RunFinished
+
+encode_line = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+class Journal:
+    """Appends lines to a file; each reaches the kernel at once, so that only a dying machine can lose one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise ResultError(f"{path}: the journal cannot be written: {error.strerror}") from error
+
+    def write(self, line: Line) -> None:
+        """Append a line; raises `ResultError` when the disk does not take it."""
+        try:
+            self._file.write(encode_line(line) + b"\n")
+        except OSError as error:
+            raise ResultError(f"{self.path}: the journal cannot be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_journal(path: Path) -> Iterator[Line]:
+    """The lines of a journal, up to its end or a torn last line; raises `ResultError`."""
+    try:
+        with path.open("rb") as file:
+            for number, text in enumerate(file, start=1):
+                if not text.endswith(b"\n"):
+                    return
+                yield _decode(path, number, text)
+    except OSError as error:
+        raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
+
+
+def _decode(path: Path, number: int, text: bytes) -> Line:
+    try:
+        return _decoder.decode(text)
+    except msgspec.DecodeError as error:
+        raise ResultError(f"{path}:{number}: not a line of a journal: {error}") from error

@@ -1,0 +1,186 @@
+"""The JSON document of a run, schema `vramp.result/1`.
+
+Numbers are numbers or null, never a text and never NaN; units are in the names. `result.schema.json` beside this file
+is generated from these structs (`python -m loadgen.metrics.result`), and a test keeps the two the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.errors import ResultError
+from loadgen.metrics.histogram import Summary
+from loadgen.metrics.journal import EngineStage, RunState
+from loadgen.metrics.snapshot import RunEvent
+
+SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
+SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
+
+
+class ClientResult(msgspec.Struct, frozen=True):
+    """How the load was made, and whether its numbers may be trusted."""
+
+    timestamps: Literal["kernel", "user"]
+    workers: int
+    cpu_s: float
+    """All workers."""
+    read_lag_ms: Summary
+    """Now minus the kernel's stamp at the moment of each read: the client's own delay."""
+    send_lag_ms: Summary
+    """Sent minus intended."""
+    coalesced_reads: float | None
+    """The share of reads that carried more than one output event."""
+    unstamped_reads: int
+    connects: int
+    limited: bool
+    why: str | None
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a stage asked for."""
+
+    concurrency: int | None
+    rate: float | None
+    arrival: str | None
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """What became of the requests of a stage."""
+
+    sent: int
+    completed: int
+    failed: int
+    unfinished: int
+    warmup: int
+    retried: int
+    clock_steps: int
+    errors: dict[str, int]
+    messages: dict[str, list[str]]
+    """The first messages of each kind of error."""
+
+
+class Concurrency(msgspec.Struct, frozen=True):
+    """Streams that were really open during the window."""
+
+    mean: float | None
+    peak: int
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Tokens of the completed streams."""
+
+    input: int
+    output: int
+    source: Literal["usage", "events"]
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    """What arrived in the measured window, divided by its length."""
+
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+    output_tokens_per_s_per_user: float | None
+    """Divided by the mean concurrency."""
+
+
+class SloCheck(msgspec.Struct, frozen=True):
+    """One limit and how it was met."""
+
+    limit_ms: float
+    measured_ms: float | None
+    met: bool
+
+
+class StageResult(msgspec.Struct, frozen=True):
+    """The numbers of one stage."""
+
+    index: int
+    label: str
+    target: Target
+    isl: int
+    osl: int
+    started_at: str
+    duration_s: float
+    measured_s: float
+    stop_reason: str
+    requests: Requests
+    concurrency: Concurrency
+    tokens: Tokens
+    throughput: Throughput
+    latency_ms: dict[str, Summary]
+    slo: dict[str, SloCheck]
+    engine: EngineStage | None
+    limited: bool
+    """The client could not do what was asked of it in this stage."""
+    why: str | None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    schema: Literal["vramp.result/1"] = SCHEMA
+    vramp_version: str
+    run_id: str
+    started_at: str
+    finished_at: str | None
+    state: RunState
+    reason: str
+    profile: dict[str, Any]
+    environment: dict[str, Any]
+    client: ClientResult
+    stages: list[StageResult]
+    series: dict[str, list[float | int | None]]
+    """Columns over one time axis, `t_s`."""
+    events: list[RunEvent]
+    telemetry_meta: dict[str, Any] | None = None
+    reference: dict[str, Any] | None = None
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write a result whole or not at all; raises `ResultError`."""
+    document = msgspec.json.format(msgspec.json.encode(result), indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(document + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ResultError(f"{path}: the result cannot be written: {error.strerror}") from error
+
+
+def read_result(path: Path) -> Result:
+    """Read a result; raises `ResultError` for what is not one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Result)
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ResultError(f"{path}: not a result of vramp: {error}") from error
+
+
+def json_schema() -> str:
+    """The JSON Schema of a result."""
+    schema = msgspec.json.schema(Result)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = SCHEMA
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_PATH.write_text(json_schema(), encoding="utf-8")

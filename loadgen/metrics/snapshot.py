@@ -1,0 +1,185 @@
+"""The state of a run at one moment: everything that the screen draws, and nothing that it must compute.
+
+Published four times a second, live or replayed. All structs are frozen and plain, unknown is None; texts that came
+from a server or its log were made harmless before they got here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from loadgen.metrics.histogram import Summary
+
+WINDOW_S = 5.0
+"""The span of the percentiles in a `Point`."""
+
+Phase = Literal["starting", "probing", "running", "paused", "draining", "holding", "stopping", "done"]
+"""`holding`: the plan is done, the server is still up, and the operator may go on."""
+
+
+class Milestone(msgspec.Struct, frozen=True):
+    """One step of the server's start."""
+
+    id: str
+    label: str
+    state: Literal["waiting", "running", "done"] = "waiting"
+    progress: float | None = None
+    """0 to 1 where the log says how far it is."""
+    detail: str = ""
+    started_s: float | None = None
+    finished_s: float | None = None
+
+
+class ServerView(msgspec.Struct, frozen=True):
+    """The server as vramp sees it."""
+
+    engine: str
+    url: str
+    state: Literal["starting", "ready", "stopping", "stopped", "died"]
+    model: str | None = None
+    version: str | None = None
+    pid: int | None = None
+    uptime_s: float | None = None
+    milestones: tuple[Milestone, ...] = ()
+    log_tail: tuple[str, ...] = ()
+    """The last lines, oldest first, without control sequences."""
+
+
+class LoadView(msgspec.Struct, frozen=True):
+    """What is asked for and what is really held."""
+
+    stage: int
+    """Number of the running stage, from 1; 0 before the first."""
+    stages_planned: int
+    concurrency: int | None
+    """The closed loop's target; None in open loop."""
+    rate: float | None
+    """The open loop's target in requests a second; None in closed loop."""
+    held: int
+    """Streams open now."""
+    queued: int
+    """Open loop: arrivals that wait for a connection."""
+    isl: int
+    osl: int
+    paused: bool = False
+    manual: bool = False
+    """The operator has taken the load in hand."""
+    stage_elapsed_s: float = 0.0
+    stage_progress: float | None = None
+    """0 to 1 for a bounded stage."""
+
+
+class EngineView(msgspec.Struct, frozen=True):
+    """Gauges of the engine's /metrics."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    """0 to 1."""
+    preemptions: float | None = None
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One moment of the time series; percentiles over the last `WINDOW_S` seconds."""
+
+    t_s: float
+    """Seconds since the run began."""
+    held: int = 0
+    target: float | None = None
+    output_tokens_per_s: float | None = None
+    requests_per_s: float | None = None
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    tpot_p50_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    errors: int = 0
+    """Failures in this tick."""
+    engine_running: float | None = None
+    engine_waiting: float | None = None
+    kv_usage: float | None = None
+    read_lag_p99_ms: float | None = None
+    client_cpu_percent: float | None = None
+
+
+class StageView(msgspec.Struct, frozen=True):
+    """The numbers of one stage so far."""
+
+    number: int
+    label: str
+    concurrency: int | None
+    rate: float | None
+    isl: int
+    osl: int
+    running: bool
+    elapsed_s: float
+    held_mean: float | None
+    sent: int
+    completed: int
+    failed: int
+    unfinished: int
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+    latency: dict[str, Summary] = {}
+    """By name: ttft, tpot, itl, e2e."""
+    slo_met: bool | None = None
+    stop_reason: str | None = None
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """One kind of failure over the whole run."""
+
+    kind: str
+    count: int
+    message: str
+
+
+class ClientView(msgspec.Struct, frozen=True):
+    """The client's own health: may its numbers be trusted?"""
+
+    timestamps: Literal["kernel", "user", "unknown"]
+    workers: int
+    cpu_percent: float | None
+    """All workers, of one core."""
+    read_lag_p99_ms: float | None
+    coalesced_share: float | None
+    limited: bool
+    why: str | None
+
+
+class RunEvent(msgspec.Struct, frozen=True):
+    """Something that happened, on the run's time axis."""
+
+    t_s: float
+    kind: str
+    """`load` (the operator or the plan changed it), `pause`, `resume`, `server`, `error`, `note`, `clock`."""
+    text: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The state of a run at one moment."""
+
+    t_s: float
+    unix_s: float
+    phase: Phase
+    profile: str
+    headline: str
+    """The verdict in words."""
+    healthy: bool
+    """False when the headline needs the operator."""
+    server: ServerView
+    load: LoadView
+    point: Point
+    client: ClientView
+    engine: EngineView | None = None
+    stages: tuple[StageView, ...] = ()
+    """All stages so far, oldest first; the last may be running."""
+    whole: StageView | None = None
+    """All stages together."""
+    errors: tuple[ErrorView, ...] = ()
+    events: tuple[RunEvent, ...] = ()
+    """All events so far, oldest first."""
+    result_path: str | None = None
+    """Set once the result is on disk."""

@@ -1,0 +1,217 @@
+"""The numbers of one stage, as a commutative monoid.
+
+Workers send a `StageDelta` each tick; a `StageMetrics` is their sum. Every field merges by addition, minimum or
+maximum, so the result is the same for any number of workers and any cut into ticks (property-tested).
+
+What belongs where:
+- a stream belongs to the stage in which it was sent, however late it ends;
+- warm-up streams are counted in `warmup` and kept out of every latency of the result;
+- TTFT, ITL and chunk gaps count when they happen, TPOT, E2E and normalized latency when the stream completes;
+- throughput is what arrived between `window_start_ns` and `window_end_ns`, whichever stream carried it.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+
+from loadgen.metrics.histogram import EncodedHistogram, Histogram
+
+LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
+"""Names of the latency histograms, in the order of the result."""
+
+WARMUP_LATENCIES = ("warmup_ttft", "warmup_tpot")
+"""Latencies of warm-up streams: for the time series, never for the result."""
+
+MESSAGES_KEPT = 3
+"""First messages kept per kind of failure and tick."""
+
+COUNTERS = (
+    "warmup",
+    "warmup_failed",
+    "sent",
+    "completed",
+    "failed",
+    "unfinished",
+    "retried",
+    "clock_steps",
+    "input_tokens",
+    "output_tokens",
+    "counted_by_events",
+    "window_requests",
+    "window_input_tokens",
+    "window_output_tokens",
+    "held_area_ns",
+)
+
+
+class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened to one stage on one worker since its last tick."""
+
+    warmup: int = 0
+    """Streams sent before the measurement began."""
+    warmup_failed: int = 0
+    sent: int = 0
+    completed: int = 0
+    failed: int = 0
+    unfinished: int = 0
+    """Streams cut off by an abort: neither completed nor failed."""
+    retried: int = 0
+    """Requests sent again because a reused connection died before the first byte of its response."""
+    clock_steps: int = 0
+    """Streams whose times were thrown away because the wall clock was stepped under them."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    counted_by_events: int = 0
+    """Completed streams whose server reported no usage, so that events were counted as tokens."""
+    window_requests: int = 0
+    window_input_tokens: int = 0
+    window_output_tokens: int = 0
+    held_area_ns: int = 0
+    """Open streams integrated over the window: divided by its length, the mean concurrency."""
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
+    peak: int = 0
+    errors: dict[str, int] = {}
+    messages: dict[str, list[str]] = {}
+    latency: dict[str, EncodedHistogram] = {}
+
+
+class StageMetrics:
+    """The sum of deltas of one stage; `StageMetrics()` is zero."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.window_start_ns: int | None = None
+        self.window_end_ns: int | None = None
+        self.peak = 0
+        self.errors: dict[str, int] = {}
+        self.messages: dict[str, list[str]] = {}
+        self.latency: dict[str, Histogram] = {}
+
+    def add(self, delta: StageDelta) -> None:
+        """Take in a tick of one worker, or all that another `StageMetrics` encoded."""
+        for name in COUNTERS:
+            self.counters[name] += getattr(delta, name)
+        self.window_start_ns = _least(self.window_start_ns, delta.window_start_ns)
+        self.window_end_ns = _greatest(self.window_end_ns, delta.window_end_ns)
+        self.peak = max(self.peak, delta.peak)
+        for kind, count in delta.errors.items():
+            self.errors[kind] = self.errors.get(kind, 0) + count
+        for kind, messages in delta.messages.items():
+            kept = self.messages.get(kind, [])
+            # Which messages came first is not known across workers; the smallest few are, in any order of merging.
+            self.messages[kind] = sorted({*kept, *messages})[:MESSAGES_KEPT]
+        for name, encoded in delta.latency.items():
+            self.latency.setdefault(name, Histogram()).add(Histogram.decode(encoded))
+
+    def merge(self, other: StageMetrics) -> None:
+        """Take in another sum, without the detour through its encoding."""
+        for name, histogram in other.latency.items():
+            self.latency.setdefault(name, Histogram()).add(histogram)
+        self.add(other._plain())
+
+    def encode(self) -> StageDelta:
+        """The whole sum as one delta."""
+        latency = {name: histogram.encode() for name, histogram in sorted(self.latency.items())}
+        return msgspec.structs.replace(self._plain(), latency=latency)
+
+    def _plain(self) -> StageDelta:
+        """Everything but the histograms."""
+        return StageDelta(
+            **self.counters,  # type: ignore[arg-type]  # all counters are ints, as COUNTERS lists them
+            window_start_ns=self.window_start_ns,
+            window_end_ns=self.window_end_ns,
+            peak=self.peak,
+            errors=dict(sorted(self.errors.items())),
+            messages=dict(sorted(self.messages.items())),
+        )
+
+    @classmethod
+    def of(cls, *deltas: StageDelta) -> Self:
+        """The sum of some deltas."""
+        metrics = cls()
+        for delta in deltas:
+            metrics.add(delta)
+        return metrics
+
+    @property
+    def window_s(self) -> float:
+        """Length of the measured window in seconds, 0 before it has begun."""
+        if self.window_start_ns is None or self.window_end_ns is None:
+            return 0.0
+        return max(0, self.window_end_ns - self.window_start_ns) / 1e9
+
+
+class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one worker did and how late it was since its last tick."""
+
+    cpu_ns: int = 0
+    reads: int = 0
+    coalesced_reads: int = 0
+    """Reads that carried more than one output event, all but the last of them therefore stamped late."""
+    unstamped_reads: int = 0
+    """Reads without a kernel timestamp, stamped by the user-space clock."""
+    events: int = 0
+    output_tokens: int = 0
+    """Output tokens that arrived, measured or not."""
+    connects: int = 0
+    read_lag: EncodedHistogram | None = None
+    send_lag: EncodedHistogram | None = None
+
+
+class ClientMetrics:
+    """The sum of client deltas; `ClientMetrics()` is zero."""
+
+    def __init__(self) -> None:
+        self.cpu_ns = 0
+        self.reads = 0
+        self.coalesced_reads = 0
+        self.unstamped_reads = 0
+        self.events = 0
+        self.output_tokens = 0
+        self.connects = 0
+        self.read_lag = Histogram()
+        self.send_lag = Histogram()
+
+    def add(self, delta: ClientDelta) -> None:
+        """Take in a tick of one worker."""
+        self.cpu_ns += delta.cpu_ns
+        self.reads += delta.reads
+        self.coalesced_reads += delta.coalesced_reads
+        self.unstamped_reads += delta.unstamped_reads
+        self.events += delta.events
+        self.output_tokens += delta.output_tokens
+        self.connects += delta.connects
+        if delta.read_lag is not None:
+            self.read_lag.add(Histogram.decode(delta.read_lag))
+        if delta.send_lag is not None:
+            self.send_lag.add(Histogram.decode(delta.send_lag))
+
+    def encode(self) -> ClientDelta:
+        """The whole sum as one delta."""
+        return ClientDelta(
+            cpu_ns=self.cpu_ns,
+            reads=self.reads,
+            coalesced_reads=self.coalesced_reads,
+            unstamped_reads=self.unstamped_reads,
+            events=self.events,
+            output_tokens=self.output_tokens,
+            connects=self.connects,
+            read_lag=self.read_lag.encode() if self.read_lag.count else None,
+            send_lag=self.send_lag.encode() if self.send_lag.count else None,
+        )
+
+    @property
+    def coalesced_share(self) -> float | None:
+        """The share of reads that carried more than one output event."""
+        return self.coalesced_reads / self.reads if self.reads else None
+
+
+def _least(left: int | None, right: int | None) -> int | None:
+    return min((value for value in (left, right) if value is not None), default=None)
+
+
+def _greatest(left: int | None, right: int | None) -> int | None:
+    return max((value for value in (left, right) if value is not None), default=None)

@@ -1,0 +1,100 @@
+"""The table of a result, in the words and order of the published benchmarks: one group of rows per stage."""
+
+from __future__ import annotations
+
+from loadgen.metrics.histogram import Summary
+from loadgen.metrics.result import Result, StageResult
+
+_ROWS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2EL", "e2e"))
+_WIDTH = 78
+
+
+def result_table(result: Result) -> str:
+    """All stages, the client's health, and how the run ended."""
+    shown = [stage for stage in result.stages if stage.requests.sent or stage.requests.warmup]
+    groups = [_stage_group(stage) for stage in shown]
+    return "\n".join([*groups, _footer(result)])
+
+
+def _stage_group(stage: StageResult) -> str:
+    requests = stage.requests
+    head = f"stage {stage.index + 1}: {stage.label}, ISL {stage.isl}, OSL {stage.osl}"
+    lines = [
+        f"{f' {head} ':=^{_WIDTH}}",
+        _line("Successful requests", requests.completed),
+        *([_line("Failed requests", requests.failed)] if requests.failed else []),
+        *[_line(f"  {kind}", count) for kind, count in requests.errors.items()],
+        *([_line("Unfinished requests", requests.unfinished)] if requests.unfinished else []),
+        *_measured_lines(stage),
+        *_reason_lines(stage),
+    ]
+    return "\n".join(lines)
+
+
+def _measured_lines(stage: StageResult) -> list[str]:
+    if stage.requests.completed == 0:
+        return []
+    throughput = stage.throughput
+    rows = [_latency_line(name, stage.latency_ms[key]) for name, key in _ROWS]
+    return [
+        _line("Benchmark duration (s)", stage.measured_s),
+        _line("Mean concurrency", stage.concurrency.mean),
+        _line("Total input tokens", stage.tokens.input),
+        _line("Total generated tokens", stage.tokens.output),
+        _line("Request throughput (req/s)", throughput.requests_per_s),
+        _line("Output token throughput (tok/s)", throughput.output_tokens_per_s),
+        _line("Total token throughput (tok/s)", throughput.total_tokens_per_s),
+        f"{'':<16}{'mean':>12}{'median':>12}{'p90':>12}{'p99':>12}{'max':>12}",
+        *rows,
+        *_slo_lines(stage),
+        *_engine_lines(stage),
+    ]
+
+
+def _latency_line(name: str, summary: Summary) -> str:
+    values = (summary.mean, summary.p50, summary.p90, summary.p99, summary.max)
+    return f"{f'{name} (ms)':<16}" + "".join(f"{_number(value):>12}" for value in values)
+
+
+def _slo_lines(stage: StageResult) -> list[str]:
+    return [
+        _line(
+            f"SLO {name} <= {check.limit_ms:g} ms", f"{'met' if check.met else 'MISSED'} ({_number(check.measured_ms)})"
+        )
+        for name, check in stage.slo.items()
+    ]
+
+
+def _engine_lines(stage: StageResult) -> list[str]:
+    engine = stage.engine
+    if engine is None or engine.ttft_mean_ms is None:
+        return []
+    return [_line("Engine's own mean TTFT (ms)", engine.ttft_mean_ms)]
+
+
+def _reason_lines(stage: StageResult) -> list[str]:
+    lines = [_line("Client-limited", stage.why)] if stage.limited else []
+    messages = [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
+    return [*lines, *messages]
+
+
+def _footer(result: Result) -> str:
+    client = result.client
+    lag = _number(client.read_lag_ms.p99)
+    trust = f"LIMITED ({client.why})" if client.limited else "not limited"
+    lines = [
+        "=" * _WIDTH,
+        f"client: {trust}; {client.timestamps} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU",
+    ]
+    if result.state != "complete":
+        lines.append(f"run: {result.state}: {result.reason}")
+    return "\n".join(lines)
+
+
+def _line(name: str, value: float | str | None) -> str:
+    text = value if isinstance(value, str) else str(value) if isinstance(value, int) else _number(value)
+    return f"{name + ':':<44}{text}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,196 @@
+"""What must be known of a server before load is sent: its model, its limits, what prompts can be made of.
+
+Everything here goes through httpx and nothing is timed. The first request is sent here too, so that a refused key, an
+unknown field or a broken model is one clear message before the load starts, and not a table of failures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from loadgen.errors import ServerError
+from loadgen.plan import Stage, check_lengths
+from loadgen.profile import Load
+from loadgen.server.client import ServerClient, pick_model
+from loadgen.stream.request import endpoint_url, stream_body
+from loadgen.stream.transport import Target
+from loadgen.worker.messages import Vocabulary
+from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
+
+_REPEATS = 8
+_FEWEST_WORDS = 16
+_FEWEST_IDS = 32
+_CALIBRATIONS = 4
+
+_USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+_PLAIN_USAGE = {"stream_options": {"include_usage": True}}
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What the server is and takes."""
+
+    base_url: str
+    target: Target
+    model: str
+    max_model_len: int | None
+    version: str | None
+    vocabulary: Vocabulary
+    options: dict[str, Any]
+    """Fields of the request body beyond the usual ones, as far as this server accepts them."""
+    notes: tuple[str, ...] = ()
+    """What could not be had and what is done instead."""
+
+
+async def probe(client: ServerClient, model: str | None, load: Load, plan: Sequence[Stage], *, where: str) -> Served:
+    """Ask a server what it is and send it one request; raises `ServerError` or `ProfileError`."""
+    target = await resolve_target(client.base_url)
+    served = pick_model(await client.models(), model)
+    check_lengths(list(plan), served.max_model_len, where=where)
+    notes: list[str] = []
+    vocabulary = await _vocabulary(client, served.id, load.endpoint, notes)
+    options = await _accepted_options(client, served.id, load, vocabulary, notes)
+    return Served(
+        base_url=client.base_url,
+        target=target,
+        model=served.id,
+        max_model_len=served.max_model_len,
+        version=await client.version(),
+        vocabulary=vocabulary,
+        options=options,
+        notes=tuple(notes),
+    )
+
+
+async def resolve_target(url: str) -> Target:
+    """Resolve a URL's host to the first address that answers; raises `ServerError`."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    loop = asyncio.get_running_loop()
+    try:
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ServerError(f"{url}: no such host: {error.strerror}") from error
+    reason = "no address"
+    for family, _, _, _, address in addresses:
+        try:
+            async with asyncio.timeout(5):
+                _, writer = await asyncio.open_connection(str(address[0]), port, family=family)
+        except OSError as error:  # TimeoutError is one too
+            reason = error.strerror or "no answer within 5 s"
+            continue
+        writer.close()
+        tls_name = host if parts.scheme == "https" else None
+        return Target(family=int(family), address=str(address[0]), port=port, tls_name=tls_name)
+    raise ServerError(f"{url}: nobody listens there ({reason}); start the server, or check host and port")
+
+
+# Prompts.
+
+
+async def _vocabulary(client: ServerClient, model: str, endpoint: str, notes: list[str]) -> Vocabulary:
+    if endpoint == "completions":
+        return Vocabulary(ids=await _safe_ids(client, model, notes))
+    words, overhead = await _safe_words(client, model, notes)
+    return Vocabulary(words=words, overhead=overhead)
+
+
+async def _safe_ids(client: ServerClient, model: str, notes: list[str]) -> tuple[int, ...]:
+    """Ids of ordinary text in the server's own vocabulary, so never a special token and never out of range."""
+    ids = await client.tokenize_text(model, " ".join(WORDS))
+    if ids is None:
+        notes.append("the server has no /tokenize: prompts are made of the token ids 300 to 999")
+        return FALLBACK_IDS
+    distinct = sorted(set(ids))
+    if len(distinct) >= _FEWEST_IDS:
+        return tuple(distinct)
+    # A tokenizer that cuts words into few pieces: its letters are as good.
+    letters = await client.tokenize_text(model, " ".join("abcdefghijklmnopqrstuvwxyz0123456789,.:;!?"))
+    return tuple(sorted({*distinct, *(letters or [])}))
+
+
+async def _safe_words(client: ServerClient, model: str, notes: list[str]) -> tuple[tuple[str, ...], int]:
+    """Words that are one token wherever they stand, and what the chat template adds to them."""
+    if await client.tokenize_messages(model, [_user("the")]) is None:
+        notes.append("the server has no /tokenize: a word is taken for a token, the real ISL is the server's usage")
+        return tuple(WORDS), 0
+    single = [word for word, size in zip(WORDS, await _word_sizes(client, model), strict=True) if size == 1]
+    words = tuple(single if len(single) >= _FEWEST_WORDS else WORDS)
+    if words != tuple(single):
+        notes.append("hardly any word is one token in this vocabulary: the real ISL is the server's usage")
+    return words, await _template_overhead(client, model, words)
+
+
+async def _word_sizes(client: ServerClient, model: str) -> list[float]:
+    """Tokens that each word adds when it is repeated."""
+    limit = asyncio.Semaphore(16)
+
+    async def count(text: str) -> int:
+        async with limit:
+            return len(await client.tokenize_text(model, text) or [])
+
+    async def size(word: str) -> float:
+        once, often = await asyncio.gather(count(word), count(" ".join([word] * (1 + _REPEATS))))
+        return (often - once) / _REPEATS
+
+    return list(await asyncio.gather(*(size(word) for word in WORDS)))
+
+
+async def _template_overhead(client: ServerClient, model: str, words: tuple[str, ...]) -> int:
+    """Tokens of a chat prompt beyond its words, adjusted until a prompt of known length comes out right."""
+    overhead, wanted = 0, 256
+    for _ in range(_CALIBRATIONS):
+        text = json.loads(text_prompts(words, 0, overhead=overhead)(0, 0, wanted))
+        tokens = await client.tokenize_messages(model, [_user(text)])
+        excess = len(tokens or []) - wanted
+        if excess == 0:
+            break
+        overhead += excess
+    return max(0, overhead)
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+# The first request.
+
+
+async def _accepted_options(
+    client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, notes: list[str]
+) -> dict[str, Any]:
+    """The richest set of body fields that the server takes, found by sending one short request."""
+    eos = {"ignore_eos": True} if load.ignore_eos else {}
+    refusal = ""
+    for options in ({**eos, **_USAGE}, {**eos, **_PLAIN_USAGE}, _PLAIN_USAGE, {}):
+        status, answer = await _first_request(client, model, load, vocabulary, options)
+        if status == 200:
+            missing = [name for name in {**eos, **_USAGE} if name not in options]
+            if refusal:
+                notes.append(f"the server refused some fields, left out: {', '.join(missing) or 'continuous usage'}")
+            return dict(options)
+        refusal = refusal or f"HTTP {status}: {answer}"
+        if status not in (400, 422):
+            break
+    raise ServerError(f"{client.base_url}: the first request failed: {refusal}")
+
+
+async def _first_request(
+    client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, options: dict[str, Any]
+) -> tuple[int, str]:
+    body = stream_body(load.endpoint, model=model, osl=1, temperature=load.temperature, options=options)
+    isl = min(16, load.isl)
+    if load.endpoint == "chat":
+        write = text_prompts(vocabulary.words, 0, overhead=vocabulary.overhead)
+        body["messages"] = [_user(json.loads(write(0, 0, isl)))]
+    else:
+        body["prompt"] = json.loads(token_prompts(vocabulary.ids, 0)(0, 0, isl))
+    path = endpoint_url("", load.endpoint)
+    return await client.try_request(path, body, timeout_s=load.timeout_s)

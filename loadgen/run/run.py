@@ -1,0 +1,474 @@
+"""One run: start the server, learn what it serves, send the plan's load, stop everything, leave a result.
+
+`async for snapshot in run.snapshots()` is all there is to running one; the methods beside it are the operator's hand
+and may be called at any time. Invariants: the folder is claimed before anything is started; every line of the journal
+goes through `_log` and into the record, so screen and result cannot differ; however the run ends, the load is ended
+first, then the workers, then the server, and then the result is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import loadgen
+from loadgen.errors import LoadError, VrampError, WorkerError
+from loadgen.metrics.journal import (
+    Happened,
+    Line,
+    RunFinished,
+    RunStarted,
+    RunState,
+    ServerChanged,
+    Ticked,
+)
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import Result, write_result
+from loadgen.metrics.snapshot import LoadView, Phase, Point, ServerView, Snapshot
+from loadgen.plan import Stage, plan_of
+from loadgen.profile import Profile
+from loadgen.run.engine_watch import EngineWatch
+from loadgen.run.environment import describe_environment
+from loadgen.run.folder import SafeJournal, claim_folder, require_writable
+from loadgen.run.guard_rail import FailureRail
+from loadgen.run.probe import Served, probe
+from loadgen.run.steering import Steering
+from loadgen.run.view import HeadlineFacts, StageViews, client_view, error_views, headline, progress, whole_view
+from loadgen.server.client import ServerClient, api_key
+from loadgen.server.masking import masked_environment
+from loadgen.server.supervisor import ManagedServer, ServerState
+from loadgen.stream.request import RequestTemplate, endpoint_url, request_template, stream_body
+from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, default_workers
+
+BEAT_S = 0.25
+_LOG_LINES = 200
+
+
+class Run:
+    """One execution of a profile."""
+
+    def __init__(self, profile: Profile, *, where: str, json_path: Path | None = None, hold_open: bool = False) -> None:
+        """`where` names the profile in messages; with `hold_open` the server stays up after the plan, for an operator.
+
+        Raises `ResultError` when the results could not be written.
+        """
+        self.profile = profile
+        self.plan: list[Stage] = plan_of(profile)
+        self.result: Result | None = None
+        self.error: VrampError | None = None
+        """What went wrong, for the exit code; the result holds its words too."""
+        if json_path is not None:
+            require_writable(json_path)
+        self.folder = claim_folder(profile.name, datetime.now(UTC))
+        self.result_paths = [self.folder / "result.json", *([json_path] if json_path is not None else [])]
+        self._where = where
+        self._hold_open = hold_open
+        self._journal = SafeJournal(self.folder / "journal.jsonl")
+        self._record = Record()
+        self._views = StageViews()
+        self._began_s = time.monotonic()
+        self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
+        self._phase: Phase = "starting"
+        self._server: ManagedServer | None = None
+        self._served: Served | None = None
+        self._watch: EngineWatch | None = None
+        self._fleet: Fleet | None = None
+        self._workers = profile.load.workers or default_workers(max(stage.concurrency or 0 for stage in self.plan))
+        self._steering = Steering(self.plan, self._log, self._clock_s)
+        self._rail = FailureRail()
+        self._ending: RunState | None = None
+        self._reason = ""
+        self._aborting = False
+        self._beat = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._written: Path | None = None
+
+    # The operator's hand.
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Hold this many streams from now on: the stage ends, another begins."""
+        self._steering.set_concurrency(concurrency)
+
+    def set_rate(self, requests_per_s: float) -> None:
+        """Send this many requests a second from now on."""
+        self._steering.set_rate(requests_per_s)
+
+    def set_shape(self, isl: int, osl: int) -> None:
+        """Send requests of this shape from now on."""
+        self._steering.set_shape(isl, osl)
+
+    def pause(self) -> None:
+        """Send no more; running streams finish."""
+        self._steering.pause()
+
+    def resume(self) -> None:
+        """Go on sending."""
+        self._steering.resume()
+
+    def next_stage(self) -> None:
+        """Go on with the plan."""
+        self._steering.next_stage()
+
+    def note(self, text: str) -> None:
+        """Put a note on the time axis."""
+        self._event("note", text)
+
+    def stop(self) -> None:
+        """End the load, stop the server, keep the result."""
+        self._end("stopped", "stopped by the operator")
+
+    def abort(self) -> None:
+        """The same at once: streams are cut off and the server gets no time of its own."""
+        self._aborting = True
+        self._end("stopped", "aborted by the operator")
+
+    def _end(self, state: RunState, reason: str) -> None:
+        if self._ending is None:
+            self._ending, self._reason = state, reason
+        self._ended.set()
+
+    # The run.
+
+    async def snapshots(self) -> AsyncIterator[Snapshot]:
+        """Run it, and tell its state about four times a second; the last snapshot has phase `done`."""
+        work = asyncio.create_task(self._work())
+        try:
+            while not work.done():
+                self._beat.clear()
+                beat = asyncio.create_task(self._beat.wait())
+                await asyncio.wait({work, beat}, timeout=BEAT_S * 1.5, return_when=asyncio.FIRST_COMPLETED)
+                beat.cancel()
+                if not work.done():
+                    yield self._snapshot()
+        finally:
+            if not work.done():
+                self.abort()
+            # Being cancelled must not leave a server behind.
+            await asyncio.shield(work)
+        yield self._snapshot()
+
+    async def _work(self) -> None:
+        self._log(self._started())
+        try:
+            await self._until_ended(self._go())
+        except VrampError as error:
+            self.error = error
+            died = self._server is not None and self._server.state == "died"
+            self._end("server_died" if died else "failed", str(error))
+        finally:
+            await self._close()
+
+    async def _until_ended(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        """Run to the end, or until `_end` is called from outside."""
+        going = asyncio.create_task(work)
+        ended = asyncio.create_task(self._ended.wait())
+        await asyncio.wait({going, ended}, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not going.done():
+            going.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await going
+
+    async def _go(self) -> None:
+        base_url = await self._start_server()
+        key = api_key(self.profile.server)
+        client = ServerClient(base_url, key, api_key_env=self.profile.server.api_key_env)
+        async with client:
+            self._phase = "probing"
+            await self._learn(client)
+            self._watch = EngineWatch(client, self._log, self._clock_s)
+            try:
+                await self._watch.start()
+                await self._load()
+            finally:
+                await self._watch.close()
+
+    async def _start_server(self) -> str:
+        server = self.profile.server
+        if server.engine == "attach":
+            assert server.url is not None
+            self._log(self._server_changed("starting"))
+            return server.url
+        self._server = ManagedServer(server, log_path=self.folder / "server.log")
+        await self._server.start()
+        self._log(self._server_changed("starting"))
+        await self._server.wait_ready()
+        return self._server.base_url
+
+    async def _learn(self, client: ServerClient) -> None:
+        server = self.profile.server
+        wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
+        self._served = await probe(client, wanted, self.profile.load, self.plan, where=self._where)
+        self._log(self._server_changed("ready"))
+        for note in self._served.notes:
+            self._event("server", note)
+
+    # The load.
+
+    async def _load(self) -> None:
+        assert self._served is not None and self._watch is not None
+        load = self.profile.load
+        fleet = self._fleet = Fleet(
+            FleetSettings(
+                target=self._served.target,
+                vocabulary=self._served.vocabulary,
+                seed=self._seed,
+                timeout_s=load.timeout_s,
+                stall_timeout_s=load.stall_timeout_s,
+                connect_timeout_s=load.connect_timeout_s,
+            ),
+            self._workers,
+        )
+        await fleet.start()
+        await self._tick(fleet)
+        self._steering.take_the_wheel(fleet, self._template, self._watch.boundary)
+        self._phase = "running"
+        while not self._steering.over or self._hold_open or self._open_streams:
+            await self._tick(fleet)
+            self._check_server()
+            self._phase = self._load_phase()
+            if self._phase == "holding" and self._written is None:
+                await self._settle_and_write()
+        await self._watch.settle()
+        self._end("complete", "the plan is done")
+
+    @property
+    def _open_streams(self) -> int:
+        tick = self._record.last_tick
+        return tick.held if tick is not None else 0
+
+    def _load_phase(self) -> Phase:
+        if self._steering.paused:
+            return "paused"
+        if not self._steering.over:
+            return "running"
+        return "draining" if self._open_streams else "holding"
+
+    async def _tick(self, fleet: Fleet) -> None:
+        before_s = self._record.last_tick.t_s if self._record.last_tick is not None else self._clock_s()
+        merged = await fleet.tick()
+        now_s = self._clock_s()
+        assert self._watch is not None
+        line = Ticked(
+            t_s=now_s,
+            span_s=now_s - before_s,
+            stages=merged.stages,
+            client=merged.client,
+            held=merged.held,
+            queued=merged.queued,
+            open_stages=merged.open_stages,
+            workers=fleet.alive,
+            engine=self._watch.view,
+        )
+        self._log(line)
+        self._react(merged)
+        if not fleet.alive:
+            raise WorkerError("all workers are gone: " + "; ".join(merged.deaths or ("no worker left",)))
+        self._beat.set()
+
+    def _react(self, tick: FleetTick) -> None:
+        for death in tick.deaths:
+            self._event("error", death)
+        if tick.finished is not None and tick.finished == self._steering.index:
+            self._steering.advance("all requests were answered")
+        broken = self._rail.check(self._record, self._clock_s())
+        if broken is not None:
+            self._steering.finish(broken, abort=False)
+            raise LoadError(broken)
+
+    def _check_server(self) -> None:
+        server = self._server
+        if server is not None and server.died.is_set():
+            lines = "\n".join(f"  {line}" for line in list(server.log.lines)[-8:])
+            raise LoadError(f"the server {server.exit} during the load; its log is {server.log.path}\n{lines}")
+
+    def _template(self, stage: Stage) -> RequestTemplate:
+        assert self._served is not None
+        load = self.profile.load
+        body = stream_body(
+            load.endpoint,
+            model=self._served.model,
+            osl=stage.osl,
+            temperature=load.temperature,
+            options=self._served.options,
+        )
+        url = endpoint_url(self._served.base_url, load.endpoint)
+        return request_template(url, body, api_key=api_key(self.profile.server))
+
+    # The end.
+
+    async def _close(self) -> None:
+        self._phase = "stopping"
+        self._beat.set()
+        if self._fleet is not None:
+            await self._end_load(self._fleet)
+        if self._server is not None:
+            await self._stop_server(self._server)
+        state, reason = self._ending or "failed", self._reason
+        self._log(RunFinished(t_s=self._clock_s(), unix_s=time.time(), state=state, reason=reason))
+        self._write()
+        self._journal.close()
+        self._phase = "done"
+
+    async def _end_load(self, fleet: Fleet) -> None:
+        self._steering.finish(self._reason or "the run ended", abort=True)
+        if fleet.alive and self._record.current is None and self._open_streams:
+            # One more tick brings what was cut off.
+            merged = await fleet.tick()
+            self._log(
+                Ticked(t_s=self._clock_s(), span_s=BEAT_S, stages=merged.stages, client=merged.client, held=merged.held)
+            )
+        await fleet.close()
+
+    async def _stop_server(self, server: ManagedServer) -> None:
+        stopping = asyncio.create_task(server.stop())
+        while not stopping.done():
+            self._beat.set()
+            await asyncio.wait({stopping}, timeout=BEAT_S)
+        report = await stopping
+        self._log(self._server_changed("died" if server.state == "died" else "stopped"))
+        if report.killed:
+            names = ", ".join(f"{process.name} ({process.pid})" for process in report.killed)
+            self._event("server", f"had to be killed: {names}")
+        if report.left:
+            names = ", ".join(f"{process.name} ({process.pid})" for process in report.left)
+            self._event("error", f"could not be ended: {names}")
+
+    async def _settle_and_write(self) -> None:
+        """The plan is done but the operator may go on: what there is goes to disk now."""
+        assert self._watch is not None
+        await self._watch.settle()
+        self._write()
+
+    def _write(self) -> None:
+        self.result = self._record.result()
+        for path in self.result_paths:
+            try:
+                write_result(self.result, path)
+                self._written = self.result_paths[-1]
+            except VrampError as error:
+                self.error = self.error or error
+                self._event("error", str(error))
+
+    # Lines.
+
+    def _clock_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _log(self, line: Line) -> None:
+        self._record.apply(line)
+        problem = self._journal.write(line)
+        if problem is not None:
+            self._event("error", problem)
+
+    def _event(self, kind: str, text: str) -> None:
+        self._log(Happened(t_s=self._clock_s(), kind=kind, text=text))
+
+    def _started(self) -> RunStarted:
+        document = self.profile.model_dump(mode="json")
+        document["server"]["env"] = masked_environment(self.profile.server.env)
+        document["load"]["seed"] = self._seed
+        return RunStarted(
+            unix_s=time.time(),
+            run_id=self.folder.name,
+            vramp_version=loadgen.__version__,
+            profile=document,
+            environment=describe_environment(),
+            workers=self._workers,
+            seed=self._seed,
+            stages_planned=len(self.plan),
+        )
+
+    def _server_changed(self, state: ServerState) -> ServerChanged:
+        server, served = self._server, self._served
+        profile = self.profile.server
+        return ServerChanged(
+            t_s=self._clock_s(),
+            state=state,
+            engine=profile.engine,
+            url=server.base_url if server is not None else profile.url or "",
+            model=served.model if served is not None else profile.model,
+            version=served.version if served is not None else None,
+            pid=server.pid if server is not None else None,
+            max_model_len=served.max_model_len if served is not None else None,
+            command=server.command if server is not None else None,
+            env=masked_environment(profile.env),
+            milestones=server.milestones if server is not None else (),
+        )
+
+    # What the screen draws.
+
+    def _snapshot(self) -> Snapshot:
+        record = self._record
+        tick = record.last_tick
+        client = client_view(record, self._workers)
+        facts = HeadlineFacts(
+            phase=self._phase,
+            client=client,
+            engine=self._watch.view if self._watch is not None else None,
+            errors=record.total.counters["failed"],
+            completed=record.total.counters["completed"],
+            milestones=self._server.milestones if self._server is not None else (),
+            state=record.finished.state if record.finished is not None else self._ending,
+            reason=self._reason,
+        )
+        text, healthy = headline(facts)
+        return Snapshot(
+            t_s=self._clock_s(),
+            unix_s=time.time(),
+            phase=self._phase,
+            profile=self.profile.name,
+            headline=text,
+            healthy=healthy,
+            server=self._server_view(),
+            load=self._load_view(),
+            point=record.points[-1] if record.points else Point(t_s=self._clock_s()),
+            client=client,
+            engine=tick.engine if tick is not None else None,
+            stages=self._views.of(record),
+            whole=whole_view(list(record.stages.values()), record.total),
+            errors=error_views(record.total),
+            events=tuple(record.events),
+            result_path=str(self._written) if self._written is not None else None,
+        )
+
+    def _server_view(self) -> ServerView:
+        server, served, profile = self._server, self._served, self.profile.server
+        attached: ServerState = "ready" if served is not None else "starting"
+        return ServerView(
+            engine=profile.engine,
+            url=server.base_url if server is not None else profile.url or "",
+            state=server.state if server is not None else attached,
+            model=served.model if served is not None else profile.served_model_name or profile.model,
+            version=served.version if served is not None else None,
+            pid=server.pid if server is not None else None,
+            uptime_s=self._clock_s(),
+            milestones=server.milestones if server is not None else (),
+            log_tail=tuple(list(server.log.lines)[-_LOG_LINES:]) if server is not None else (),
+        )
+
+    def _load_view(self) -> LoadView:
+        steering, tick = self._steering, self._record.last_tick
+        stage = steering.current or steering.last
+        running = self._record.current
+        elapsed_s = self._clock_s() - running.started.t_s if running is not None else 0.0
+        return LoadView(
+            stage=steering.index + 1,
+            stages_planned=len(self.plan),
+            concurrency=stage.concurrency,
+            rate=stage.rate,
+            held=tick.held if tick is not None else 0,
+            queued=tick.queued if tick is not None else 0,
+            isl=stage.isl,
+            osl=stage.osl,
+            paused=steering.paused,
+            manual=steering.manual,
+            stage_elapsed_s=elapsed_s,
+            stage_progress=progress(stage, running, elapsed_s),
+        )

@@ -1,0 +1,198 @@
+"""From a record to a snapshot: what the screen draws, computed four times a second. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.metrics.journal import RunState
+from loadgen.metrics.record import Record, StageRecord
+from loadgen.metrics.snapshot import ClientView, EngineView, ErrorView, Milestone, Phase, StageView
+from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.verdict import engine_limit
+from loadgen.plan import Stage
+
+_SHOWN = ("ttft", "tpot", "itl", "e2e")
+_CPU_POINTS = 8
+
+
+_SETTLED_S = 1.0
+
+
+class StageViews:
+    """The views of a record's stages; one of which nothing more can come is computed once."""
+
+    def __init__(self) -> None:
+        self._settled: dict[int, StageView] = {}
+
+    def of(self, record: Record) -> tuple[StageView, ...]:
+        """All stages, oldest first."""
+        return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
+
+    def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
+        if index in self._settled:
+            return self._settled[index]
+        view = stage_view(stage, record)
+        tick = record.last_tick
+        silent = tick is not None and index not in tick.open_stages
+        if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
+            self._settled[index] = view
+        return view
+
+
+def stage_view(stage: StageRecord, record: Record) -> StageView:
+    """One stage so far."""
+    started, counters = stage.started, stage.counters
+    slo = stage.slo(_slo_ms(record))
+    now_s = record.points[-1].t_s if record.points else started.t_s
+    end_s = stage.ended.t_s if stage.ended is not None else now_s
+    return StageView(
+        number=started.index + 1,
+        label=started.label,
+        concurrency=started.concurrency,
+        rate=started.rate,
+        isl=started.isl,
+        osl=started.osl,
+        running=stage.ended is None,
+        elapsed_s=max(0.0, end_s - started.t_s),
+        held_mean=stage.held_mean,
+        sent=counters["sent"],
+        completed=counters["completed"],
+        failed=counters["failed"],
+        unfinished=counters["unfinished"],
+        requests_per_s=stage.per_second("window_requests"),
+        output_tokens_per_s=stage.per_second("window_output_tokens"),
+        total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
+        latency=stage.summaries(*_SHOWN),
+        slo_met=all(check.met for check in slo.values()) if slo and counters["completed"] else None,
+        stop_reason=stage.ended.reason if stage.ended is not None else None,
+    )
+
+
+def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView | None:
+    """All stages together; None before the first."""
+    if not stages:
+        return None
+    whole = StageRecord(stages[0].started)
+    whole.metrics = total
+    counters = total.counters
+    return StageView(
+        number=0,
+        label="whole run",
+        concurrency=None,
+        rate=None,
+        isl=0,
+        osl=0,
+        running=stages[-1].ended is None,
+        elapsed_s=total.window_s,
+        held_mean=whole.held_mean,
+        sent=counters["sent"],
+        completed=counters["completed"],
+        failed=counters["failed"],
+        unfinished=counters["unfinished"],
+        requests_per_s=whole.per_second("window_requests"),
+        output_tokens_per_s=whole.per_second("window_output_tokens"),
+        total_tokens_per_s=whole.per_second("window_input_tokens", "window_output_tokens"),
+        latency=whole.summaries(*_SHOWN),
+    )
+
+
+def client_view(record: Record, workers: int) -> ClientView:
+    """The client's health now: CPU over the last two seconds, lags over the running stage."""
+    kernel = record.timestamps_are_kernel
+    stage = record.current
+    client = stage.client if stage is not None else record.client
+    recent = [point.client_cpu_percent for point in record.points[-_CPU_POINTS:]]
+    known = [percent for percent in recent if percent is not None]
+    why = stage.limit() if stage is not None else None
+    return ClientView(
+        timestamps="unknown" if kernel is None else "kernel" if kernel else "user",
+        workers=workers,
+        cpu_percent=sum(known) / len(known) if known else None,
+        read_lag_p99_ms=client.read_lag.percentile_ms(99),
+        coalesced_share=client.coalesced_share,
+        limited=why is not None,
+        why=why,
+    )
+
+
+def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
+    """Failures by kind, the most frequent first."""
+    views = [
+        ErrorView(kind=kind, count=count, message=(total.messages.get(kind) or [""])[0])
+        for kind, count in total.errors.items()
+    ]
+    return tuple(sorted(views, key=lambda view: -view.count))
+
+
+def progress(stage: Stage, running: StageRecord | None, elapsed_s: float) -> float | None:
+    """How much of a bounded stage is done, 0 to 1; None without a bound."""
+    if running is None or (stage.requests is None and stage.duration_s is None):
+        return None
+    done = 0.0
+    if stage.duration_s is not None:
+        done = elapsed_s / (stage.warmup_s + stage.duration_s)
+    if stage.requests is not None:
+        counters = running.counters
+        ended = counters["completed"] + counters["failed"] + counters["unfinished"]
+        done = max(done, ended / stage.requests)
+    return min(1.0, done)
+
+
+class HeadlineFacts(msgspec.Struct, frozen=True):
+    """What the verdict in the header is made of."""
+
+    phase: Phase
+    client: ClientView
+    engine: EngineView | None
+    errors: int
+    completed: int
+    milestones: tuple[Milestone, ...]
+    state: RunState | None
+    reason: str
+
+
+def headline(facts: HeadlineFacts) -> tuple[str, bool]:
+    """The verdict in words, and whether all is well."""
+    first_line = facts.reason.partition("\n")[0]
+    match facts.phase:
+        case "done":
+            return f"{facts.state}: {first_line}", facts.state in ("complete", "stopped")
+        case "stopping":
+            return f"stopping: {first_line}", facts.state in ("complete", "stopped")
+        case "starting":
+            return f"server starting: {_milestone_words(facts.milestones)}", True
+        case "probing":
+            return "server ready: asking what it serves", True
+        case "paused":
+            return "paused", True
+        case "draining":
+            return "draining: waiting for the streams on their way", True
+        case "holding":
+            return "the plan is done: load keys go on, q finishes", True
+        case "running":
+            return _load_headline(facts)
+
+
+def _milestone_words(milestones: tuple[Milestone, ...]) -> str:
+    running = [milestone for milestone in milestones if milestone.state == "running"]
+    if not running:
+        return "waiting for its log"
+    return f"{running[-1].label} {running[-1].detail}".strip()
+
+
+def _load_headline(facts: HeadlineFacts) -> tuple[str, bool]:
+    errors, completed = facts.errors, facts.completed
+    if errors and errors >= completed:
+        return f"failing: {errors} of {errors + completed} requests", False
+    if facts.client.limited:
+        return f"client-limited, not trustworthy: {facts.client.why}", False
+    limit = engine_limit(facts.engine)
+    if limit is not None:
+        return limit, True
+    return ("ok" if not errors else f"ok, {errors} failed"), True
+
+
+def _slo_ms(record: Record) -> dict[str, float]:
+    return (record.run.profile.get("slo") if record.run is not None else None) or {}

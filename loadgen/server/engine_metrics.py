@@ -1,0 +1,209 @@
+"""What the engine says of itself on `/metrics`, as one sample, and what happened between two samples.
+
+Every metric is optional: names differ between versions, and a missing one is None, never 0. Several engines (data
+parallel) are summed, except the use of the KV cache, of which the fullest counts. If any counter went down, the
+server was restarted in between, and nothing can be said about the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadgen.errors import ServerError
+
+# The newest name first; the first one that is there is used, so that a version with both is not counted twice.
+_GAUGES = {
+    "running": ("vllm:num_requests_running",),
+    "waiting": ("vllm:num_requests_waiting",),
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+}
+_COUNTERS = {
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "preemptions": ("vllm:num_preemptions_total",),
+    "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+}
+_HISTOGRAMS = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+    "queue": ("vllm:request_queue_time_seconds",),
+    "prefill": ("vllm:request_prefill_time_seconds",),
+    "decode": ("vllm:request_decode_time_seconds",),
+}
+_FAMILIES = tuple(
+    name.removesuffix("_total")
+    for table in (_GAUGES, _COUNTERS, _HISTOGRAMS)
+    for names in table.values()
+    for name in names
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHistogram:
+    """A histogram since the server started, in seconds; `buckets` are (upper bound, count up to it)."""
+
+    sum_s: float
+    count: float
+    buckets: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One reading of `/metrics`; the counters and histograms are since the server started."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    """0 to 1, of the fullest engine."""
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    preemptions: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    ttft: EngineHistogram | None = None
+    itl: EngineHistogram | None = None
+    tpot: EngineHistogram | None = None
+    e2e: EngineHistogram | None = None
+    queue: EngineHistogram | None = None
+    prefill: EngineHistogram | None = None
+    decode: EngineHistogram | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLatency:
+    """A latency over a window, as the engine saw it; percentiles are interpolated within coarse buckets."""
+
+    count: float
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDelta:
+    """What happened between two samples; a latency without an observation in the window is None."""
+
+    prompt_tokens: float | None
+    generation_tokens: float | None
+    preemptions: float | None
+    prefix_queries: float | None
+    prefix_hits: float | None
+    ttft: EngineLatency | None
+    itl: EngineLatency | None
+    tpot: EngineLatency | None
+    e2e: EngineLatency | None
+    queue: EngineLatency | None
+    prefill: EngineLatency | None
+    decode: EngineLatency | None
+
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """Share of the looked-up tokens that the prefix cache had; None without look-ups."""
+        if not self.prefix_queries or self.prefix_hits is None:
+            return None
+        return self.prefix_hits / self.prefix_queries
+
+
+def parse_engine_metrics(text: str) -> EngineSample:
+    """Read the text of `/metrics`; raises `ServerError` if it is not in the Prometheus format."""
+    try:
+        series = _series(text)
+    except (ValueError, IndexError, KeyError) as error:
+        raise ServerError(f"the server's /metrics is not in the Prometheus format: {error}") from None
+    values: dict[str, Any] = {
+        field: _combined(series, names, largest=field == "kv_usage") for field, names in (_GAUGES | _COUNTERS).items()
+    }
+    values |= {field: _histogram(series, names) for field, names in _HISTOGRAMS.items()}
+    return EngineSample(**values)
+
+
+def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
+    """What happened from one sample to the next; None if the server was restarted in between."""
+    if any(_fell(getattr(before, field), getattr(after, field)) for field in (*_COUNTERS, *_HISTOGRAMS)):
+        return None
+    values: dict[str, Any] = {field: _difference(getattr(before, field), getattr(after, field)) for field in _COUNTERS}
+    values |= {field: _window(getattr(before, field), getattr(after, field)) for field in _HISTOGRAMS}
+    return EngineDelta(**values)
+
+
+_Series = Mapping[str, list[tuple[Mapping[str, str], float]]]
+
+
+def _series(text: str) -> _Series:
+    # Parsing is slow, and most of the page is about Python and HTTP: only our lines are parsed.
+    ours = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(_FAMILIES))
+    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in text_string_to_metric_families(ours):
+        for sample in family.samples:
+            if math.isfinite(sample.value):
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def _combined(series: _Series, names: tuple[str, ...], *, largest: bool = False) -> float | None:
+    for name in names:
+        if name in series:
+            values = [value for _, value in series[name]]
+            return max(values) if largest else sum(values)
+    return None
+
+
+def _histogram(series: _Series, names: tuple[str, ...]) -> EngineHistogram | None:
+    for name in names:
+        total, count = _combined(series, (f"{name}_sum",)), _combined(series, (f"{name}_count",))
+        if total is None or count is None:
+            continue
+        buckets: dict[float, float] = {}
+        for labels, value in series.get(f"{name}_bucket", ()):
+            bound = float(labels["le"])
+            buckets[bound] = buckets.get(bound, 0.0) + value
+        return EngineHistogram(total, count, tuple(sorted(buckets.items())))
+    return None
+
+
+def _fell(before: float | EngineHistogram | None, after: float | EngineHistogram | None) -> bool:
+    if isinstance(before, EngineHistogram) and isinstance(after, EngineHistogram):
+        earlier = dict(before.buckets)
+        return after.count < before.count or any(count < earlier.get(bound, 0.0) for bound, count in after.buckets)
+    if isinstance(before, float | int) and isinstance(after, float | int):
+        return after < before
+    return False
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def _window(before: EngineHistogram | None, after: EngineHistogram | None) -> EngineLatency | None:
+    if before is None or after is None or after.count <= before.count:
+        return None
+    count = after.count - before.count
+    earlier = dict(before.buckets)
+    if earlier.keys() != dict(after.buckets).keys() or not earlier:
+        return None
+    buckets = [(bound, total - earlier[bound]) for bound, total in after.buckets]
+    p50_s, p90_s, p99_s = (_quantile(buckets, share) for share in (0.5, 0.9, 0.99))
+    return EngineLatency(count, (after.sum_s - before.sum_s) / count, p50_s, p90_s, p99_s)
+
+
+def _quantile(buckets: list[tuple[float, float]], share: float) -> float:
+    """As Prometheus does: linear within a bucket, and the highest finite bound for what lies beyond it."""
+    rank = share * buckets[-1][1]
+    lower_bound = lower_count = 0.0
+    for bound, count in buckets:
+        if count >= rank and count > lower_count:
+            if math.isinf(bound):
+                break
+            return lower_bound + (bound - lower_bound) * (rank - lower_count) / (count - lower_count)
+        if not math.isinf(bound):
+            lower_bound, lower_count = bound, count
+    return lower_bound

@@ -1,0 +1,236 @@
+"""`python -m loadgen.server.guard`: the process between vramp and the server, so that nothing of it outlives vramp.
+
+A killed API server leaves its engine processes behind, and they go on holding the GPU's memory. The guard is the
+"child subreaper" of the server's tree: a descendant whose parent dies becomes the guard's own child, whatever session
+it made for itself. Invariants: as long as the guard has a child, something of the tree is left, and once the kernel
+says that it has none, nothing is; the guard signals only its own descendants; it ends when the tree has ended, or
+when the killed did not go within a bounded time, which it reports.
+
+Spoken over pipes, one line of JSON each. In: the order `{argv, env, cwd, log_path, stop_timeout_s}`, later
+`{"do": "stop"}`; the end of stdin means that vramp is gone. Out: `started`, `tree`, `exited`, `stopping`, `stopped`,
+or `failed`. It runs in a session of its own and imports only what starts fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from loadgen.server.tree import ProcessId, ProcessInfo, descendants, send_signal
+
+LEFTOVER_GRACE_S = 2.0
+"""What remains of the tree after the server's main process ended gets SIGTERM and this long."""
+KILL_WAIT_S = 15.0
+"""A killed process that held a GPU takes seconds to go; after this it is reported as left."""
+ORPHAN_GRACE_S = 2.0
+ORPHAN_KILL_WAIT_S = 2.0
+"""Without vramp nobody waits for the guard: the two together keep it under five seconds."""
+
+_SAMPLE_S = 1.0
+_ENDING_TICK_S = 0.1
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Inbox:
+    """What the guard waits for: lines and the end of stdin, and signals; one thread, and no signal is lost."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._lines: list[bytes] = []
+        self._partial = b""
+        self._signals, wakeup = os.pipe()
+        os.set_blocking(self._signals, False)
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        # Handlers rather than SIG_IGN: the server would inherit an ignored signal, but not a handler.
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(0, selectors.EVENT_READ)
+        self._selector.register(self._signals, selectors.EVENT_READ)
+
+    def wait(self, timeout_s: float | None) -> tuple[list[bytes], set[int]]:
+        """The lines and signals that came, at the latest after `timeout_s`."""
+        signals: set[int] = set()
+        for key, _ in self._selector.select(0 if self._lines else timeout_s):
+            if key.fd == 0:
+                self._read()
+            else:
+                signals |= set(os.read(self._signals, 4096))
+        lines, self._lines = self._lines, []
+        return lines, signals
+
+    def first_line(self) -> bytes | None:
+        """The order; None if vramp is gone before it gave one. Lines that came with it stay for `wait`."""
+        while not self.closed:
+            lines, _ = self.wait(None)
+            if lines:
+                self._lines = lines[1:]
+                return lines[0]
+        return None
+
+    def _read(self) -> None:
+        data = os.read(0, 65536)
+        if not data:
+            self.closed = True
+            self._selector.unregister(0)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._lines += lines
+
+
+class Guard:
+    """The life of one server, from its start until nothing of it is left."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._stop_timeout_s = float(order["stop_timeout_s"])
+        self._main = _start_server(order)
+        self._asked_to_end = False
+        self._kill_at = math.inf
+        self._give_up_at = math.inf
+        self._sample_at = 0.0
+        self._told_tree: frozenset[ProcessId] = frozenset()
+        self._told_stopping: frozenset[ProcessId] = frozenset()
+        self._killed: dict[ProcessId, ProcessInfo] = {}
+        _tell("started", pid=self._main.pid)
+
+    def run(self, inbox: Inbox) -> None:
+        """Watch until the tree is gone, or cannot be made to go."""
+        left: list[ProcessInfo] = []
+        while self._reap():
+            now = time.monotonic()
+            if now >= self._kill_at:
+                self._kill()
+            if now >= self._give_up_at:
+                left = descendants(os.getpid())
+                break
+            self._sample(now)
+            lines, signals = inbox.wait(max(0.0, self._sample_at - now))
+            self._obey(lines, signals, orphaned=inbox.closed)
+        _tell("stopped", killed=_described(self._killed.values()), left=_described(left))
+
+    def _reap(self) -> bool:
+        """Collect the dead; False when no descendant is left, alive or dead."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._main.pid:
+                self._main_ended(os.waitstatus_to_exitcode(status))
+
+    def _main_ended(self, code: int) -> None:
+        self._main.returncode = code
+        _tell("exited", code=code if code >= 0 else None, signal=-code if code < 0 else None)
+        self._end_within(LEFTOVER_GRACE_S, KILL_WAIT_S)
+        for info in descendants(os.getpid()):
+            send_signal(info.id, signal.SIGTERM)
+
+    def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
+        if signal.SIGTERM in signals or any(json.loads(line).get("do") == "stop" for line in lines):
+            self._stop(self._stop_timeout_s, KILL_WAIT_S)
+        if orphaned:
+            self._stop(min(self._stop_timeout_s, ORPHAN_GRACE_S), ORPHAN_KILL_WAIT_S)
+
+    def _stop(self, grace_s: float, kill_wait_s: float) -> None:
+        self._end_within(grace_s, kill_wait_s)
+        if not self._asked_to_end and self._main.returncode is None:
+            self._sample(time.monotonic())  # who is there to be waited for
+            # Its own children the server ends itself; they get a signal only once it is gone.
+            os.kill(self._main.pid, signal.SIGTERM)
+        self._asked_to_end = True
+
+    def _end_within(self, grace_s: float, kill_wait_s: float) -> None:
+        """Bring the end forward, never back: the shortest grace of all causes holds."""
+        self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
+        self._give_up_at = min(self._give_up_at, self._kill_at + kill_wait_s)
+        self._sample_at = 0.0
+
+    def _kill(self) -> None:
+        for info in descendants(os.getpid()):
+            if send_signal(info.id, signal.SIGKILL):
+                self._killed[info.id] = info
+
+    def _sample(self, now: float) -> None:
+        if now < self._sample_at:
+            return
+        ending = self._kill_at < math.inf
+        self._sample_at = now + (_ENDING_TICK_S if ending else _SAMPLE_S)
+        tree = descendants(os.getpid())
+        ids = frozenset(info.id for info in tree)
+        if ids != self._told_tree:
+            _tell("tree", processes=[[info.id.pid, info.id.start_ticks, info.name] for info in tree])
+            self._told_tree = ids
+        if ending and ids and ids != self._told_stopping:
+            _tell("stopping", waiting_for=_described(tree))
+            self._told_stopping = ids
+
+
+def _start_server(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    # The log may show what the server was told, keys included: it is for the owner's eyes.
+    log = os.open(order["log_path"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            order["argv"],
+            env=order["env"],
+            cwd=order["cwd"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_end_with_the_guard,  # noqa: PLW1509 - the guard has one thread, so that nothing can deadlock
+        )
+    finally:
+        os.close(log)
+
+
+def _end_with_the_guard() -> None:
+    """The kernel asks the server to end if the guard is killed: the last resort when vramp is killed with it."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _become_subreaper() -> None:
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot become the subreaper of the server's processes: {os.strerror(number)}")
+
+
+def _described(processes: Iterable[ProcessInfo]) -> list[dict[str, Any]]:
+    return [{"pid": info.id.pid, "name": info.name} for info in processes]
+
+
+def _tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
+    line = json.dumps({"event": event, **facts}) + "\n"
+    with contextlib.suppress(BrokenPipeError):  # vramp is gone; what is left to do needs no listener
+        os.write(1, line.encode())
+
+
+def main() -> None:
+    """Take one order from stdin and see it through."""
+    inbox = Inbox()
+    order = json.loads(inbox.first_line() or "{}")
+    if "argv" not in order:  # vramp is gone, or was stopped before it gave the order
+        return
+    try:
+        _become_subreaper()
+        guard = Guard(order)
+    except (OSError, subprocess.SubprocessError) as error:
+        _tell("failed", error=str(error))
+        return
+    guard.run(inbox)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Continuous batching: which sequences compute what in each step, and which have a token at its end.
+
+Pure: no clock, no socket. The owner calls `begin(now)`, waits until the time it returns, and calls `finish(now)`.
+
+Invariants, all tested as properties:
+- every running sequence that decodes computes exactly one token a step; what is left of the token budget goes to
+  prompts, those already running first, then the waiting ones in the order of their arrival;
+- blocks are taken before the tokens are computed, never more than the pool has; when there are none for a decoding
+  sequence, the youngest running one gives all of its own back and waits again, before everybody else;
+- a preempted sequence computes prompt and answer anew, and no token of the answer is given out twice.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Literal
+
+from loadgen.simulator.blocks import BlockPool, block_hashes
+from loadgen.simulator.physics import Physics
+from loadgen.simulator.tokens import answer_ids
+
+State = Literal["new", "waiting", "prefill", "held", "decode", "done"]
+LATE_NS = 1_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request as the scheduler sees it: lengths, blocks and stamps; what is sent is its `stream`'s business."""
+
+    number: int
+    prompt_len: int
+    limit: int
+    """Tokens after which it ends."""
+    hashes: list[int] = field(default_factory=list)
+    """Of the prompt's full blocks; empty without prefix caching."""
+    tail: list[int] = field(default_factory=list)
+    """The prompt's tokens after its last full block."""
+    start: int = 0
+    """Where its answer starts, see `tokens.ANSWER`."""
+    stream: Any = None
+    state: State = "new"
+    generated: int = 0
+    remaining: int = 0
+    """Tokens still to be computed before it has its next one; zero while it decodes."""
+    room: int = 0
+    """Generated tokens that its blocks have room for."""
+    shared: list[int] = field(default_factory=list)
+    private: int = 0
+    arrived_ns: int = 0
+    due_ns: int = 0
+    """Its first token is not given out before."""
+    scheduled_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    """When it got its last token, as far as it is known: at a preemption and at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What a step produced: every sequence in `tokens` has one more, those in `ending` their last."""
+
+    tokens: list[Sequence]
+    ending: list[Sequence]
+    joined: list[Sequence]
+    """Those which had none in the step before: new ones, and ones that were preempted."""
+    computed: int
+    """Tokens computed, prompts' included."""
+
+
+class Engine:
+    """Scheduler, pool and prefix cache of one engine."""
+
+    def __init__(self, physics: Physics, *, seed: int = 0) -> None:
+        self.physics = physics
+        self.pool = BlockPool(physics.kv_blocks)
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[Sequence, None] = {}  # in the order of admission: the youngest is the last
+        self.preemptions = self.prefix_queries = self.prefix_hits = 0
+        self.prompt_tokens = self.generation_tokens = 0
+        self.steps = self.late_steps = 0
+        self._random = Random(seed)
+        self._decoding: dict[Sequence, None] = {}
+        self._prefilling: dict[Sequence, None] = {}
+        self._held: list[tuple[int, int, Sequence]] = []
+        self._short: list[Sequence] = []  # decoding, and without a block for their next token
+        self._joining: list[Sequence] = []
+        self._computing = 0
+        self._end_ns = 0
+        self._finished_ns = 0
+
+    def sequence(self, number: int, ids: list[int], limit: int, *, start: int = 0) -> Sequence:
+        """A sequence for a prompt, hashed for the prefix cache if there is one."""
+        if not self.physics.prefix_caching:
+            return Sequence(number, len(ids), limit, start=start)
+        size = self.physics.block_size
+        hashes = block_hashes(ids, size)
+        return Sequence(number, len(ids), limit, hashes, ids[len(hashes) * size :], start)
+
+    def add(self, sequence: Sequence, now_ns: int) -> None:
+        """Queue a sequence; `now_ns` is when its request was received."""
+        sequence.state = "waiting"
+        sequence.arrived_ns = now_ns
+        sequence.due_ns = now_ns + int(self.physics.first_token_ms * 1e6)
+        self.waiting.append(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Forget a sequence at once, whatever it was doing; harmless when it is done."""
+        if sequence.state == "waiting":
+            self.waiting.remove(sequence)
+        elif sequence.state not in ("new", "done"):
+            self._leave(sequence)
+        sequence.state = "done"
+
+    def begin(self, now_ns: int) -> int | None:
+        """Plan a step that starts now and return when it ends; None when there is nothing to do."""
+        if not self.running and not self.waiting:
+            self._end_ns = 0
+            return None
+        now_ns = max(now_ns, self._end_ns)  # a timer that fires early must not make a step twice
+        preempted = self._grow()
+        budget = self.physics.max_num_batched_tokens - len(self._decoding)
+        prefill = self._prefill(budget)
+        if not preempted:
+            prefill += self._admit(budget - prefill, now_ns)
+        self._computing = len(self._decoding) + prefill
+        end_ns = self._step_end(now_ns, prefill)
+        while self._held and self._held[0][0] <= end_ns:
+            held = heappop(self._held)[2]
+            if held.state == "held":
+                self._joining.append(held)
+        self._end_ns = end_ns
+        return end_ns
+
+    def finish(self, now_ns: int) -> Emission:
+        """End the step that `begin` planned; sequences that ended are gone from the engine."""
+        self.steps += 1
+        if not self.physics.step_ms and now_ns - self._end_ns > LATE_NS:
+            self.late_steps += 1
+        self._finished_ns = now_ns
+        tokens, ending, short = list(self._decoding), [], []
+        joined = self._join(now_ns)
+        tokens += joined
+        for sequence in tokens:
+            generated = sequence.generated = sequence.generated + 1
+            if generated >= sequence.limit:
+                ending.append(sequence)
+            elif generated > sequence.room:
+                short.append(sequence)
+        self._short = short
+        self.generation_tokens += len(tokens)
+        for sequence in ending:
+            self._keep_answer(sequence)
+            self._leave(sequence)
+            sequence.state = "done"
+            sequence.last_ns = now_ns
+        return Emission(tokens, ending, joined, self._computing)
+
+    def _step_end(self, now_ns: int, prefill: int) -> int:
+        """When the step that begins now ends: the next point of the grid, or the cost of what it computes."""
+        if grid := int(self.physics.step_ms * 1e6):
+            end_ns = (now_ns // grid + 1) * grid
+            if self._end_ns:
+                self.late_steps += (end_ns - self._end_ns) // grid - 1
+            return end_ns
+        cost_ns = self.physics.step_ns(len(self._decoding) + len(self._prefilling), prefill)
+        if self.physics.jitter:
+            cost_ns = int(cost_ns * min(3.0, max(0.3, self._random.gauss(1.0, self.physics.jitter))))
+        return now_ns + cost_ns
+
+    def _grow(self) -> bool:
+        """Give every decoding sequence that lacks one a block; True if that cost a preemption."""
+        preempted = False
+        for sequence in self._short:
+            while sequence.state == "decode" and not self.pool.take(1):
+                self._preempt(next(reversed(self.running)))
+                preempted = True
+            if sequence.state == "decode":
+                sequence.private += 1
+                sequence.room += self.physics.block_size
+        return preempted
+
+    def _prefill(self, budget: int) -> int:
+        """Continue with prompts that did not fit the steps before."""
+        used = 0
+        for sequence in self._prefilling:
+            used += self._compute(sequence, budget - used)
+        return used
+
+    def _admit(self, budget: int, now_ns: int) -> int:
+        """Start waiting sequences in order until one does not fit."""
+        used = 0
+        while self.waiting and used < budget and len(self.running) < self.physics.max_num_seqs:
+            sequence = self.waiting[0]
+            if not self._place(sequence):
+                break
+            self.waiting.popleft()
+            sequence.scheduled_ns = sequence.scheduled_ns or now_ns
+            sequence.state = "prefill"
+            self.running[sequence] = self._prefilling[sequence] = None
+            used += self._compute(sequence, budget - used)
+        return used
+
+    def _place(self, sequence: Sequence) -> bool:
+        """Take the blocks of a prompt (and of the answer so far), shared ones where they match."""
+        size, known = self.physics.block_size, sequence.prompt_len + sequence.generated
+        # At least one token is always computed: its logits are where the next one comes from.
+        cached = min(self.pool.match(sequence.hashes), (known - 1) // size)
+        sequence.shared = sequence.hashes[:cached]
+        self.pool.share(sequence.shared)
+        blocks = -(-known // size)
+        if not self.pool.take(blocks - cached):
+            self.pool.release(sequence.shared, 0)
+            sequence.shared = []
+            return False
+        sequence.private = blocks - cached
+        sequence.room = blocks * size - sequence.prompt_len
+        sequence.remaining = known - cached * size
+        if not sequence.scheduled_ns and self.physics.prefix_caching:
+            self.prefix_queries += sequence.prompt_len
+            self.prefix_hits += cached * size
+        return True
+
+    def _compute(self, sequence: Sequence, budget: int) -> int:
+        tokens = min(sequence.remaining, budget)
+        sequence.remaining -= tokens
+        return tokens
+
+    def _join(self, now_ns: int) -> list[Sequence]:
+        """The sequences that get their first token now, or their next one after a preemption."""
+        for sequence in [each for each in self._prefilling if not each.remaining]:
+            del self._prefilling[sequence]
+            self._publish(sequence, sequence.hashes)
+            if sequence.due_ns > self._end_ns:
+                sequence.state = "held"
+                heappush(self._held, (sequence.due_ns, sequence.number, sequence))
+            else:
+                self._joining.append(sequence)
+        joined = [each for each in self._joining if each.state in ("prefill", "held")]
+        self._joining = []
+        for sequence in joined:
+            sequence.state = "decode"
+            self._decoding[sequence] = None
+            if not sequence.first_ns:
+                sequence.first_ns = now_ns
+                self.prompt_tokens += sequence.prompt_len
+        return joined
+
+    def _publish(self, sequence: Sequence, hashes: list[int]) -> None:
+        """Let others find the blocks that a sequence has computed."""
+        for block in hashes[len(sequence.shared) :]:
+            # A block can only be shared behind its whole prefix, so the first one that another published ends it.
+            if not self.pool.publish(block):
+                break
+            sequence.shared.append(block)
+            sequence.private -= 1
+
+    def _keep_answer(self, sequence: Sequence) -> None:
+        """Publish the blocks of the answer, for the next turn of the same conversation."""
+        if not self.physics.prefix_caching or len(sequence.shared) != len(sequence.hashes):
+            return
+        # The last token was given out, never computed.
+        computed = sequence.tail + answer_ids(sequence.start, sequence.generated - 1)
+        parent = sequence.hashes[-1] if sequence.hashes else 0
+        self._publish(sequence, sequence.hashes + block_hashes(computed, self.physics.block_size, parent))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        sequence.state = "waiting"
+        sequence.last_ns = self._finished_ns
+        self.waiting.appendleft(sequence)
+        self.preemptions += 1
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Take a running sequence out of the engine and its blocks back."""
+        del self.running[sequence]
+        self._decoding.pop(sequence, None)
+        self._prefilling.pop(sequence, None)
+        self.pool.release(sequence.shared, sequence.private)
+        sequence.shared, sequence.private = [], 0

@@ -1,0 +1,95 @@
+"""The numbers an engine obeys: how long a step takes and what fits in it.
+
+One frozen value holds them all, so that a live change is a new value and never a half-applied one. Two kinds of clock
+come out of it: with `step_ms` every step ends on an absolute grid whatever it did (the benchmark server); without it
+a step lasts as long as its work, which is what makes latency bend as concurrency grows.
+"""
+
+from dataclasses import dataclass, fields
+
+from loadgen.errors import ProfileError
+
+SIZE_OF_POOL = frozenset({"kv_blocks", "block_size", "max_model_len", "prefix_caching", "startup_s"})
+"""Fixed once the engine has started: a running pool cannot be resized."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Physics:
+    """How one engine behaves; every duration is simulated time and real time at once."""
+
+    base_ms: float = 6.0
+    """What a step costs before it does anything (launches, weights read once)."""
+    per_seq_ms: float = 0.08
+    """What each sequence in the batch adds to a step."""
+    per_prefill_token_ms: float = 0.025
+    """What each prompt token computed in the step adds to it."""
+    jitter: float = 0.0
+    """Standard deviation of a step's duration as a share of it, drawn from the seed."""
+    step_ms: float = 0.0
+    """Above zero: every step ends on a grid of this spacing and the three costs above are ignored."""
+    first_token_ms: float = 0.0
+    """No first token earlier than this after the request was received."""
+    max_num_seqs: int = 256
+    """Sequences running at once; the rest wait."""
+    max_num_batched_tokens: int = 8192
+    """Tokens computed in one step; prompts longer than what is left are prefilled in chunks."""
+    max_model_len: int = 32768
+    """Prompt and answer together."""
+    kv_blocks: int = 25_000
+    """Blocks in the KV pool."""
+    block_size: int = 16
+    """Tokens in a block."""
+    prefix_caching: bool = True
+    """Whether prompts share blocks with earlier ones."""
+    eos_mean_tokens: float = 0.0
+    """Above zero: answers without `ignore_eos` end by themselves, after this many tokens on average."""
+    startup_s: float = 0.0
+    """How long the milestones of a start take."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ProfileError(f"{field.name}: {getattr(self, field.name)} is below zero")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks", "block_size"):
+            if getattr(self, name) < 1:
+                raise ProfileError(f"{name}: must be at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ProfileError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) has to be greater than or equal to "
+                f"max_num_seqs ({self.max_num_seqs}): every running sequence computes a token a step"
+            )
+        if self.max_model_len > self.kv_tokens:
+            raise ProfileError(
+                f"max_model_len ({self.max_model_len}) needs more KV cache than there is ({self.kv_tokens} tokens): "
+                "raise --kv-blocks or lower --max-model-len"
+            )
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the whole pool holds."""
+        return self.kv_blocks * self.block_size
+
+    def step_ns(self, batch: int, prefill_tokens: int) -> int:
+        """Nanoseconds of a step with this work in it, before jitter; never so few that an engine spins."""
+        ms = self.base_ms + self.per_seq_ms * batch + self.per_prefill_token_ms * prefill_tokens
+        return max(100_000, int(ms * 1e6))
+
+
+PRESETS = {
+    # An 8B model on one GPU: costs of base and batch are equal at 75 streams, so throughput bends around there.
+    "default": Physics(jitter=0.03, startup_s=3.0),
+    # The server that clients were compared on: one token per stream and step, nothing else ever in the way.
+    "bench": Physics(
+        step_ms=10.0,
+        first_token_ms=50.0,
+        max_num_seqs=8192,
+        max_num_batched_tokens=1 << 24,
+        max_model_len=131_072,
+        kv_blocks=1 << 22,
+        prefix_caching=False,
+    ),
+    # For tests: as quick as the machine, with no cost that grows.
+    "fast": Physics(
+        base_ms=1.0, per_seq_ms=0.0, per_prefill_token_ms=0.0, max_num_seqs=1024, max_model_len=8192, kv_blocks=1 << 16
+    ),
+}

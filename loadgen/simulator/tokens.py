@@ -1,0 +1,63 @@
+"""A tokenizer that needs no files, and the words that answers are made of.
+
+Words of the vocabulary are all as long as each other, with their space, so that every event of an answer has the same
+size and its bytes can be prepared. Text made of those words comes back as the same tokens, which is what lets the next
+turn of a conversation find the answer of the last one in the prefix cache. Any other text is cut into pieces of up to
+six letters or three digits; a piece's token is a checksum, remembered so that `decode` can give it back.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import product
+from zlib import crc32
+
+VOCABULARY = 128_256
+BOS, START, END, NEWLINE = 1, 2, 3, 4
+WORDS = [" " + a + b + c + d for a, b, c, d in product("bdfghjklmnprstvz", "aeiou", repeat=2)]
+FIRST_WORD = 256
+ANSWER = [word.encode() for word in WORDS[:: len(WORDS) // 64][:64]]
+"""The words of answers, in the order in which they come; an answer starts at one of them and goes round."""
+ANSWER_IDS = [FIRST_WORD + WORDS.index(word.decode()) for word in ANSWER]
+_PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s|.")
+_AFTER_WORDS = FIRST_WORD + len(WORDS)
+_REMEMBERED = 200_000
+_id_of = {word: FIRST_WORD + index for index, word in enumerate(WORDS)}
+_piece_of = {number: word for word, number in _id_of.items()}
+
+
+def encode(text: str) -> list[int]:
+    """The tokens of a text, without any that a template adds."""
+    return [_id_of.get(piece) or _learn(piece) for piece in _PIECE.findall(text)]
+
+
+def decode(ids: Iterable[int]) -> str:
+    """A text for any token ids; those never seen become words of the vocabulary."""
+    return "".join(_piece_of.get(number) or WORDS[number % len(WORDS)] for number in ids)
+
+
+def encode_chat(messages: Iterable[tuple[str, str]], *, generation_prompt: bool = True) -> list[int]:
+    """The tokens of (role, content) messages inside a template."""
+    ids = [BOS]
+    for role, content in messages:
+        ids += [START, *encode(role), NEWLINE, *encode(content), END]
+    if generation_prompt:
+        ids += [START, *encode("assistant"), NEWLINE]
+    return ids
+
+
+def answer_start(ids: Sequence[int]) -> int:
+    """Where in `ANSWER` the answer to a prompt starts: the same prompt has the same answer."""
+    return hash(tuple(ids)) % len(ANSWER)
+
+
+def answer_ids(start: int, count: int) -> list[int]:
+    """The tokens of the first `count` words of an answer."""
+    return [ANSWER_IDS[(start + index) % len(ANSWER_IDS)] for index in range(count)]
+
+
+def _learn(piece: str) -> int:
+    number = _AFTER_WORDS + crc32(piece.encode("utf-8", "surrogatepass")) % (VOCABULARY - _AFTER_WORDS)
+    if len(_id_of) < _REMEMBERED:
+        _id_of[piece] = number
+        _piece_of[number] = piece
+    return number

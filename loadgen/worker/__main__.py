@@ -1,0 +1,132 @@
+"""A worker process: commands on stdin, one line a tick on stdout, streams in between.
+
+Shares nothing with the process that started it and ends when its stdin closes, whatever else is going on: a worker
+cannot outlive its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import ssl
+import sys
+import time
+
+import psutil
+import uvloop
+
+from loadgen.worker import messages
+from loadgen.worker.driver import Driver
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, SetPaused, Tick
+from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
+
+_LINE_LIMIT = 64 * 1024 * 1024
+_CLOCK_STEP_NS = 5_000_000
+"""A wall clock that moved by this much against the monotonic one within a tick was stepped; slewing does 0.1 ms."""
+
+
+async def run_worker() -> None:
+    """Read commands until stdin closes."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_LINE_LIMIT)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    output, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
+    settings = messages.decode_command(await reader.readline())
+    assert isinstance(settings, Configure)
+    driver = Driver(settings, _prompts(settings), _tls_context(settings))
+    # What exists now stays: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    ticker = loop.create_task(_tick_forever(driver, settings.worker, output))
+    while line := await reader.readline():
+        _obey(driver, messages.decode_command(line))
+        if ticker.done():
+            break
+    ticker.cancel()
+    os._exit(0)
+
+
+def _obey(driver: Driver, command: messages.Command) -> None:
+    match command:
+        case BeginStage():
+            driver.begin_stage(command)
+        case SetPaused(paused=paused):
+            driver.set_paused(paused)
+        case EndLoad(abort=abort):
+            driver.end_load(abort=abort)
+        case Configure():
+            raise AssertionError("a worker is configured once")
+
+
+async def _tick_forever(driver: Driver, worker: int, output: asyncio.WriteTransport) -> None:
+    process = psutil.Process()
+    offset_ns = _clock_offset_ns()
+    cpu_ns = time.process_time_ns()
+    while True:
+        number = time.monotonic_ns() // TICK_NS + 1
+        await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
+        driver.sweep()
+        offset_before_ns, offset_ns = offset_ns, _clock_offset_ns()
+        if abs(offset_ns - offset_before_ns) > _CLOCK_STEP_NS:
+            driver.spoil_times()
+        cpu_before_ns, cpu_ns = cpu_ns, time.process_time_ns()
+        tick = _collect(driver, worker, number, cpu_ns - cpu_before_ns, process.memory_info().rss)
+        output.write(messages.encode(tick) + b"\n")
+
+
+def _collect(driver: Driver, worker: int, number: int, cpu_ns: int, rss_bytes: int) -> Tick:
+    current = driver.current
+    finished = current.command.index if current is not None and current.finished else None
+    tick = Tick(
+        worker=worker,
+        number=number,
+        stages={index: run.drain() for index, run in driver.stages.items()},
+        client=driver.meter.drain(cpu_ns),
+        held=len(driver.open),
+        queued=driver.queued,
+        open_stages={index: run.open for index, run in driver.stages.items() if run.open},
+        finished=finished,
+        rss_bytes=rss_bytes,
+    )
+    for index in [index for index, run in driver.stages.items() if run.over]:
+        del driver.stages[index]
+    return tick
+
+
+def _clock_offset_ns() -> int:
+    """CLOCK_REALTIME minus CLOCK_MONOTONIC, from the tightest of a few readings."""
+    best = (1 << 62, 0)
+    for _ in range(4):
+        before_ns = time.monotonic_ns()
+        realtime_ns = time.time_ns()
+        after_ns = time.monotonic_ns()
+        best = min(best, (after_ns - before_ns, realtime_ns - (before_ns + after_ns) // 2))
+    return best[1]
+
+
+def _prompts(settings: Configure) -> Prompts:
+    vocabulary = settings.vocabulary
+    if vocabulary.words:
+        return text_prompts(vocabulary.words, settings.seed, overhead=vocabulary.overhead)
+    return token_prompts(vocabulary.ids, settings.seed)
+
+
+def _tls_context(settings: Configure) -> ssl.SSLContext | None:
+    if settings.target.tls_name is None:
+        return None
+    context = ssl.create_default_context()
+    if not settings.verify_tls:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def main() -> None:
+    """Run until stdin closes."""
+    uvloop.run(run_worker())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""Drives the streams of one worker: closed-loop slots, open-loop arrivals, and the connections under both.
+
+Invariants: a free channel is used before a new one is opened; nothing blocks the loop for longer than a slice (`_SLICE`
+requests); a failed stream makes its slot rest a little, so that a dead server is not hammered; pausing, lowering the
+load and changing the stage never touch a running stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+
+from loadgen.stream.channel import Channel
+from loadgen.stream.stream import Stream
+from loadgen.stream.tally import Meter
+from loadgen.stream.transport import connect
+from loadgen.worker.messages import BeginStage, Configure
+from loadgen.worker.pace import PreciseTimer
+from loadgen.worker.stage_run import StageRun
+from loadgen.workload.prompts import Prompts
+
+_SLICE = 16
+_CONNECTING_AT_ONCE = 128
+_REST_FIRST_S = 0.01
+_REST_MOST_S = 1.0
+
+
+class Driver:
+    """All streams of this worker; steered by the commands of `loadgen.worker.messages`."""
+
+    def __init__(self, settings: Configure, prompts: Prompts, tls: ssl.SSLContext | None) -> None:
+        self._settings = settings
+        self._prompts = prompts
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._timer = PreciseTimer(self._loop, self._send_due)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle: list[Channel] = []
+        self._waiting: deque[int] = deque()
+        self._next_due_ns: int | None = None
+        self._resting = 0
+        self._failures_in_row = 0
+        self._paused_at_ns: int | None = None
+        self._schedule_start_ns = 0
+        self._filling = False
+        self._preparing = False
+        self.meter = Meter()
+        self.open: set[Channel] = set()
+        """Channels that carry a stream."""
+        self.stages: dict[int, StageRun] = {}
+        self.current: StageRun | None = None
+
+    @property
+    def queued(self) -> int:
+        """Open loop: arrivals that are due and wait for a connection."""
+        return len(self._waiting)
+
+    # Commands.
+
+    def begin_stage(self, command: BeginStage) -> None:
+        """End the running stage and begin another."""
+        self._end_current()
+        run = StageRun(command, self._prompts, self.meter, self._settings.seed)
+        run.window.held_changed(len(self.open))
+        self.stages[command.index] = run
+        self.current = run
+        self._failures_in_row = 0
+        self._schedule_start_ns = command.start_ns
+        if self._paused_at_ns is not None:
+            self._paused_at_ns = time.monotonic_ns()
+        measured_at_s = (command.start_ns + command.warmup_ns - time.monotonic_ns()) / 1e9
+        self._loop.call_later(max(0.0, measured_at_s), run.measure_by_time)
+        self._prepare_soon()
+        if command.rate is None:
+            self._fill_soon()
+        else:
+            self._connect_spares(command.rate)
+            self._next_due_ns = run.next_arrival()
+            self._arm()
+
+    def set_paused(self, paused: bool) -> None:
+        """Send nothing while paused; the open-loop schedule waits too."""
+        if paused and self._paused_at_ns is None:
+            self._paused_at_ns = time.monotonic_ns()
+            self._timer.cancel()
+        elif not paused and self._paused_at_ns is not None:
+            self._schedule_start_ns += time.monotonic_ns() - self._paused_at_ns
+            self._paused_at_ns = None
+            self._fill_soon()
+            self._arm()
+
+    def end_load(self, *, abort: bool) -> None:
+        """Send no more; with `abort`, cut off what is running and count it as unfinished."""
+        self._end_current()
+        if not abort:
+            return
+        for task in self._tasks:
+            task.cancel()
+        for channel in list(self.open):
+            self._cut_off(channel)
+        for channel in self._idle:
+            channel.close()
+        self._idle.clear()
+
+    def _cut_off(self, channel: Channel) -> None:
+        stream = channel.stream
+        channel.close()
+        self._closed(channel)
+        if stream is not None:
+            self._give_up(self.stages[stream.stage], stream)
+
+    def _end_current(self) -> None:
+        self._waiting.clear()
+        self._timer.cancel()
+        self._next_due_ns = None
+        if self.current is not None:
+            self.current.end()
+        self.current = None
+
+    # Closed loop.
+
+    def _fill_soon(self) -> None:
+        if not self._filling:
+            self._filling = True
+            self._loop.call_soon(self._fill)
+
+    def _fill(self) -> None:
+        self._filling = False
+        for _ in range(_SLICE):
+            run = self.current
+            if run is None or not self._wants_more(run, len(self.open) + len(self._tasks) + self._resting):
+                return
+            channel = self._take_idle()
+            if channel is not None:
+                self._launch(run, channel, time.time_ns())
+            elif len(self._tasks) < _CONNECTING_AT_ONCE:
+                self._spawn_connect(run)
+            else:
+                return
+        self._fill_soon()
+
+    def _wants_more(self, run: StageRun, busy: int) -> bool:
+        share = run.command.concurrency
+        return share is not None and self._paused_at_ns is None and busy < share and not run.exhausted
+
+    def _take_idle(self) -> Channel | None:
+        while self._idle:
+            channel = self._idle.pop()
+            if channel.usable:
+                return channel
+        return None
+
+    # Open loop.
+
+    def _arm(self) -> None:
+        if self._next_due_ns is not None and self._paused_at_ns is None:
+            self._timer.set(self._schedule_start_ns + self._next_due_ns)
+
+    def _send_due(self) -> None:
+        run = self.current
+        if run is None:
+            return
+        now_ns = time.monotonic_ns()
+        realtime_ns = time.time_ns() - now_ns
+        while self._next_due_ns is not None and self._schedule_start_ns + self._next_due_ns <= now_ns:
+            self._waiting.append(realtime_ns + self._schedule_start_ns + self._next_due_ns)
+            self._next_due_ns = run.next_arrival()
+        self._serve_waiting(run)
+        self._arm()
+
+    def _serve_waiting(self, run: StageRun) -> None:
+        while self._waiting:
+            channel = self._take_idle()
+            if channel is None:
+                break
+            self._launch(run, channel, self._waiting.popleft())
+        for _ in range(min(len(self._waiting), _CONNECTING_AT_ONCE) - len(self._tasks)):
+            self._spawn_connect(run)
+
+    def _connect_spares(self, rate: float) -> None:
+        assert self.current is not None
+        wanted = min(_CONNECTING_AT_ONCE, 4 + int(rate / 4))
+        for _ in range(wanted - len(self._idle) - len(self._tasks)):
+            self._spawn_connect(self.current)
+
+    # Streams.
+
+    def _launch(self, run: StageRun, channel: Channel, intended_ns: int) -> None:
+        stream = run.next_stream(intended_ns)
+        run.open += 1
+        self._begin(channel, stream)
+        self._prepare_soon()
+
+    def _begin(self, channel: Channel, stream: Stream) -> None:
+        now_s = time.monotonic()
+        stream.deadline_s = now_s + self._settings.timeout_s
+        stream.quiet_since_s = now_s
+        self.open.add(channel)
+        if self.current is not None:
+            self.current.window.held_changed(len(self.open))
+        channel.begin(stream)
+
+    def _stream_ended(self, channel: Channel, stream: Stream, stamp_ns: int) -> None:
+        self._closed(channel)
+        ended = self.stages[stream.stage]
+        ended.note_end()
+        run = self.current
+        failed = not stream.done or not stream.first_ns
+        self._failures_in_row = self._failures_in_row + 1 if failed else 0
+        if not channel.usable:
+            channel.close()
+        elif run is not None and not failed and self._go_on(run, channel, stamp_ns):
+            return
+        else:
+            self._idle.append(channel)
+        if failed:
+            self._rest()
+        else:
+            self._fill_soon()
+
+    def _go_on(self, run: StageRun, channel: Channel, stamp_ns: int) -> bool:
+        """Send the next request on the channel that has just become free, without a turn of the loop."""
+        if self._waiting:
+            self._launch(run, channel, self._waiting.popleft())
+            return True
+        if self._wants_more(run, len(self.open) + len(self._tasks) + self._resting):
+            self._launch(run, channel, stamp_ns)
+            return True
+        return False
+
+    def _closed(self, channel: Channel) -> None:
+        self.open.discard(channel)
+        if self.current is not None:
+            self.current.window.held_changed(len(self.open))
+
+    def _rest(self) -> None:
+        self._resting += 1
+        rest_s = min(_REST_MOST_S, _REST_FIRST_S * 2 ** min(10, self._failures_in_row // max(1, len(self.open) + 1)))
+        self._loop.call_later(rest_s, self._rested)
+
+    def _rested(self) -> None:
+        self._resting -= 1
+        self._fill_soon()
+        if self.current is not None:
+            self._serve_waiting(self.current)
+
+    # Connections.
+
+    def _spawn_connect(self, run: StageRun) -> None:
+        task = self._loop.create_task(self._connect(run))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, run: StageRun, stream: Stream | None = None) -> None:
+        channel = Channel(self.meter, self._stream_ended, self._unanswered)
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                await connect(channel, settings.target, self.meter, self._tls)
+        except asyncio.CancelledError:
+            if stream is not None:
+                self._give_up(run, stream)
+            raise
+        except TimeoutError:
+            self._connect_failed(run, stream, f"no connection within {settings.connect_timeout_s:g} s")
+        except OSError as error:
+            self._connect_failed(run, stream, error.strerror or str(error))
+        else:
+            self._connected(channel, stream)
+
+    def _connected(self, channel: Channel, stream: Stream | None) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.discard(task)  # before the slots are counted
+        if stream is not None:
+            self._begin(channel, stream)
+            return
+        self._idle.append(channel)
+        run = self.current
+        if run is not None and run.command.rate is not None:
+            self._serve_waiting(run)
+        else:
+            self._fill_soon()
+
+    def _connect_failed(self, run: StageRun, stream: Stream | None, message: str) -> None:
+        """A request that could not be sent because there is no connection has failed."""
+        self._failures_in_row += 1
+        if stream is None:
+            if run is not self.current or run.exhausted or (run.command.rate is not None and not self._waiting):
+                return
+            intended_ns = self._waiting.popleft() if self._waiting else time.time_ns()
+            stream = run.next_stream(intended_ns)
+        else:
+            run.note_end()
+        stream.fail("connect", message)
+        self._rest()
+
+    def _give_up(self, run: StageRun, stream: Stream) -> None:
+        stream.tally.unfinished += 1
+        run.note_end()
+
+    def _unanswered(self, channel: Channel, stream: Stream) -> None:
+        """A reused connection died before the response: send the request once more on a fresh one."""
+        self._closed(channel)
+        stream.retried = True
+        stream.restart()
+        stream.tally.retried += 1
+        run = self.stages[stream.stage]
+        task = self._loop.create_task(self._connect(run, stream))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Background.
+
+    def _prepare_soon(self) -> None:
+        if not self._preparing:
+            self._preparing = True
+            self._loop.call_soon(self._prepare)
+
+    def _prepare(self) -> None:
+        self._preparing = False
+        run = self.current
+        if run is None:
+            return
+        # Few at a time: events that arrive meanwhile wait for this.
+        for _ in range(4):
+            if not run.prepare_one():
+                return
+        self._prepare_soon()
+
+    def sweep(self) -> None:
+        """Fail the streams whose deadline has passed or that have been silent for too long."""
+        now_s = time.monotonic()
+        for channel in list(self.open):
+            stream = channel.stream
+            if stream is None:
+                continue
+            if stream.events != stream.events_at_sweep:
+                stream.events_at_sweep = stream.events
+                stream.quiet_since_s = now_s
+            if now_s >= stream.deadline_s:
+                channel.give_up("timeout", f"not complete within {self._settings.timeout_s:g} s")
+            elif now_s - stream.quiet_since_s >= self._settings.stall_timeout_s:
+                channel.give_up("stall", f"no event for {self._settings.stall_timeout_s:g} s")
+
+    def spoil_times(self) -> None:
+        """The wall clock was stepped: nothing stamped since the last tick, and no open stream, can be timed."""
+        for channel in self.open:
+            if channel.stream is not None:
+                channel.stream.step_spoiled = True
+        for run in self.stages.values():
+            run.drop_samples()

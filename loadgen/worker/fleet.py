@@ -1,0 +1,280 @@
+"""The fleet: starts the workers, gives each its share of a stage, and merges their ticks.
+
+A worker that dies is reported in the next `FleetTick` and the rest go on. Ticks are merged by their number; a worker
+that is late by more than one tick is not waited for, and what it brings later is merged then: nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+
+import msgspec
+
+from loadgen.errors import WorkerError
+from loadgen.metrics.stage import ClientDelta, ClientMetrics, StageDelta, StageMetrics
+from loadgen.plan import Stage
+from loadgen.stream.request import RequestTemplate
+from loadgen.stream.transport import Target
+from loadgen.worker import messages
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, SetPaused, Tick, Vocabulary
+from loadgen.workload.arrivals import share_of
+
+_LINE_LIMIT = 64 * 1024 * 1024
+_STDERR_KEPT = 4000
+_STREAMS_A_WORKER = 512
+
+
+class FleetTick(msgspec.Struct, frozen=True):
+    """What all workers did in a tick, merged."""
+
+    stages: dict[int, StageDelta]
+    client: ClientDelta
+    held: int
+    queued: int
+    open_stages: dict[int, int]
+    finished: int | None
+    """The running stage, once every worker has had all its requests answered."""
+    deaths: tuple[str, ...] = ()
+    """One message for each worker that died since the last tick."""
+    rss_bytes: int = 0
+
+
+class FleetSettings(msgspec.Struct, frozen=True):
+    """What every worker is told at its start."""
+
+    target: Target
+    vocabulary: Vocabulary
+    seed: int
+    timeout_s: float
+    stall_timeout_s: float
+    connect_timeout_s: float
+    verify_tls: bool = True
+
+
+def default_workers(most_streams: int) -> int:
+    """How many workers a load needs: one for every few hundred streams, but not more than half the cores."""
+    cores = os.cpu_count() or 1
+    return max(1, min(cores // 2, -(-most_streams // _STREAMS_A_WORKER)))
+
+
+class _Worker:
+    """One worker process and what it said last."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
+        self.number = number
+        self.process = process
+        self.ticks: list[Tick] = []
+        self.last: Tick | None = None
+        self.alive = True
+        self.stderr = b""
+
+    def tell(self, command: messages.Command) -> None:
+        assert self.process.stdin is not None
+        if self.alive:
+            self.process.stdin.write(messages.encode(command) + b"\n")
+
+
+class Fleet:
+    """The workers of a run; `start`, then commands and `ticks` in any order, then `close`."""
+
+    def __init__(self, settings: FleetSettings, workers: int) -> None:
+        self._settings = settings
+        self._count = workers
+        self._workers: list[_Worker] = []
+        self._readers: list[asyncio.Task[None]] = []
+        self._deaths: list[str] = []
+        self._lost_streams: dict[int, StageDelta] = {}
+        self._arrived = asyncio.Event()
+        self._running: int | None = None
+        self._ranks: list[_Worker] = []
+
+    @property
+    def alive(self) -> int:
+        """How many workers there are."""
+        return sum(worker.alive for worker in self._workers)
+
+    async def start(self) -> None:
+        """Start and configure all workers; raises `WorkerError`."""
+        for number in range(self._count):
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "loadgen.worker"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    limit=_LINE_LIMIT,
+                    # Ctrl-C in the terminal is for vramp, which ends its workers in order.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise WorkerError(f"worker {number} could not be started: {error.strerror}") from error
+            worker = _Worker(number, process)
+            self._workers.append(worker)
+            self._readers.append(asyncio.create_task(self._read_ticks(worker)))
+            self._readers.append(asyncio.create_task(self._read_stderr(worker)))
+            worker.tell(self._configure(number))
+
+    def _configure(self, number: int) -> Configure:
+        return Configure(worker=number, **msgspec.structs.asdict(self._settings))
+
+    # Commands.
+
+    def begin_stage(self, index: int, stage: Stage, template: RequestTemplate) -> None:
+        """End the running stage on all workers and begin another, sliced over them."""
+        alive = [worker for worker in self._workers if worker.alive]
+        # A worker without a slot would never send its share of the requests.
+        ranks = len(alive) if stage.concurrency is None else min(len(alive), stage.concurrency)
+        self._running = index
+        self._ranks = alive[:ranks]
+        start_ns = time.monotonic_ns()
+        for rank, worker in enumerate(alive):
+            if rank >= ranks:
+                worker.tell(EndLoad(abort=False))
+                continue
+            worker.tell(
+                BeginStage(
+                    index=index,
+                    template=template,
+                    isl=stage.isl,
+                    rank=rank,
+                    ranks=ranks,
+                    concurrency=None if stage.concurrency is None else share_of(stage.concurrency, rank, ranks),
+                    rate=stage.rate,
+                    arrival=stage.arrival,
+                    start_ns=start_ns,
+                    warmup_requests=stage.warmup_requests,
+                    warmup_ns=int(stage.warmup_s * 1e9),
+                    requests=stage.requests,
+                )
+            )
+
+    def set_paused(self, paused: bool) -> None:
+        """Stop or go on sending; running streams finish."""
+        for worker in self._workers:
+            worker.tell(SetPaused(paused=paused))
+
+    def end_load(self, *, abort: bool) -> None:
+        """Send no more; with `abort`, cut the running streams off."""
+        self._running = None
+        for worker in self._workers:
+            worker.tell(EndLoad(abort=abort))
+
+    async def close(self) -> None:
+        """End all workers; safe to call at any time and more than once."""
+        for worker in self._workers:
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()
+        for worker in self._workers:
+            try:
+                async with asyncio.timeout(2):
+                    await worker.process.wait()
+            except TimeoutError:
+                worker.process.kill()
+                await worker.process.wait()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+
+    # Ticks.
+
+    async def tick(self) -> FleetTick:
+        """The next merged tick, about every 250 ms; comes without a worker that is more than a tick late."""
+        deadline_s = (time.monotonic_ns() // TICK_NS + 2) * TICK_NS / 1e9
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                while not self._all_have_ticked():
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        return self._merge()
+
+    def _all_have_ticked(self) -> bool:
+        alive = [worker for worker in self._workers if worker.alive]
+        return bool(alive) and all(worker.ticks for worker in alive)
+
+    def _merge(self) -> FleetTick:
+        ticks = [tick for worker in self._workers for tick in worker.ticks]
+        for worker in self._workers:
+            worker.ticks.clear()
+        lost, self._lost_streams = self._lost_streams, {}
+        last = [worker.last for worker in self._workers if worker.alive and worker.last is not None]
+        deaths, self._deaths = tuple(self._deaths), []
+        return FleetTick(
+            stages=_merge_stages([*(tick.stages for tick in ticks), lost]),
+            client=_merge_clients([tick.client for tick in ticks]),
+            held=sum(tick.held for tick in last),
+            queued=sum(tick.queued for tick in last),
+            open_stages=_sum_by_key([tick.open_stages for tick in last]),
+            finished=self._running if self._all_finished() else None,
+            deaths=deaths,
+            rss_bytes=sum(tick.rss_bytes for tick in last),
+        )
+
+    def _all_finished(self) -> bool:
+        finished = [worker.last.finished for worker in self._ranks if worker.alive and worker.last is not None]
+        return bool(finished) and self._running is not None and all(index == self._running for index in finished)
+
+    async def _read_ticks(self, worker: _Worker) -> None:
+        assert worker.process.stdout is not None
+        try:
+            while line := await worker.process.stdout.readline():
+                worker.last = messages.decode_tick(line)
+                worker.ticks.append(worker.last)
+                self._arrived.set()
+        except (msgspec.DecodeError, ValueError) as error:
+            self._lost(worker, f"worker {worker.number} sent what is not a tick: {error}")
+            worker.process.kill()
+            return
+        status = await worker.process.wait()
+        self._lost(worker, f"worker {worker.number} died with status {status}{_last_words(worker.stderr)}")
+
+    def _lost(self, worker: _Worker, message: str) -> None:
+        worker.alive = False
+        self._deaths.append(message)
+        if worker.last is not None:
+            for index, count in worker.last.open_stages.items():
+                known = self._lost_streams.get(index, StageDelta())
+                self._lost_streams[index] = StageDelta(unfinished=known.unfinished + count)
+        self._arrived.set()
+
+    async def _read_stderr(self, worker: _Worker) -> None:
+        assert worker.process.stderr is not None
+        while text := await worker.process.stderr.read(4096):
+            worker.stderr = (worker.stderr + text)[-_STDERR_KEPT:]
+
+
+def _last_words(stderr: bytes) -> str:
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def _merge_stages(ticks: list[dict[int, StageDelta]]) -> dict[int, StageDelta]:
+    by_stage: dict[int, list[StageDelta]] = {}
+    for stages in ticks:
+        for index, delta in stages.items():
+            by_stage.setdefault(index, []).append(delta)
+    # One worker is the usual case, and its delta is the sum already.
+    return {
+        index: deltas[0] if len(deltas) == 1 else StageMetrics.of(*deltas).encode()
+        for index, deltas in by_stage.items()
+    }
+
+
+def _merge_clients(deltas: list[ClientDelta]) -> ClientDelta:
+    if len(deltas) == 1:
+        return deltas[0]
+    total = ClientMetrics()
+    for delta in deltas:
+        total.add(delta)
+    return total.encode()
+
+
+def _sum_by_key(counts: list[dict[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for count in counts:
+        for key, value in count.items():
+            total[key] = total.get(key, 0) + value
+    return total

@@ -1,0 +1,95 @@
+"""What goes through a worker's pipes: commands in, ticks out, one line of JSON each.
+
+Times of the schedule are CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.stream.request import RequestTemplate
+from loadgen.stream.transport import Target
+
+TICK_NS = 250_000_000
+"""Workers tick at multiples of this on CLOCK_MONOTONIC, so that ticks of one number cover the same time."""
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """What prompts are made of: token ids, or words with the tokens that a chat template adds."""
+
+    ids: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    overhead: int = 0
+
+
+class Configure(msgspec.Struct, frozen=True, tag=True):
+    """The first command: who this worker is and where the server is."""
+
+    worker: int
+    target: Target
+    verify_tls: bool
+    vocabulary: Vocabulary
+    seed: int
+    timeout_s: float
+    stall_timeout_s: float
+    connect_timeout_s: float
+
+
+class BeginStage(msgspec.Struct, frozen=True, tag=True):
+    """End the running stage and begin this one; streams on their way belong to the stage in which they were sent."""
+
+    index: int
+    template: RequestTemplate
+    isl: int
+    rank: int
+    ranks: int
+    """This worker takes every `ranks`-th request, beginning with `rank`; ranks beyond the concurrency have none."""
+    concurrency: int | None
+    """This worker's share of the closed loop."""
+    rate: float | None
+    """The whole rate of the open loop; the schedule is sliced by rank."""
+    arrival: Literal["poisson", "constant"]
+    start_ns: int
+    warmup_requests: int
+    warmup_ns: int
+    requests: int | None
+    """Measured requests of all workers together."""
+
+
+class SetPaused(msgspec.Struct, frozen=True, tag=True):
+    """Stop or go on sending; running streams finish."""
+
+    paused: bool
+
+
+class EndLoad(msgspec.Struct, frozen=True, tag=True):
+    """Send no more; with `abort`, cut the running streams off too."""
+
+    abort: bool
+
+
+Command = Configure | BeginStage | SetPaused | EndLoad
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """What one worker did since its last tick, and what it holds now."""
+
+    worker: int
+    number: int
+    stages: dict[int, StageDelta]
+    client: ClientDelta
+    held: int
+    queued: int
+    open_stages: dict[int, int]
+    """Open streams by the stage in which they were sent."""
+    finished: int | None
+    """The stage whose requests were all sent and answered, if the running one is such."""
+    rss_bytes: int
+
+
+encode = msgspec.json.Encoder().encode
+decode_command = msgspec.json.Decoder(Command).decode
+decode_tick = msgspec.json.Decoder(Tick).decode

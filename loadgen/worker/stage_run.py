@@ -1,0 +1,162 @@
+"""One stage on one worker: which requests are its own, prepared before their time, and what became of them.
+
+The requests of a stage are numbered over all workers; each takes every `ranks`-th, so the set of prompts does not
+depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from loadgen.metrics.histogram import EncodedHistogram
+from loadgen.metrics.stage import StageDelta
+from loadgen.stream.stream import Stream
+from loadgen.stream.tally import Meter, Tally
+from loadgen.worker.messages import BeginStage
+from loadgen.worker.window import Window
+from loadgen.workload.arrivals import arrival_offsets_s, slice_for
+from loadgen.workload.prompts import Prompts
+
+_PREPARED_BYTES = 64 * 1024 * 1024
+_PREPARED_OPEN_LOOP = 64
+
+
+class StageRun:
+    """The running stage, or one of which streams are still open."""
+
+    def __init__(self, command: BeginStage, prompts: Prompts, meter: Meter, seed: int) -> None:
+        self.command = command
+        self._tally = Tally()
+        self._warmup_tally = Tally()
+        self.window = Window(meter)
+        self.open = 0
+        self._prompts = prompts
+        self._next = command.rank
+        self._prepared: deque[bytes] = deque()
+        self._arrivals = _own_arrivals(command, seed)
+        self._last_end_ns = 0
+        self._ended = False
+        self._last_window: dict[str, int] = {}
+
+    # Requests.
+
+    @property
+    def exhausted(self) -> bool:
+        """All of this worker's requests have been sent; never true without a bound."""
+        command = self.command
+        return command.requests is not None and self._next >= command.warmup_requests + command.requests
+
+    @property
+    def finished(self) -> bool:
+        """All of them have been answered too."""
+        return self.exhausted and self.open == 0
+
+    def prepare_one(self) -> bool:
+        """Write one more request before it is needed; False when enough are ready."""
+        command = self.command
+        ahead = self._next + len(self._prepared) * command.ranks
+        if command.requests is not None and ahead >= command.warmup_requests + command.requests:
+            return False
+        wanted = command.concurrency if command.concurrency is not None else _PREPARED_OPEN_LOOP
+        if self._prepared:
+            wanted = min(wanted, 1 + _PREPARED_BYTES // len(self._prepared[0]))
+        if len(self._prepared) >= wanted:
+            return False
+        self._prepared.append(self._write(ahead))
+        return True
+
+    def next_stream(self, intended_ns: int) -> Stream:
+        """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
+        wire = self._prepared.popleft() if self._prepared else self._write(self._next)
+        tally = self._tally if self._is_measured() else self._warmup_tally
+        tally.sent += 1
+        self._next += self.command.ranks
+        return Stream(stage=self.command.index, tally=tally, wire=wire, intended_ns=intended_ns)
+
+    def _write(self, index: int) -> bytes:
+        return self.command.template.fill(self._prompts(self.command.index, index, self.command.isl))
+
+    def _is_measured(self) -> bool:
+        command = self.command
+        if self.window.is_open:
+            return True
+        if command.requests is None or self._next < command.warmup_requests:
+            return False
+        now_ns = time.monotonic_ns()
+        if now_ns < command.start_ns + command.warmup_ns:
+            return False
+        # A stage that counts requests is measured from the first that counts.
+        self.window.open(now_ns)
+        return True
+
+    # Open loop.
+
+    def next_arrival(self) -> int | None:
+        """When the next request of the schedule is wanted, in nanoseconds after the start; None at its end."""
+        index, offset_s = next(self._arrivals)
+        command = self.command
+        if command.requests is not None and index >= command.warmup_requests + command.requests:
+            return None
+        return int(offset_s * 1e9)
+
+    # Measurement.
+
+    def note_end(self) -> None:
+        """A stream of this stage is over."""
+        self.open -= 1
+        self._last_end_ns = time.monotonic_ns()
+
+    def measure_by_time(self) -> None:
+        """Open the window of a stage that time bounds, once its warm-up is over."""
+        if self.command.requests is None and not self._ended and not self.window.is_open:
+            self.window.open(time.monotonic_ns())
+
+    def end(self) -> None:
+        """No more streams of this stage will be sent, and what arrives from now on is not in its window."""
+        self._last_window = self._take_window()
+        self.window.close()
+        self._ended = True
+
+    def drain(self) -> StageDelta:
+        """What happened since the last drain."""
+        window = self._last_window or self._take_window()
+        self._last_window = {}
+        delta = self._tally.drain()
+        warmup = self._warmup_tally.drain()
+        return msgspec.structs.replace(
+            delta,
+            warmup=warmup.sent,
+            warmup_failed=warmup.failed,
+            messages=delta.messages | warmup.messages,
+            latency=delta.latency | _for_series(warmup),
+            **window,
+        )
+
+    def drop_samples(self) -> None:
+        """Throw away every time since the last drain: the wall clock was stepped."""
+        self._tally.drop_samples()
+        self._warmup_tally.drop_samples()
+
+    def _take_window(self) -> dict[str, int]:
+        # A stage bounded by requests ends with its last answer, not with the tick that sees it.
+        return self.window.take(self._last_end_ns if self.finished else time.monotonic_ns())
+
+    @property
+    def over(self) -> bool:
+        """Ended, and none of its streams is open: nothing more will be heard of it."""
+        return self._ended and self.open == 0
+
+
+def _for_series(warmup: StageDelta) -> dict[str, EncodedHistogram]:
+    return {f"warmup_{name}": warmup.latency[name] for name in ("ttft", "tpot") if name in warmup.latency}
+
+
+def _own_arrivals(command: BeginStage, seed: int) -> Iterator[tuple[int, float]]:
+    if command.rate is None:
+        return iter(())
+    offsets = arrival_offsets_s(command.rate, command.arrival, seed + command.index)
+    return slice_for(offsets, command.rank, command.ranks)

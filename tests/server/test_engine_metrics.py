@@ -1,0 +1,111 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import ServerError
+from loadgen.server.engine_metrics import EngineHistogram, EngineSample, delta, parse_engine_metrics
+
+TEXT = Path(__file__).with_name("vllm_metrics.txt").read_text()
+INF = float("inf")
+
+
+def histogram(*counts: float) -> EngineHistogram:
+    """Cumulative counts up to 0.1 s, 0.2 s and infinity; every observation lasted 0.05 s."""
+    return EngineHistogram(counts[-1] * 0.05, counts[-1], tuple(zip((0.1, 0.2, INF), counts, strict=True)))
+
+
+def test_several_engines_are_one_sample() -> None:
+    sample = parse_engine_metrics(TEXT)
+    assert (sample.running, sample.waiting, sample.kv_usage) == (8, 2, 0.5)
+    assert (sample.prompt_tokens, sample.generation_tokens, sample.preemptions) == (1500, 200, 1)
+    assert (sample.prefix_queries, sample.prefix_hits) == (400, 100)
+    assert sample.ttft == EngineHistogram(2.3, 12, ((0.1, 4), (0.2, 10), (INF, 12)))
+    assert sample.itl == EngineHistogram(0.07, 7, ((INF, 7),))
+    assert (sample.tpot, sample.e2e, sample.queue, sample.prefill, sample.decode) == (None,) * 5
+
+
+def test_old_names() -> None:
+    sample = parse_engine_metrics(
+        'vllm:gpu_cache_usage_perc{model_name="m"} 0.75\n'
+        'vllm:gpu_prefix_cache_queries_total{model_name="m"} 8\n'
+        'vllm:gpu_prefix_cache_hits_total{model_name="m"} 6\n'
+        'vllm:time_per_output_token_seconds_bucket{le="+Inf",model_name="m"} 3\n'
+        'vllm:time_per_output_token_seconds_count{model_name="m"} 3\n'
+        'vllm:time_per_output_token_seconds_sum{model_name="m"} 0.06\n'
+    )
+    assert (sample.kv_usage, sample.prefix_queries, sample.prefix_hits) == (0.75, 8, 6)
+    assert sample.itl == EngineHistogram(0.06, 3, ((INF, 3),))
+
+
+def test_nothing_known_is_none_and_never_zero() -> None:
+    assert parse_engine_metrics("") == EngineSample()
+    assert parse_engine_metrics("other_metric 1\n# a comment\n") == EngineSample()
+    assert parse_engine_metrics("vllm:kv_cache_usage_perc NaN\n") == EngineSample()
+
+
+@pytest.mark.parametrize("text", ["vllm:prompt_tokens_total{model= 1", "vllm:prompt_tokens_total x"])
+def test_what_is_not_prometheus(text: str) -> None:
+    with pytest.raises(ServerError, match="Prometheus"):
+        parse_engine_metrics(text)
+
+
+def test_a_window_has_mean_and_percentiles() -> None:
+    before = EngineSample(prefix_queries=10, prefix_hits=5, ttft=histogram(10, 10, 10))
+    after = EngineSample(prefix_queries=30, prefix_hits=20, ttft=histogram(60, 110, 110))
+    change = delta(before, after)
+    assert change is not None
+    assert change.prefix_hit_rate == 0.75
+    assert change.ttft is not None
+    assert change.ttft.count == 100
+    assert change.ttft.mean_s == pytest.approx(0.05)
+    assert change.ttft.p50_s == pytest.approx(0.1)
+    assert change.ttft.p90_s == pytest.approx(0.18)
+
+
+def test_beyond_the_last_bound_is_the_last_bound() -> None:
+    change = delta(EngineSample(ttft=histogram(0, 0, 0)), EngineSample(ttft=histogram(0, 0, 5)))
+    assert change is not None
+    assert change.ttft is not None
+    assert change.ttft.p50_s == 0.2
+
+
+def test_what_one_side_lacks_is_none() -> None:
+    other = replace(histogram(1, 1, 1), buckets=((5.0, 1.0),))
+    for before in (EngineSample(), EngineSample(ttft=other), EngineSample(ttft=histogram(2, 2, 2))):
+        change = delta(before, EngineSample(prompt_tokens=5, ttft=histogram(2, 2, 2)))
+        assert change is not None
+        assert (change.prompt_tokens, change.ttft, change.prefix_hit_rate) == (None, None, None)
+
+
+def test_a_restarted_server_has_no_delta() -> None:
+    full = EngineSample(prompt_tokens=5, ttft=histogram(1, 2, 3))
+    assert delta(full, replace(full, prompt_tokens=4)) is None
+    assert delta(full, replace(full, ttft=histogram(1, 1, 3))) is None
+    assert delta(full, replace(full, ttft=histogram(0, 0, 0))) is None
+
+
+counts = st.integers(0, 10**9)
+
+
+@given(before=counts, grown=counts, running=counts)
+def test_counters_differ_by_what_was_counted(before: int, grown: int, running: int) -> None:
+    earlier = EngineSample(running=running, prompt_tokens=before, generation_tokens=before)
+    change = delta(earlier, EngineSample(running=0, prompt_tokens=before + grown, generation_tokens=before))
+    assert change is not None
+    assert (change.prompt_tokens, change.generation_tokens) == (grown, 0)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=3, max_size=3), st.lists(st.integers(0, 1000), min_size=3, max_size=3))
+def test_percentiles_are_ordered_and_within_the_bounds(first: list[int], second: list[int]) -> None:
+    a = [sum(first[: i + 1]) for i in range(3)]
+    b = [x + sum(second[: i + 1]) for i, x in enumerate(a)]
+    change = delta(EngineSample(e2e=histogram(*a)), EngineSample(e2e=histogram(*b)))
+    assert change is not None
+    if sum(second) == 0:
+        assert change.e2e is None
+    else:
+        assert change.e2e is not None
+        assert 0 <= change.e2e.p50_s <= change.e2e.p90_s <= change.e2e.p99_s <= 0.2

@@ -1,0 +1,172 @@
+"""The guard over real processes: whatever happens to whom, nothing of the tree is left."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.server.fakes import FakeServer
+
+ROOT = Path(__file__).parents[2]
+PARENT = """
+import json, subprocess, sys
+guard = subprocess.Popen([sys.executable, "-m", "loadgen.server.guard"], stdin=subprocess.PIPE, start_new_session=True)
+guard.stdin.write(sys.stdin.readline().encode())
+guard.stdin.flush()
+guard.wait()
+"""
+
+
+class Guard:
+    """A guard and what it says."""
+
+    def __init__(self, fake: FakeServer) -> None:
+        self._fake = fake
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "loadgen.server.guard"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+
+    def order(self, argv: list[str], habits: str = "", stop_timeout_s: float = 0.3) -> None:
+        self.say(order(self._fake, argv, habits, stop_timeout_s))
+
+    def serve(self, habits: str = "", *, processes: int = 1, stop_timeout_s: float = 0.3) -> list[psutil.Process]:
+        self.order(self._fake.argv("--port", "0"), habits, stop_timeout_s)
+        assert self.hear("started")["pid"] > 0
+        return self._fake.processes(processes)
+
+    def say(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self, event: str) -> dict[str, Any]:
+        """The next message of this kind; others in between are passed over."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            message: dict[str, Any] = json.loads(line)
+            if message["event"] == event:
+                return message
+        raise AssertionError(f"the guard ended without {event!r}")
+
+
+def order(fake: FakeServer, argv: list[str], habits: str = "", stop_timeout_s: float = 0.3) -> dict[str, Any]:
+    return {
+        "argv": argv,
+        "env": fake.env(habits),
+        "cwd": None,
+        "log_path": str(fake.log),
+        "stop_timeout_s": stop_timeout_s,
+    }
+
+
+@pytest.fixture
+def guard(fake: FakeServer) -> Iterator[Guard]:
+    running = Guard(fake)
+    with running.process:
+        yield running
+        assert running.process.stdin is not None
+        running.process.stdin.close()
+        assert running.process.wait(timeout=20) in (0, -signal.SIGKILL)
+
+
+def test_a_server_that_obeys_is_not_killed(fake: FakeServer, guard: Guard) -> None:
+    tree = guard.serve(stop_timeout_s=20)
+    waited_for = {"pid": tree[0].pid, "name": tree[0].name()}
+    guard.say({"do": "stop"})
+    assert guard.hear("stopping")["waiting_for"] == [waited_for]
+    assert guard.hear("exited") == {"event": "exited", "code": None, "signal": signal.SIGTERM}
+    assert guard.hear("stopped") == {"event": "stopped", "killed": [], "left": []}
+    fake.assert_gone(tree)
+
+
+@pytest.mark.parametrize(("habits", "processes"), [("deaf", 1), ("children escape", 3), ("deaf children escape", 3)])
+def test_what_ignores_sigterm_is_killed(fake: FakeServer, guard: Guard, habits: str, processes: int) -> None:
+    tree = guard.serve(habits, processes=processes)
+    guard.say({"do": "stop"})
+    report = guard.hear("stopped")
+    deaf = tree if "deaf" in habits else tree[1:]
+    assert {entry["pid"] for entry in report["killed"]} >= {process.pid for process in deaf}
+    assert report["left"] == []
+    fake.assert_gone(tree)
+
+
+def test_a_killed_main_process_is_reported_at_once_and_its_orphans_end(fake: FakeServer, guard: Guard) -> None:
+    tree = guard.serve("children escape", processes=3)
+    tree[0].kill()
+    assert guard.hear("exited")["signal"] == signal.SIGKILL
+    assert not all(process.status() == psutil.STATUS_ZOMBIE for process in tree[1:]), "reported after the orphans ended"
+    assert {entry["pid"] for entry in guard.hear("stopped")["killed"]} == {process.pid for process in tree[1:]}
+    fake.assert_gone(tree)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_exit_codes_are_passed_on(guard: Guard, code: int) -> None:
+    guard.order([sys.executable, "-S", "-c", f"import os; os._exit({code})"])
+    assert guard.hear("exited") == {"event": "exited", "code": code, "signal": None}
+    assert guard.hear("stopped")["killed"] == []
+
+
+def test_a_program_that_cannot_be_executed_is_a_failure(fake: FakeServer, guard: Guard) -> None:
+    guard.order([str(fake.folder / "nothing")])
+    assert "nothing" in guard.hear("failed")["error"]
+
+
+def test_without_an_order_it_just_ends(guard: Guard) -> None:
+    assert guard.process.stdin is not None
+    guard.process.stdin.close()
+    assert guard.process.wait(timeout=20) == 0
+
+
+def test_interrupts_do_not_end_it_and_sigterm_stops_the_server(fake: FakeServer, guard: Guard) -> None:
+    tree = guard.serve()
+    guard.process.send_signal(signal.SIGINT)
+    guard.process.send_signal(signal.SIGHUP)
+    guard.process.send_signal(signal.SIGTERM)
+    assert guard.hear("stopped")["left"] == []
+    fake.assert_gone(tree)
+
+
+def test_the_server_inherits_no_ignored_signal(fake: FakeServer, guard: Guard) -> None:
+    check = "import signal, sys; sys.exit(signal.getsignal(signal.SIGHUP) != signal.SIG_DFL)"
+    guard.order([sys.executable, "-S", "-c", check])
+    assert guard.hear("exited")["code"] == 0
+
+
+def test_output_is_appended_to_the_log(fake: FakeServer, guard: Guard) -> None:
+    fake.log.write_text("before\n")
+    guard.order([sys.executable, "-S", "-c", "import os; os.write(1, b'out\\n'); os.write(2, b'err\\n')"])
+    guard.hear("stopped")
+    assert fake.log.read_text() == "before\nout\nerr\n"
+
+
+def test_a_closed_stdin_shortens_a_stop_under_way(fake: FakeServer, guard: Guard) -> None:
+    tree = guard.serve("deaf", stop_timeout_s=3600)
+    guard.say({"do": "stop"})
+    guard.hear("stopping")
+    assert guard.process.stdin is not None
+    guard.process.stdin.close()
+    assert guard.hear("stopped")["left"] == []
+    fake.assert_gone(tree)
+
+
+def test_a_parent_killed_with_sigkill_takes_the_tree_with_it(fake: FakeServer) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, cwd=ROOT)
+    with parent:
+        assert parent.stdin is not None
+        message = order(fake, fake.argv("--port", "0"), "deaf children escape")
+        parent.stdin.write(json.dumps(message).encode() + b"\n")
+        parent.stdin.flush()
+        tree = fake.processes(3)
+        guards = psutil.Process(parent.pid).children()
+        parent.kill()
+    fake.assert_gone([*tree, *guards])

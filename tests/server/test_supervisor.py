@@ -1,0 +1,193 @@
+"""A managed server over real processes: its states, its deaths, and that nothing is left."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from loadgen.errors import ServerError
+from loadgen.profile import Server
+from loadgen.server.outcome import ServerExit
+from loadgen.server.supervisor import ManagedServer
+from tests.server.fakes import PATIENCE_S, FakeServer, eventually
+
+ROOT = Path(__file__).parents[2]
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from loadgen.profile import Server
+from loadgen.server.supervisor import ManagedServer
+
+async def main():
+    server = ManagedServer(Server.model_validate_json(sys.argv[1]), log_path=Path(sys.argv[2]))
+    await server.start()
+    await server.wait_ready()
+    if sys.argv[3] == "raises":
+        raise RuntimeError("without stop")
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def managed(fake: FakeServer, habits: str = "", *, stop_timeout_s: float = 0.3) -> ManagedServer:
+    return ManagedServer(fake.profile(habits, stop_timeout_s=stop_timeout_s), log_path=fake.log)
+
+
+async def test_start_ready_stop(fake: FakeServer) -> None:
+    server = managed(fake, stop_timeout_s=20)
+    async with server:
+        states = [server.state]
+        await server.wait_ready(PATIENCE_S)
+        states.append(server.state)
+        assert server.command[1:] == ["serve", "m", "--host", "127.0.0.1", "--port", str(server.port)]
+        assert [milestone.state for milestone in server.milestones] == ["done"] * 7
+        tree = fake.processes(1)
+        assert [process.pid for process in tree] == [server.pid]
+    assert [*states, server.state] == ["starting", "ready", "stopped"]
+    assert server.exit == ServerExit(signal=signal.SIGTERM)
+    assert not server.died.is_set()
+    assert server.log.lines[-1].endswith("Application startup complete.")
+    report = await server.stop()
+    assert (report.killed, report.left) == ((), ())
+    fake.assert_gone(tree)
+
+
+async def test_stop_kills_what_does_not_end(fake: FakeServer) -> None:
+    server = managed(fake, "deaf children escape")
+    await server.start()
+    tree = fake.processes(3)
+    report, same = await asyncio.gather(server.stop(), server.stop())
+    assert report is same
+    assert {process.pid for process in report.killed} == {process.pid for process in tree}
+    assert server.waiting_for == ()
+    fake.assert_gone(tree)
+
+
+async def test_dying_during_the_start_is_explained(fake: FakeServer) -> None:
+    fake.log.write_text("ValueError: of an earlier run\n")
+    server = managed(fake, "crash")
+    await server.start()
+    with pytest.raises(ServerError) as caught:
+        await server.wait_ready(PATIENCE_S)
+    first, *log = str(caught.value).splitlines()
+    assert first == f"the server ended with exit code 3 before it was ready; its log is {fake.log}"
+    assert log == ["  ValueError: max_model_len (99999999) is too large"]
+    assert (server.state, server.exit, server.died.is_set()) == ("died", ServerExit(code=3), True)
+    assert (await server.stop()).left == ()
+    assert server.state == "died"
+
+
+async def test_never_ready_within_the_deadline(fake: FakeServer) -> None:
+    async with managed(fake, "mute") as server:
+        tree = fake.processes(1)
+        with pytest.raises(ServerError, match=r"did not become ready within 0\.3 s"):
+            await server.wait_ready(0.3)
+    fake.assert_gone(tree)
+
+
+async def test_a_killed_server_is_noticed_and_its_orphans_end(fake: FakeServer) -> None:
+    async with managed(fake, "children escape") as server:
+        await server.wait_ready(PATIENCE_S)
+        tree = fake.processes(3)
+        tree[0].kill()
+        await asyncio.wait_for(server.died.wait(), PATIENCE_S)
+        assert (server.state, server.exit) == ("died", ServerExit(signal=signal.SIGKILL))
+        assert "SIGKILL" in str(server.exit)
+        report = await server.stop()
+    assert {process.pid for process in report.killed} == {process.pid for process in tree[1:]}
+    fake.assert_gone(tree)
+
+
+async def test_without_its_guard_the_tree_is_killed_from_here(fake: FakeServer) -> None:
+    async with managed(fake, "deaf children escape") as server:
+        await server.wait_ready(PATIENCE_S)
+        tree = fake.processes(3)
+        # The escaped process has a session of its own: it is found only because the guard reported it.
+        await eventually(lambda: len(server.processes) == 3)
+        guard = tree[0].parent()
+        assert guard is not None
+        guard.kill()
+        await asyncio.wait_for(server.died.wait(), PATIENCE_S)
+        assert server.exit == ServerExit()
+        report = await server.stop()
+    assert report.left == ()
+    fake.assert_gone([*tree, guard])
+
+
+async def test_a_guard_that_hangs_is_replaced(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.server.supervisor._GUARD_MARGIN_S", 0.1)
+    monkeypatch.setattr("loadgen.server.guard.KILL_WAIT_S", 0.1)
+    server = managed(fake, "deaf", stop_timeout_s=0.1)
+    await server.start()
+    tree = fake.processes(1)
+    guard = tree[0].parent()
+    assert guard is not None
+    guard.suspend()
+    await server.stop()
+    fake.assert_gone([*tree, guard])
+
+
+async def test_cancelling_stop_does_not_undo_it(fake: FakeServer) -> None:
+    server = managed(fake, "deaf")
+    await server.start()
+    tree = fake.processes(1)
+    stopping = asyncio.create_task(server.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert (await server.stop()).left == ()
+    fake.assert_gone(tree)
+
+
+async def test_cancelling_start_ends_what_was_started(fake: FakeServer) -> None:
+    server = managed(fake, "deaf")
+    starting = asyncio.create_task(server.start())
+    await eventually(lambda: psutil.Process().children() != [])
+    guards = psutil.Process().children()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert server.state == "stopped"
+    fake.assert_gone(guards)
+
+
+async def test_what_was_stopped_before_does_not_start(fake: FakeServer) -> None:
+    server = managed(fake)
+    assert (await server.stop()).killed == ()
+    with pytest.raises(ServerError, match="stopped before"):
+        await server.start()
+
+
+async def test_a_key_that_the_server_refuses_ends_the_wait(fake: FakeServer) -> None:
+    async with managed(fake, "locked") as server:
+        with pytest.raises(ServerError, match="wants an API key"):
+            await server.wait_ready(PATIENCE_S)
+
+
+async def test_a_file_that_is_no_program_cannot_be_started(fake: FakeServer) -> None:
+    command = fake.folder / "vllm"
+    command.write_text("not a program")
+    command.chmod(0o755)
+    server = ManagedServer(Server(engine="vllm", model="m", command=str(command)), log_path=fake.log)
+    with pytest.raises(ServerError, match=r"cannot start .*vllm: .*Exec format error"):
+        await server.start()
+
+
+@pytest.mark.parametrize("end", ["killed", "raises"])
+def test_nothing_outlives_its_parent(fake: FakeServer, end: str) -> None:
+    profile = json.dumps(fake.profile("deaf children escape").model_dump())
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, profile, str(fake.log), end], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    with parent:
+        tree = fake.processes(3)
+        if end == "killed":
+            parent.kill()
+    fake.assert_gone(tree)

@@ -1,0 +1,228 @@
+"""A run that says exactly what a test tells it, and remembers what it was asked.
+
+The screen's rows, dialogs and timing are tested on it because a real run never shows the same numbers twice and cannot
+be held at one moment; that the keys reach a real run is tested in `test_with_run.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from loadgen.metrics.histogram import Summary
+from loadgen.metrics.snapshot import (
+    ClientView,
+    EngineView,
+    ErrorView,
+    LoadView,
+    Milestone,
+    Phase,
+    Point,
+    RunEvent,
+    ServerView,
+    Snapshot,
+    StageView,
+)
+
+LADDER = (8, 16, 32, 64)
+STAGE_S = 60.0
+
+
+class ScriptedRun:
+    """Snapshots come when `show` is called; control calls are kept in `calls`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self._feed: asyncio.Queue[Snapshot | None] = asyncio.Queue()
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._feed.put_nowait(snapshot)
+
+    def finish(self) -> None:
+        self._feed.put_nowait(None)
+
+    async def snapshots(self) -> AsyncIterator[Snapshot]:
+        while (snapshot := await self._feed.get()) is not None:
+            yield snapshot
+
+    def set_concurrency(self, n: int) -> None:
+        self.calls.append(("set_concurrency", n))
+
+    def set_rate(self, requests_per_s: float) -> None:
+        self.calls.append(("set_rate", requests_per_s))
+
+    def pause(self) -> None:
+        self.calls.append(("pause",))
+
+    def resume(self) -> None:
+        self.calls.append(("resume",))
+
+    def next_stage(self) -> None:
+        self.calls.append(("next_stage",))
+
+    def note(self, text: str) -> None:
+        self.calls.append(("note", text))
+
+    def stop(self) -> None:
+        self.calls.append(("stop",))
+
+    def abort(self) -> None:
+        self.calls.append(("abort",))
+
+
+def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: object) -> Snapshot:
+    """A plausible moment of a ladder; the same for the same time."""
+    reached = min(int(t_s // STAGE_S), len(LADDER) - 1)
+    conc = LADDER[reached]
+    load = LoadView(
+        stage=reached + 1,
+        stages_planned=len(LADDER),
+        concurrency=conc,
+        rate=None,
+        held=conc,
+        queued=0,
+        isl=4096,
+        osl=1024,
+        stage_elapsed_s=t_s - reached * STAGE_S,
+        stage_progress=(t_s - reached * STAGE_S) / STAGE_S,
+        paused=phase == "paused",
+    )
+    snapshot = Snapshot(
+        t_s=t_s,
+        unix_s=1_800_000_000.0 + t_s,
+        phase=phase,
+        profile="mi300x-gpt-oss-120b",
+        headline="engine-limited: queueing" if conc >= 64 else "ok",
+        healthy=conc < 64,
+        server=_server(t_s),
+        load=load,
+        point=point(t_s, conc),
+        client=ClientView("kernel", 2, 11.2, 0.41, 0.003, limited=False, why=None),
+        engine=EngineView(running=min(conc, 48), waiting=max(0, conc - 48), kv_usage=0.41, preemptions=0),
+        stages=tuple(stage(n + 1, LADDER[n], t_s - n * STAGE_S, running=n == reached) for n in range(reached + 1)),
+        whole=stage(0, 0, t_s, running=True),
+        events=tuple(
+            RunEvent(n * STAGE_S, "load", f"concurrency {LADDER[n - 1] if n else 0} -> {LADDER[n]}")
+            for n in range(reached + 1)
+        ),
+    )
+    return msgspec.structs.replace(snapshot, **changes)
+
+
+def starting(progress: float = 0.54, **changes: object) -> Snapshot:
+    """The server loads weights."""
+    server = ServerView(
+        engine="vLLM",
+        url="http://127.0.0.1:8000",
+        state="starting",
+        version="0.32.0",
+        pid=4121,
+        uptime_s=42.0,
+        milestones=(
+            Milestone("process", "process started", "done", started_s=0.0, finished_s=3.1),
+            Milestone("weights", "loading weights", "running", progress, "safetensors 38/70", 3.1),
+            Milestone("profile", "memory profiling", "waiting"),
+            Milestone("graphs", "graph capture", "waiting"),
+        ),
+        log_tail=tuple(f"INFO 11-21 07:10:{n:02} [loader.py:{n}] Loading safetensors shard {n}" for n in range(30)),
+    )
+    snapshot = running(
+        0.0,
+        phase="starting",
+        headline="server starting: loading weights 38/70",
+        healthy=True,
+        server=server,
+        stages=(),
+        whole=None,
+        events=(),
+        point=Point(0.0),
+        engine=None,
+        load=LoadView(0, 4, 8, None, 0, 0, 4096, 1024),
+    )
+    return msgspec.structs.replace(snapshot, **changes)
+
+
+def point(t_s: float, conc: int) -> Point:
+    """Values that climb with the load and wave a little."""
+    wave = 1 + 0.06 * math.sin(t_s * 1.7) + 0.03 * math.sin(t_s * 0.31)
+    load = conc * (1 - math.exp(-((t_s % STAGE_S) + 4) / 8))
+    return Point(
+        t_s=t_s,
+        held=conc,
+        target=conc,
+        output_tokens_per_s=62 * load * wave * (1 - conc / 300),
+        requests_per_s=0.06 * load * wave,
+        ttft_p50_ms=(180 + 9 * load) * wave,
+        ttft_p99_ms=(400 + 40 * load) * wave * wave,
+        tpot_p50_ms=(14 + 0.1 * load) * (0.9 + wave / 10),
+        tpot_p99_ms=(15 + 0.16 * load) * (0.8 + wave / 5),
+        engine_running=min(conc, 48),
+        engine_waiting=max(0, conc - 48) * wave,
+        kv_usage=0.41,
+        read_lag_p99_ms=0.41,
+        client_cpu_percent=11.2,
+    )
+
+
+def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageView:
+    """The sums of a stage."""
+    size = conc or 40
+    return StageView(
+        number=number,
+        label=f"conc {conc}",
+        concurrency=conc or None,
+        rate=None,
+        isl=4096,
+        osl=1024,
+        running=running,
+        elapsed_s=min(elapsed_s, STAGE_S) if number else elapsed_s,
+        held_mean=size * 0.997,
+        sent=size * 9,
+        completed=size * 8,
+        failed=0,
+        unfinished=0,
+        requests_per_s=0.056 * size,
+        output_tokens_per_s=57.3 * size,
+        total_tokens_per_s=290.0 * size,
+        latency={
+            "ttft": summary(180 + 9 * size),
+            "tpot": summary(14 + 0.1 * size),
+            "itl": summary(13.8 + 0.1 * size),
+            "e2e": summary(16_000 + 20 * size),
+        },
+        slo_met=None if not number else conc < 64,
+    )
+
+
+def summary(middle: float) -> Summary:
+    """Percentiles around a middle."""
+    return Summary(
+        100, middle * 1.02, middle * 0.1, middle * 0.5, middle, middle * 1.4, middle * 1.6, middle * 2.1, middle * 2.3,
+        middle * 2.4,
+    )  # fmt: skip
+
+
+FAILURES = (
+    ErrorView("timeout", 7, "no event for 60 s"),
+    ErrorView("http_500", 12, "500 Internal Server Error: CUDA out of memory"),
+)
+
+
+def _server(t_s: float) -> ServerView:
+    return ServerView(
+        engine="vLLM",
+        url="http://127.0.0.1:8000",
+        state="ready",
+        model="openai/gpt-oss-120b",
+        version="0.32.0",
+        pid=4121,
+        uptime_s=550.0 + t_s,
+        log_tail=tuple(
+            f"INFO 11-21 07:{n // 6:02}:{n % 6}0 [loggers.py:123] Engine 000: Avg prompt throughput: 21034.1 tokens/s, "
+            f"Avg generation throughput: {3000 + n} tokens/s, Running: 48 reqs, Waiting: 16 reqs, KV cache usage: 41.0%"
+            for n in range(int(t_s // 10))
+        ),
+    )

@@ -1,0 +1,136 @@
+"""The raster and the axes, as properties and tables."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui.chart import GUTTER, Chart, Mark, Series, _axis_row
+from tui.history import History
+from tui.raster import trace
+from tui.scale import Span, linear, logarithmic, span
+
+SHARES = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@given(
+    st.lists(st.tuples(SHARES, SHARES), max_size=40),
+    st.integers(4, 30),
+    st.integers(2, 12),
+    st.sampled_from(["line", "dots", "area"]),
+)
+def test_every_finite_point_lights_its_cell(points, width, height, ink):
+    points = points[: width * 2]
+    columns = np.arange(len(points), dtype=np.int64)
+    low = np.array([min(point) for point in points], dtype=np.float64)
+    high = np.array([max(point) for point in points], dtype=np.float64)
+    cells = trace(columns, low, high, width=width, height=height, ink=ink)
+    assert cells.shape == (height, width)
+    for column, share in [
+        (c, s) for c in columns for s in (low[c], high[c]) if np.isfinite(low[c]) & np.isfinite(high[c])
+    ]:
+        row = int((1 - min(max(share, 0.0), 1.0)) * (height * 4 - 1) + 0.5) // 4
+        assert cells[row, column // 2]
+
+
+def test_unknown_values_break_the_line():
+    values = np.array([0.5, np.nan, np.nan, np.nan, np.nan, 0.5])
+    cells = trace(np.array([0, 4, 6, 8, 10, 18]), values, values, width=10, height=3)
+    assert cells.any(axis=0).tolist() == [True] + [False] * 8 + [True]
+
+
+def test_a_line_has_no_holes():
+    values = np.array([0.0, 1.0])
+    cells = trace(np.array([0, 19]), values, values, width=10, height=5)
+    assert cells.any(axis=0).all() and cells.any(axis=1).all()
+
+
+def test_an_area_reaches_the_bottom():
+    values = np.array([1.0])
+    assert trace(np.array([2]), values, values, width=4, height=5, ink="area")[:, 1].all()
+
+
+@pytest.mark.parametrize(
+    ("highest", "rows", "top"),
+    [
+        (0, range(3, 6), 1.0),
+        (25.3, range(3, 6), 30),
+        (64, range(3, 6), 75),
+        (3100, range(2, 3), 4000),
+        (math.nan, range(2, 3), 1),
+    ],
+)
+def test_linear_axis(highest, rows, top):
+    scale = linear(highest, rows)
+    assert scale.low == 0 and scale.high >= min(highest, 1e15) if highest == highest else True
+    assert scale.high == pytest.approx(top, rel=0.5)
+    assert scale.ticks[0] == 0 and scale.ticks[-1] == scale.high
+
+
+@given(st.floats(min_value=1e-6, max_value=1e10), st.floats(min_value=1, max_value=1e4))
+def test_a_logarithmic_axis_holds_its_values(lowest, factor):
+    scale = logarithmic(lowest, lowest * factor, 5)
+    assert scale.low <= lowest * 1.0001 and scale.high >= lowest * factor * 0.9999
+    assert 2 <= len(scale.ticks) <= 5
+    assert all(scale.low * 0.99 <= tick <= scale.high * 1.01 for tick in scale.ticks)
+
+
+@pytest.mark.parametrize("bounds", [(math.nan, math.nan), (0, 0), (-1, 5), (5, 1), (1, math.inf), (1e-300, 1e300)])
+def test_a_logarithmic_axis_of_odd_values(bounds):
+    scale = logarithmic(*bounds, 5)
+    assert 0 < scale.low < scale.high < math.inf
+
+
+@pytest.mark.parametrize(
+    ("first_s", "last_s", "window_s", "shown"),
+    [
+        (0, 0, None, (0, 60)),
+        (100, 130, None, (100, 160)),
+        (0, 61, None, (0, 65)),
+        (0, 222, None, (0, 225)),
+        (0, 3601, None, (0, 3720)),
+        (0, 30, 60.0, (0, 60)),
+        (0, 222, 60.0, (165, 225)),
+    ],
+)
+def test_span(first_s, last_s, window_s, shown):
+    found = span(first_s, last_s, window_s)
+    assert (found.start_s, found.end_s) == shown
+
+
+def test_axis_shows_the_newest_marks_first_and_the_times_where_there_is_room():
+    text = "".join(text for text, _ in _axis_row({0: "8", 20: "16", 22: "32"}, Span(0, 60), 40))
+    assert text == " " * (GUTTER - 1) + "└▴8 ───────────────────▴32 ──────────── 1:00"
+
+
+def chart_of(values, log=False):
+    history = History(("v",))
+    for n, value in enumerate(values):
+        history.add(float(n), {"v": value})
+    return Chart("title", [Series("v", "name", "p50")], history, id="chart", log=log)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    "values",
+    [[], [1.0], [5.0] * 50, [None] * 5, [0.0, -3.0], [1e-12, 1e300], [math.nan, 1.0, math.inf, 2.0]],
+    ids=["empty", "one", "constant", "unknown", "not positive", "huge", "not finite"],
+)
+@pytest.mark.parametrize("size", [(100, 14), (26, 7), (12, 4), (9, 3), (5, 1)])
+def test_a_chart_of_odd_values_has_its_size(values, log, size):
+    rows = chart_of(values, log)._draw(*size)
+    assert len(rows) <= size[1]
+    if size[0] >= 26:
+        assert all(sum(len(text) for text, _ in row) == size[0] for row in rows)
+
+
+def test_marks_stand_in_free_cells_only():
+    chart = chart_of([5.0] * 61)
+    chart._marks = [Mark(30.0, "16")]
+    texts = ["".join(text for text, _ in row) for row in chart._draw(60 + GUTTER, 10)]
+    column = GUTTER + int(0.5 * 119 + 0.5) // 2 - 1
+    found = [row[column : column + 3] for row in texts[1:-1]]
+    assert sum("┊" in cells for cells in found) == len(found) - 1
+    assert "▴16" in texts[-1]

@@ -1,0 +1,122 @@
+"""Modal questions: a number, a remark, whether to leave, and the help. Esc leaves each of them with nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+Leave = Literal["stop", "abort"]
+
+_BACK = Binding("escape", "dismiss(None)", "back", id="dialog.back", tooltip="Close without changing anything")
+
+
+class AskNumber(ModalScreen[float | None]):
+    """A load setting, checked before it is accepted."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+
+    def __init__(self, question: str, *, most: float, whole: bool) -> None:
+        super().__init__()
+        self._question, self._most, self._whole = question, most, whole
+
+    def compose(self) -> ComposeResult:
+        """The question, the field and room for a complaint."""
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False, classes="question")
+            yield Input(type="integer" if self._whole else "number", max_length=9)
+            yield Static("Enter sets it, Esc leaves it", markup=False, id="complaint")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Accept a number in range, else say what would be."""
+        value = _number(event.value)
+        if value is not None and 0 < value <= self._most:
+            self.dismiss(value)
+            return
+        least = "from 1" if self._whole else "above 0"
+        self.query_one("#complaint", Static).update(f"! a number {least} up to {self._most:.0f}")
+
+
+class AskNote(ModalScreen[str | None]):
+    """A remark for the time axis."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+
+    def compose(self) -> ComposeResult:
+        """The question and the field."""
+        with Vertical(classes="dialog"):
+            yield Static("Note, kept in the result at this moment", markup=False, classes="question")
+            yield Input(max_length=200)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """An empty remark is none."""
+        self.dismiss(event.value.strip() or None)
+
+
+class AskLeave(ModalScreen[Leave | None]):
+    """Asked once before a live run is ended."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _BACK,
+        Binding("f", "dismiss('stop')", "finish and keep", id="leave.stop", tooltip="End the load, keep the result"),
+        Binding("a", "dismiss('abort')", "abort now", id="leave.abort", tooltip="Cut streams, kill the server"),
+        Binding("g", "dismiss(None)", "go on", id="leave.go_on", tooltip="Back to the run"),
+    ]
+    _CHOICES: ClassVar[tuple[tuple[str, Leave | None], ...]] = (
+        ("f  finish and keep: end the load, stop the server, write the result", "stop"),
+        ("a  abort now: cut streams, kill the server, write what there is", "abort"),
+        ("g  go on", None),
+    )
+
+    def compose(self) -> ComposeResult:
+        """The three ways."""
+        with Vertical(classes="dialog"):
+            yield Static("A run is live", markup=False, classes="question")
+            yield OptionList(*[Option(Text(text)) for text, _ in self._CHOICES])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter or a click."""
+        self.dismiss(self._CHOICES[event.option_index][1])
+
+
+class Help(ModalScreen[None]):
+    """Every key and what it does."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _BACK,
+        Binding("question_mark,q", "dismiss(None)", "back", id="help.back", tooltip="Close the help"),
+    ]
+
+    def __init__(self, keys: Sequence[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self._keys = keys
+
+    def compose(self) -> ComposeResult:
+        """A table that scrolls where it must."""
+        with VerticalScroll(classes="dialog help"):
+            yield Static("Keys", markup=False, classes="question")
+            yield Static(self._table())
+
+    def _table(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(justify="right", style="bold", no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for row in self._keys:
+            table.add_row(*[Text(cell) for cell in row])
+        return table
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,96 @@
+"""The operator's hand on the load: what a key makes of the present target, answered before the run confirms it.
+
+Invariants: a second key builds on the first even if no snapshot came between; what was asked for stays on the screen
+until the run confirms it or `PATIENCE` snapshots have passed, so that the screen never shows a wish for good; a
+concurrency is a whole number from 1, a rate is positive.
+"""
+
+from __future__ import annotations
+
+import math
+
+from loadgen.metrics.snapshot import Snapshot
+from tui.view import RunControl, Wanted
+
+MOST_CONCURRENCY = 100_000
+MOST_RATE = 100_000.0
+LEAST_RATE = 0.01
+PATIENCE = 8
+"""Snapshots, two seconds."""
+STEERABLE = frozenset({"running", "paused", "draining", "holding"})
+"""Phases in which the load can be changed."""
+
+
+class Hand:
+    """Turns keys into calls on the run and remembers them until they show in a snapshot."""
+
+    def __init__(self, control: RunControl) -> None:
+        self._control = control
+        self._seen = Wanted()
+        self._asked: float | None = None
+        self._asked_paused: bool | None = None
+        self._waited = 0
+
+    @property
+    def wanted(self) -> Wanted:
+        """The load to show: asked for, else confirmed."""
+        asked = self._asked is not None or self._asked_paused is not None
+        return Wanted(
+            value=self._seen.value if self._asked is None else self._asked,
+            open_loop=self._seen.open_loop,
+            paused=self._seen.paused if self._asked_paused is None else self._asked_paused,
+            unconfirmed=asked,
+        )
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Learn the run's own target, and drop what it confirms."""
+        self._seen = _target_of(snapshot)
+        self._waited += 1
+        if self._waited > PATIENCE or self._asked == self._seen.value:
+            self._asked = None
+        if self._waited > PATIENCE or self._asked_paused == self._seen.paused:
+            self._asked_paused = None
+
+    def step(self, direction: int) -> None:
+        """One more or less; in open loop a tenth."""
+        value = self.wanted.value or 0.0
+        if not self._seen.open_loop:
+            return self.ask(value + direction)
+        return self.ask(value * 1.1 if direction > 0 else value / 1.1)
+
+    def scale(self, factor: float) -> None:
+        """Double, or half, rounded down."""
+        self.ask((self.wanted.value or 1.0) * factor)
+
+    def ask(self, value: float) -> None:
+        """A target in the unit of the present loop; a value that changes nothing is not sent."""
+        value = _rounded_rate(value) if self._seen.open_loop else float(min(max(1, int(value)), MOST_CONCURRENCY))
+        if value == self.wanted.value:
+            return
+        self._asked, self._waited = value, 0
+        if self._seen.open_loop:
+            self._control.set_rate(value)
+        else:
+            self._control.set_concurrency(int(value))
+
+    def toggle_pause(self) -> None:
+        """Pause, or go on."""
+        paused = not self.wanted.paused
+        self._asked_paused, self._waited = paused, 0
+        (self._control.pause if paused else self._control.resume)()
+
+
+def _target_of(snapshot: Snapshot) -> Wanted:
+    load = snapshot.load
+    if load.rate is not None:
+        return Wanted(load.rate, open_loop=True, paused=load.paused)
+    value = load.concurrency
+    if value is None and snapshot.stages:
+        value = snapshot.stages[-1].concurrency
+    return Wanted(None if value is None else float(value), paused=load.paused)
+
+
+def _rounded_rate(value: float) -> float:
+    """Three significant digits, so that the number shown is the number sent."""
+    value = min(max(value, LEAST_RATE), MOST_RATE)
+    return round(value, 2 - math.floor(math.log10(value)))

@@ -1,0 +1,79 @@
+"""Every key of the cockpit: one list for the screen, the footer, the help and the palette.
+
+Each has an id, by which a keymap can move it, and a tooltip that says what it does in a sentence.
+"""
+
+from __future__ import annotations
+
+from textual.binding import Binding, BindingType
+
+_ONE = Binding.Group("one", compact=True)
+_FACTOR = Binding.Group("double, half", compact=True)
+
+
+def _key(
+    key: str, action: str, name: str, what: str, *, id: str, show: bool = False, group: Binding.Group | None = None
+) -> Binding:
+    return Binding(key, action, name, tooltip=what, id=f"cockpit.{id}", show=show, group=group)
+
+
+ACTIONS = (
+    _key(
+        "+",
+        "step(1)",
+        "one more",
+        "Hold one more stream; in open loop 10 % more a second",
+        id="more",
+        show=True,
+        group=_ONE,
+    ),
+    _key("=,up", "step(1)", "one more", "The same as +", id="more_too"),
+    _key(
+        "-",
+        "step(-1)",
+        "one less",
+        "Hold one stream less; in open loop 10 % less a second",
+        id="less",
+        show=True,
+        group=_ONE,
+    ),
+    _key("down", "step(-1)", "one less", "The same as -", id="less_too"),
+    _key("]", "scale(2.0)", "double", "Double the load", id="double", show=True, group=_FACTOR),
+    _key("[", "scale(0.5)", "half", "Halve the load", id="half", show=True, group=_FACTOR),
+    _key("n", "number", "number", "Type the load as a number", id="number", show=True),
+    _key("space", "pause", "pause", "Pause the load, or go on", id="pause", show=True),
+    _key(".", "next_stage", "next", "End this stage and begin the plan's next", id="next", show=True),
+    _key("m", "note", "note", "Put a remark on the time axis and in the result", id="note", show=True),
+    _key("w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes", id="window"),
+    _key("l", "log", "log", "The server's start and log in the charts' place, and back", id="log"),
+    _key("1", "zoom(1)", "throughput", "Throughput over the whole screen, and back", id="zoom_throughput"),
+    _key("2", "zoom(2)", "TTFT", "Time to first token over the whole screen, and back", id="zoom_ttft"),
+    _key("3", "zoom(3)", "TPOT", "Time per output token over the whole screen, and back", id="zoom_tpot"),
+    _key(
+        "4",
+        "zoom(4)",
+        "streams",
+        "Streams held, running and waiting over the whole screen, and back",
+        id="zoom_streams",
+    ),
+    _key("5", "zoom(5)", "latency", "The percentiles over the whole screen, and back", id="zoom_latency"),
+    _key("6", "zoom(6)", "stages", "The load curve over the whole screen, and back", id="zoom_stages"),
+    _key("7", "zoom(7)", "server log", "The server's log over the whole screen, and back", id="zoom_log"),
+    _key("q", "leave", "quit", "Leave; asks while a run is live", id="leave", show=True),
+    _key("?", "help", "help", "This list", id="help", show=True),
+)
+"""In the order of the help."""
+
+COCKPIT: list[BindingType] = list(ACTIONS)
+
+_ELSEWHERE = (
+    ("Esc", "back", "Close a dialog or a large panel; never quits"),
+    ("ctrl+p", "palette", "The same actions by name, and themes"),
+    ("ctrl+c", "finish", "End the run and keep the result; twice: abort now"),
+)
+
+
+def table() -> list[tuple[str, str, str]]:
+    """Key, name and meaning of everything."""
+    rows = [(binding.key.replace(",", " "), binding.description, binding.tooltip) for binding in ACTIONS]
+    return [*rows, *_ELSEWHERE]

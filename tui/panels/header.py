@@ -1,0 +1,87 @@
+"""The header: who, what and where we are, and at the right end the verdict in words.
+
+When it does not fit, the least important items go first; the verdict, the profile and the stage never do.
+"""
+
+from __future__ import annotations
+
+from tui import format as fmt
+from tui.paint import Row, Rows, Word, cropped, spread, width_of
+from tui.view import View
+
+_GAP: Word = ("  ", "text")
+Item = tuple[int, Row]
+"""An importance, 0 for never dropped, and what to show."""
+
+_PHASES = {
+    "starting": "server starting",
+    "probing": "first request",
+    "paused": "paused",
+    "draining": "draining",
+    "holding": "plan done",
+    "stopping": "stopping",
+    "done": "done",
+}
+
+
+def header(view: View, width: int, height: int) -> Rows:
+    """One row where there is room for one, else identity above and progress below."""
+    verdict = _verdict(view)
+    if height > 1:
+        above = _fitted(_identity(view), width - 1)
+        below = spread(_fitted(_progress(view), width - width_of(verdict) - 3), verdict, width - 2)
+        return [((" ", "text"), *above), ((" ", "text"), *below)]
+    left = _fitted([*_identity(view), *_progress(view)], width - width_of(verdict) - 4)
+    return [((" ", "text"), *spread(left, cropped(verdict, width - 2), width - 2))]
+
+
+def _identity(view: View) -> list[Item]:
+    snapshot, server = view.snapshot, view.snapshot.server
+    state_role = {"ready": "good", "died": "bad"}.get(server.state, "warn")
+    engine = " ".join(fmt.plain(text) for text in (server.engine, server.version) if text)
+    return [
+        (0, (("vramp", "title"),)),
+        (0, ((fmt.plain(snapshot.profile), "strong"),)),
+        (4, ((fmt.plain(server.model or ""), "dim"),)),
+        (2, ((f"{engine} ", "dim"), (server.state, state_role))),
+        (3, ((f"up {fmt.clock(server.uptime_s)}", "dim"),)),
+        (6, (("" if server.pid is None else f"pid {server.pid}", "dim"),)),
+    ]
+
+
+def _progress(view: View) -> list[Item]:
+    load, phase = view.snapshot.load, view.snapshot.phase
+    stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
+    value = fmt.setting(view.wanted.value)
+    wanted = f"rate {value}/s" if view.wanted.open_loop else f"conc {value}"
+    role = "warn" if phase in ("paused", "stopping", "holding") else "dim"
+    return [
+        (0, ((stage, "text"),)),
+        (0, ((wanted, "strong"), (" ?" if view.wanted.unconfirmed else "  ", "dim"))),
+        (1, ((f"{load.isl}/{load.osl}", "dim"),)),
+        (2, ((_PHASES.get(phase, ""), role),)),
+        (5, (("by hand" if load.manual else "", "dim"),)),
+        (3, ((fmt.clock(view.snapshot.t_s), "dim"),)),
+    ]
+
+
+def _verdict(view: View) -> Row:
+    if view.stale:
+        return ((f"! no data for {view.age_s:.0f} s", "bad"),)
+    headline = fmt.plain(view.snapshot.headline) or fmt.UNKNOWN
+    return ((headline, "good"),) if view.snapshot.healthy else ((f"! {headline}", "bad"),)
+
+
+def _fitted(items: list[Item], width: int) -> Row:
+    """The items that fit, in their order, with a gap between them."""
+    kept = [item for item in items if width_of(item[1])]
+    while len(kept) > 1 and width_of(_spaced(kept)) > width and any(importance for importance, _ in kept):
+        kept.remove(max(kept, key=lambda item: item[0]))
+    return cropped(_spaced(kept), max(0, width))
+
+
+def _spaced(items: list[Item]) -> Row:
+    words: list[Word] = []
+    for _, row in items:
+        words += [_GAP, *row] if words else row
+    return tuple(words)

@@ -1,0 +1,101 @@
+"""Server and client side by side: whose fault is it, and may the numbers be trusted?"""
+
+from __future__ import annotations
+
+from tui import format as fmt
+from tui.paint import Row, Rows, Word, bar, cropped, spread, titled
+from tui.view import View
+
+
+def server(view: View, width: int, height: int) -> Rows:
+    """What the engine says of itself; unknown where it publishes no metrics."""
+    engine = view.snapshot.engine
+    running, waiting, kv, preempted = (
+        (engine.running, engine.waiting, engine.kv_usage, engine.preemptions) if engine else (None,) * 4
+    )
+    state = view.snapshot.server.state
+    legend: Row = ((state, "bad" if state == "died" else "dim"),)
+    return [
+        titled("server", legend, width),
+        (
+            (" running ", "dim"),
+            (f"{fmt.count(running):>5}", "running"),
+            ("  waiting ", "dim"),
+            (f"{fmt.count(waiting):>5}", "waiting"),
+        ),
+        ((" KV ", "dim"), *bar(kv, max(0, width - 11), _kv_role(kv)), (f" {fmt.percent(kv):>5}", _kv_role(kv))),
+        ((" preempted ", "dim"), (f"{fmt.count(preempted):>5}", "warn" if preempted else "text")),
+    ]
+
+
+def client(view: View, width: int, height: int) -> Rows:
+    """Our own health, and the reason when it is not good."""
+    state = view.snapshot.client
+    rows = [
+        titled("client", (_trust(view),), width),
+        _pair("read lag p99, ms", fmt.number(state.read_lag_p99_ms), width),
+        _pair("cpu, % of one core", fmt.number(state.cpu_percent), width),
+        _pair("held, of wanted", _held_of_wanted(view), width),
+        _pair("timestamps", state.timestamps, width),
+        _pair("coalesced reads", fmt.percent(state.coalesced_share), width),
+        _pair("workers", fmt.count(state.workers), width),
+    ]
+    if state.limited:
+        rows.insert(1, ((" " + fmt.plain(state.why or "reason unknown"), "bad"),))
+    return rows
+
+
+def server_strip(view: View) -> Row:
+    """The server in one row."""
+    engine = view.snapshot.engine
+    running, waiting, kv = (engine.running, engine.waiting, engine.kv_usage) if engine else (None,) * 3
+    return (
+        (" server  running ", "dim"),
+        (f"{fmt.count(running):>5}", "running"),
+        ("   waiting ", "dim"),
+        (f"{fmt.count(waiting):>5}", "waiting"),
+        ("   KV ", "dim"),
+        (f"{fmt.percent(kv):>5}", _kv_role(kv)),
+        ("   errors ", "dim"),
+        _failures(view),
+    )
+
+
+def client_strip(view: View) -> Row:
+    """The client in one row."""
+    state = view.snapshot.client
+    return (
+        (" client  lag p99 ", "dim"),
+        (f"{fmt.number(state.read_lag_p99_ms):>5} ms", "text"),
+        ("   cpu ", "dim"),
+        (f"{fmt.number(state.cpu_percent):>5} %", "text"),
+        ("   stamps ", "dim"),
+        (f"{state.timestamps:<7}  ", "text"),
+        _trust(view),
+        (f": {fmt.plain(state.why)}" if state.limited and state.why else "", "bad"),
+    )
+
+
+def _failures(view: View) -> Word:
+    total = sum(error.count for error in view.snapshot.errors)
+    return (fmt.count(total), "bad" if total else "text")
+
+
+def _trust(view: View) -> Word:
+    return ("! LIMITED", "bad") if view.snapshot.client.limited else ("ok", "good")
+
+
+def _kv_role(usage: float | None) -> str:
+    return "warn" if usage is not None and usage >= 0.95 else "text"
+
+
+def _held_of_wanted(view: View) -> str:
+    stage = view.stage
+    held = None if stage is None else stage.held_mean
+    if stage is None or stage.concurrency is None:
+        return fmt.number(held)
+    return f"{fmt.number(held)} of {fmt.count(stage.concurrency)}"
+
+
+def _pair(label: str, value: str, width: int) -> Row:
+    return spread(((f" {label}", "dim"),), cropped(((value, "text"),), width - 4), width - 1)

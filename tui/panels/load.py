@@ -1,0 +1,103 @@
+"""The load: what is wanted, what is held, and the keys that change it; in a narrow terminal, server and client too."""
+
+from __future__ import annotations
+
+from tui import format as fmt
+from tui.paint import Row, Rows, Word, bar, cropped, spread, titled
+from tui.panels.health import client_strip, server_strip
+from tui.view import View
+
+_HINTS: tuple[Row, ...] = (
+    ((" + -", "key"), ("  one      ", "dim"), ("] [", "key"), ("  double, half", "dim")),
+    ((" n", "key"), ("    number   ", "dim"), ("space", "key"), (" pause", "dim")),
+    ((" .", "key"), ("    next     ", "dim"), ("m", "key"), ("     note", "dim")),
+)
+_STRIP_FROM = 60
+"""From this width on the panel is a strip across a narrow terminal."""
+
+
+def load(view: View, width: int, height: int) -> Rows:
+    """As many rows as the height allows, the keys last."""
+    if width >= _STRIP_FROM:
+        return [titled("load", _state(view), width), _strip(view, width), server_strip(view), client_strip(view)]
+    rows = [
+        titled("load", _state(view), width),
+        spread(((f" {view.wanted.unit}", "text"),), _value(view), width - 1),
+        spread((), _held(view), width - 1),
+        ((" ", "text"), *bar(_share(view), width - 2, "held")),
+        _stage_row(view, width),
+    ]
+    return [*rows[: max(3, height)], *_HINTS]
+
+
+def notice(view: View, width: int, height: int) -> Rows:
+    """The line above the keys when the operator should know something; no row otherwise."""
+    row = _notice(view)
+    return [((" ", "text"), *cropped(row, width - 2))] if row else []
+
+
+def _notice(view: View) -> Row:
+    if view.done:
+        return (("run done  ", "strong"), *_result(view), ("   q", "key"), (" leaves", "text"))
+    if view.ending == "abort":
+        return (("aborting: ", "warn"), ("streams are cut, what was measured is kept", "text"))
+    if view.ending == "stop" or view.snapshot.phase == "stopping":
+        return (("finishing: the result is being kept.  ", "warn"), ("ctrl+c", "key"), (" again aborts", "text"))
+    if view.snapshot.phase == "holding":
+        return (
+            ("the plan is done, the server is up: ", "warn"),
+            ("+ - ] [ n", "key"),
+            (" go on with load, ", "text"),
+            ("q", "key"),
+            (" finishes", "text"),
+        )
+    return ()
+
+
+def _result(view: View) -> Row:
+    path = view.snapshot.result_path
+    return (("no result was written", "bad"),) if path is None else ((fmt.plain(path), "text"),)
+
+
+def _state(view: View) -> Row:
+    if view.wanted.paused:
+        return (("PAUSED", "warn"),)
+    if view.snapshot.phase == "holding":
+        return (("plan done", "warn"),)
+    return (("by hand", "dim"),) if view.snapshot.load.manual else (("by plan", "dim"),)
+
+
+def _value(view: View) -> Row:
+    sign: Word = (" ?", "dim") if view.wanted.unconfirmed else ("  ", "dim")
+    return ((f"{fmt.setting(view.wanted.value):>5}", "strong"), sign)
+
+
+def _held(view: View) -> Row:
+    load = view.snapshot.load
+    waiting: Word = (f"{fmt.count(load.queued):>5}  ", "warn" if load.queued else "text")
+    return (("held ", "dim"), (f"{fmt.count(load.held):>5}", "held"), ("   waiting ", "dim"), waiting)
+
+
+def _share(view: View) -> float | None:
+    """How much of what is wanted is there: streams in closed loop, requests a second in open loop."""
+    wanted = view.wanted.value
+    got = view.snapshot.point.requests_per_s if view.wanted.open_loop else view.snapshot.load.held
+    return got / wanted if wanted and got is not None else None
+
+
+def _stage_row(view: View, width: int) -> Row:
+    load = view.snapshot.load
+    elapsed = f"{fmt.duration(load.stage_elapsed_s):>7}  "
+    left: Row = ((" stage  ", "text"),)
+    if load.stage_progress is None:
+        return spread(left, ((elapsed, "text"),), width - 1)
+    room = max(0, width - 2 - 8 - len(elapsed))
+    return (*left, *bar(load.stage_progress, room, "text"), (elapsed, "text"))
+
+
+def _strip(view: View, width: int) -> Row:
+    unit = "rate/s" if view.wanted.open_loop else "conc"
+    left = ((f" {unit} ", "dim"), *_value(view), *_held(view))
+    stage = ((f"stage {fmt.duration(view.snapshot.load.stage_elapsed_s):>6} ", "dim"),)
+    room = max(0, width - sum(len(text) for text, _ in (*left, *stage)) - 4)
+    return spread((*left, *bar(_share(view), room, "held")), stage, width - 1)

@@ -1,0 +1,86 @@
+"""A run without a screen: progress lines on stderr, Ctrl-C to finish, twice to abort."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loadgen.metrics.snapshot import Snapshot
+    from loadgen.run import Run
+
+_EVERY_S = 2.0
+
+
+async def follow(run: Run) -> bool:
+    """Drive a run to its end; True if it was interrupted."""
+    interrupts = 0
+
+    def interrupt() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            _say("finishing: the result is kept; once more to abort")
+            run.stop()
+        else:
+            run.abort()
+
+    loop = asyncio.get_running_loop()
+    # Explicitly: a shell starts background jobs with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt)
+    progress = _Progress()
+    async for snapshot in run.snapshots():
+        progress.show(snapshot)
+    return interrupts > 0
+
+
+class _Progress:
+    """Prints what is new, and a line of numbers every two seconds."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._stage = 0
+        self._events = 0
+        self._milestones: set[str] = set()
+        self._next_s = 0.0
+
+    def show(self, snapshot: Snapshot) -> None:
+        if snapshot.phase == "starting":
+            self._show_milestones(snapshot)
+        for event in snapshot.events[self._events :]:
+            _say(f"{event.t_s:7.1f} s  {event.kind}: {event.text}")
+        self._events = len(snapshot.events)
+        news = (snapshot.phase, snapshot.load.stage) != (self._phase, self._stage)
+        if news or (snapshot.t_s >= self._next_s and snapshot.phase not in ("starting", "done")):
+            self._phase, self._stage = snapshot.phase, snapshot.load.stage
+            self._next_s = snapshot.t_s + _EVERY_S
+            _say(_line(snapshot))
+
+    def _show_milestones(self, snapshot: Snapshot) -> None:
+        for milestone in snapshot.server.milestones:
+            if milestone.state == "done" and milestone.id not in self._milestones:
+                self._milestones.add(milestone.id)
+                _say(f"{snapshot.t_s:7.1f} s  server: {milestone.label} {milestone.detail}".rstrip())
+
+
+def _line(snapshot: Snapshot) -> str:
+    load, point = snapshot.load, snapshot.point
+    if load.stage == 0 or snapshot.phase in ("stopping", "done"):
+        return f"{snapshot.t_s:7.1f} s  {snapshot.headline}"
+    target = f"conc {load.concurrency}" if load.rate is None else f"rate {load.rate:g}/s"
+    return (
+        f"{snapshot.t_s:7.1f} s  stage {load.stage} of {max(load.stage, load.stages_planned)}  {target}  held {load.held}"
+        f"  {_number(point.output_tokens_per_s)} tok/s  TTFT p50 {_number(point.ttft_p50_ms)} ms"
+        f"  TPOT p50 {_number(point.tpot_p50_ms)} ms  {snapshot.headline}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,266 @@
+"""The cockpit's one screen: panels over the latest snapshot, and the keys that steer the run.
+
+A worker posts snapshots, handlers change widgets, `render_line` only draws. Widgets are neither mounted nor removed
+while it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A key answers from the local wish
+(`Hand`) before the run confirms it.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import ClassVar, Literal
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, Vertical
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer
+from textual.worker import Worker, WorkerState
+
+from loadgen.metrics.snapshot import Snapshot
+from tui import keys
+from tui.board import Board
+from tui.chart import Chart
+from tui.dialogs import AskLeave, AskNote, AskNumber, Help, Leave
+from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
+from tui.panels import header, health, latency, load, messages, stages, startup
+from tui.timeline import Timeline, charts
+from tui.view import RunControl, View
+
+_ZOOMED = ("throughput", "ttft", "tpot", "engine", "latency", "stages", "log")
+_AGE_CHECK_S = 0.5
+
+
+class SnapshotArrived(Message):
+    """The only message from the run; a newer one replaces one that was not yet drawn."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+    def can_replace(self, message: Message) -> bool:
+        """Only the newest state is worth drawing."""
+        return isinstance(message, SnapshotArrived)
+
+
+class CockpitScreen(Screen[None]):
+    """Draws a run and steers it."""
+
+    AUTO_FOCUS = None
+    ALLOW_IN_MAXIMIZED_VIEW = "Footer, #header"
+    BINDINGS: ClassVar[list[BindingType]] = keys.COCKPIT
+
+    def __init__(self, control: RunControl) -> None:
+        super().__init__()
+        self._control = control
+        self._hand = Hand(control)
+        self._timeline = Timeline()
+        self.snapshot: Snapshot | None = None
+        """The state on the screen."""
+        self._arrived_s = monotonic()
+        self._ending: Literal["", "stop", "abort"] = ""
+        self._ended = False
+        self._leave_when_done = False
+        self._interrupts = 0
+        self._log_wanted = False
+        self.failure: BaseException | None = None
+        """What broke the feed, for whoever opened the cockpit."""
+
+    def compose(self) -> ComposeResult:
+        """All panels, always; the style sheet says which show."""
+        yield Board(header.header, id="header")
+        with Container(id="top"):
+            with Vertical(id="hand"):
+                yield Board(load.load, id="load")
+                yield Board(health.server, id="server")
+                yield Board(health.client, id="client")
+            with Container(id="charts"):
+                yield from charts(self._timeline.history)
+            with Vertical(id="startup"):
+                yield Board(startup.startup, id="milestones")
+                yield Board(messages.log, id="startup-log")
+        with Container(id="lower"):
+            with Vertical(id="tables"):
+                yield Board(latency.latency, id="latency")
+                yield Board(stages.stages, id="stages")
+            with Vertical(id="texts"):
+                yield Board(messages.errors, id="errors")
+                yield Board(messages.events, id="events")
+                yield Board(messages.log, id="log")
+        yield Board(load.notice, id="notice")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Begin to follow the run."""
+        self._boards = list(self.query(Board))
+        self._charts = list(self.query(Chart))
+        self.set_interval(_AGE_CHECK_S, self._check_age)
+        self._follow()
+
+    @work(exclusive=True, exit_on_error=False, group="feed")
+    async def _follow(self) -> None:
+        async for snapshot in self._control.snapshots():
+            self.post_message(SnapshotArrived(snapshot))
+
+    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
+        """A beat: draw it."""
+        self.snapshot = message.snapshot
+        self._arrived_s = monotonic()
+        self._hand.see(message.snapshot)
+        self._timeline.add(message.snapshot)
+        self._draw()
+        self._draw_charts()
+        if self._leave_when_done and message.snapshot.phase == "done":
+            self.app.exit()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """The feed is over, or broke; a broken one leaves nothing to show."""
+        if event.worker.group != "feed" or event.state not in (WorkerState.SUCCESS, WorkerState.ERROR):
+            return
+        self._ended = True
+        self.failure = event.worker.error
+        if self.failure is not None or self._leave_when_done:
+            self.app.exit()
+        self._draw()
+
+    def _draw(self) -> None:
+        """All boards, from what is known now; charts change only with a snapshot."""
+        if self.snapshot is None:
+            return
+        age_s = monotonic() - self._arrived_s
+        view = View(self.snapshot, self._hand.wanted, age_s=age_s, ending=self._ending, ended=self._ended)
+        self._arrange(view)
+        for board in self._boards:
+            board.show(view)
+
+    def _draw_charts(self) -> None:
+        span = self._timeline.span()
+        for chart in self._charts:
+            chart.show(span, self._timeline.marks)
+
+    def _arrange(self, view: View) -> None:
+        """Which panels show depends on the phase; a class that is already set costs nothing."""
+        snapshot = view.snapshot
+        starting = snapshot.phase in ("starting", "probing")
+        died = snapshot.server.state == "died"
+        self.set_class((starting or died) != self._log_wanted, "-startup")
+        self.set_class(starting and not snapshot.stages, "-empty")
+        self.set_class(bool(snapshot.errors), "-errors")
+        self.set_class(bool(load.notice(view, self.size.width, 1)), "-notice")
+        self.set_class(view.stale, "-stale")
+
+    def _check_age(self) -> None:
+        if self.snapshot is not None and not self._ended and monotonic() - self._arrived_s > _AGE_CHECK_S:
+            self._draw()
+
+    # What the keys do.
+
+    def _steerable(self) -> bool:
+        phase = "starting" if self.snapshot is None else self.snapshot.phase
+        if phase in STEERABLE and not self._ending:
+            return True
+        reason = "the run is over" if phase in ("stopping", "done") or self._ending else "the server is not ready"
+        self.notify(f"The load cannot be changed: {reason}", severity="warning", timeout=3, markup=False)
+        return False
+
+    def action_step(self, direction: int) -> None:
+        """One more or less."""
+        if self._steerable():
+            self._hand.step(direction)
+            self._draw()
+
+    def action_scale(self, factor: float) -> None:
+        """Double or half."""
+        if self._steerable():
+            self._hand.scale(factor)
+            self._draw()
+
+    def action_number(self) -> None:
+        """Ask for the load as a number."""
+        if not self._steerable():
+            return
+        whole = not self._hand.wanted.open_loop
+        question = "Concurrency: streams held open" if whole else "Rate: requests a second"
+        dialog = AskNumber(question, most=MOST_CONCURRENCY if whole else MOST_RATE, whole=whole)
+        self.app.push_screen(dialog, self._set_number)
+
+    def _set_number(self, value: float | None) -> None:
+        if value is not None and self._steerable():
+            self._hand.ask(value)
+            self._draw()
+
+    def action_pause(self) -> None:
+        """Pause, or go on."""
+        if self._steerable():
+            self._hand.toggle_pause()
+            self._draw()
+
+    def action_next_stage(self) -> None:
+        """On with the plan."""
+        if self._steerable():
+            self._control.next_stage()
+
+    def action_note(self) -> None:
+        """Ask for a remark."""
+        self.app.push_screen(AskNote(), self._put_note)
+
+    def _put_note(self, text: str | None) -> None:
+        if text and not self._over:
+            self._control.note(text)
+
+    def action_window(self) -> None:
+        """The next span of the time axis."""
+        self.notify(f"Charts show {self._timeline.next_window()}", timeout=2, markup=False)
+        self._draw_charts()
+
+    def action_log(self) -> None:
+        """The server's log in the charts' place, and back."""
+        self._log_wanted = not self._log_wanted
+        self._draw()
+
+    def action_zoom(self, number: int) -> None:
+        """One panel over the whole screen; the same key or Esc goes back."""
+        panel = self.query_one(f"#{_ZOOMED[number - 1]}")
+        if self.maximized is panel:
+            self.minimize()
+        else:
+            self.maximize(panel, container=False)
+
+    def action_help(self) -> None:
+        """Every key."""
+        self.app.push_screen(Help(keys.table()))
+
+    def action_leave(self) -> None:
+        """Leave at once when the run is over, else ask."""
+        if self._over:
+            self.app.exit()
+        elif not isinstance(self.app.screen, AskLeave):
+            self.app.push_screen(AskLeave(), self._leave)
+
+    def interrupt(self) -> None:
+        """Ctrl+C: finish; then abort; then leave whatever the run does."""
+        self._interrupts += 1
+        if self._over or self._interrupts > 2:
+            self.app.exit()
+        else:
+            self._end("stop" if self._interrupts == 1 and not self._ending else "abort")
+
+    def _leave(self, how: Leave | None) -> None:
+        if how is None:
+            return
+        self._leave_when_done = True
+        if self._over:
+            self.app.exit()
+        self._end(how)
+
+    def _end(self, how: Leave) -> None:
+        if not self._over:
+            (self._control.stop if how == "stop" else self._control.abort)()
+            self._ending = how
+            self._draw()
+
+    @property
+    def _over(self) -> bool:
+        return self._ended or (self.snapshot is not None and self.snapshot.phase == "done")
