@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -60,7 +60,7 @@ class Cockpit(App[None]):
         """The colours of the series, under every theme."""
         return SERIES
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette: the same actions as the keys; no way out that does not ask."""
         for binding in keys.ACTIONS:
             if not binding.id or binding.id.endswith("_too"):

@@ -105,9 +105,10 @@ class History:
         return None if np.isnan(value) else value
 
     def _thin(self) -> None:
+        self._merge_older()
         while self._length > self._capacity * 3 // 4:
-            self._merge_older()
             self._step_s *= 2
+            self._merge_older()
 
     def _merge_older(self) -> None:
         older = self._length - self._kept_raw

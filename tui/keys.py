@@ -45,7 +45,7 @@ ACTIONS = (
     _key(".", "next_stage", "next", "End this stage and begin the plan's next", id="next", show=True),
     _key("m", "note", "note", "Put a remark on the time axis and in the result", id="note", show=True),
     _key("w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes", id="window"),
-    _key("l", "log", "log", "The server's start and log in the charts' place, and back", id="log"),
+    _key("l", "log", "log", "The server's log in the charts' place, and back", id="log"),
     _key("1", "zoom(1)", "throughput", "Throughput over the whole screen, and back", id="zoom_throughput"),
     _key("2", "zoom(2)", "TTFT", "Time to first token over the whole screen, and back", id="zoom_ttft"),
     _key("3", "zoom(3)", "TPOT", "Time per output token over the whole screen, and back", id="zoom_tpot"),

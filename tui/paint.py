@@ -6,8 +6,6 @@ parsed as markup. Numbers are padded by the panels, so that they keep their plac
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
@@ -36,6 +34,8 @@ ROLES = (
     "waiting",
     "mark",
 )
+
+ROLE_CLASSES = frozenset(f"role-{role}" for role in ROLES)
 
 Rows = list[Row]
 
@@ -81,9 +81,11 @@ def bar(share: float | None, width: int, role: str) -> Row:
 
 
 class Painted(Widget):
-    """A widget of rows: new ones refresh only the lines that they change, and nothing is laid out again."""
+    """A widget of rows: new ones refresh only the lines that they change, and nothing is laid out again.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"role-{role}" for role in ROLES}
+    Its screen has `ROLE_CLASSES` as component classes.
+    """
+
     ALLOW_MAXIMIZE = True
 
     def __init__(self, *, id: str) -> None:
@@ -113,8 +115,8 @@ class Painted(Widget):
         super().notify_style_update()
 
     def _styles_by_role(self) -> dict[str, Style]:
-        """Kept by us, because Textual forgets its own at every refresh."""
+        """The screen's, once for all panels; kept by us, because Textual forgets its own at every refresh."""
         if not self._styles_of or self._styled_for != self.app.theme:
             self._styled_for = self.app.theme
-            self._styles_of = {role: self.get_component_rich_style(f"role-{role}") for role in ROLES}
+            self._styles_of = {role: self.screen.get_component_rich_style(f"role-{role}") for role in ROLES}
         return self._styles_of

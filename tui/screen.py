@@ -25,6 +25,7 @@ from tui.board import Board
 from tui.chart import Chart
 from tui.dialogs import AskLeave, AskNote, AskNumber, Help, Leave
 from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
+from tui.paint import ROLE_CLASSES
 from tui.panels import header, health, latency, load, messages, stages, startup
 from tui.timeline import Timeline, charts
 from tui.view import RunControl, View
@@ -49,6 +50,7 @@ class CockpitScreen(Screen[None]):
     """Draws a run and steers it."""
 
     AUTO_FOCUS = None
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     ALLOW_IN_MAXIMIZED_VIEW = "Footer, #header"
     BINDINGS: ClassVar[list[BindingType]] = keys.COCKPIT
 
@@ -145,7 +147,8 @@ class CockpitScreen(Screen[None]):
         snapshot = view.snapshot
         starting = snapshot.phase in ("starting", "probing")
         died = snapshot.server.state == "died"
-        self.set_class((starting or died) != self._log_wanted, "-startup")
+        self.set_class(starting or died or self._log_wanted, "-startup")
+        self.set_class(self._log_wanted, "-log")
         self.set_class(starting and not snapshot.stages, "-empty")
         self.set_class(bool(snapshot.errors), "-errors")
         self.set_class(bool(load.notice(view, self.size.width, 1)), "-notice")

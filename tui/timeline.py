@@ -85,4 +85,5 @@ class Timeline:
         times = self.history.times
         if not len(times):
             return span(0.0, 0.0, None)
-        return span(float(times[0]), float(times[-1]), _WINDOWS[self._window][0])
+        first_s = min([float(times[0]), *(mark.t_s for mark in self.marks[:1])])
+        return span(first_s, float(times[-1]), _WINDOWS[self._window][0])

@@ -12,7 +12,7 @@ Invariants, all tested as properties:
 
 from collections import deque
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, Literal
 
@@ -58,9 +58,9 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What a step produced: every sequence in `tokens` has one more, those in `ending` their last."""
+    """What a step produced: one more token for each of `going`, its last for each of `ending`."""
 
-    tokens: list[Sequence]
+    going: list[Sequence]
     ending: list[Sequence]
     joined: list[Sequence]
     """Those which had none in the step before: new ones, and ones that were preempted."""
@@ -126,9 +126,7 @@ class Engine:
         self._computing = len(self._decoding) + prefill
         end_ns = self._step_end(now_ns, prefill)
         while self._held and self._held[0][0] <= end_ns:
-            held = heappop(self._held)[2]
-            if held.state == "held":
-                self._joining.append(held)
+            self._joining.append(heappop(self._held)[2])
         self._end_ns = end_ns
         return end_ns
 
@@ -154,6 +152,8 @@ class Engine:
             self._leave(sequence)
             sequence.state = "done"
             sequence.last_ns = now_ns
+        if ending:
+            tokens = [sequence for sequence in tokens if sequence.state != "done"]
         return Emission(tokens, ending, joined, self._computing)
 
     def _step_end(self, now_ns: int, prefill: int) -> int:
@@ -276,5 +276,8 @@ class Engine:
         del self.running[sequence]
         self._decoding.pop(sequence, None)
         self._prefilling.pop(sequence, None)
+        if sequence.state == "held":
+            self._held = [entry for entry in self._held if entry[2] is not sequence]
+            heapify(self._held)
         self.pool.release(sequence.shared, sequence.private)
         sequence.shared, sequence.private = [], 0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import httptools
 import msgspec
 
-from loadgen.stream.events import DONE, EventSplitter, EventTooLong, decode_chunk
+from loadgen.stream.events import DONE, NO_ERROR, EventSplitter, EventTooLong, decode_chunk
 from loadgen.stream.stream import Failure, Stream, http_failure
 from loadgen.stream.tally import Meter
 
@@ -182,7 +182,7 @@ class Channel:
                 self._take_output(stream, tokens)
             if choice.finish_reason is not None:
                 stream.done = True
-        elif chunk.error is not None and bytes(chunk.error) != b"null":
+        elif chunk.error is not NO_ERROR and bytes(chunk.error) != b"null":
             self._fail("engine_error", _shown(bytes(chunk.error)))
 
     def _take_output(self, stream: Stream, tokens: int) -> None:

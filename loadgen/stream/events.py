@@ -13,6 +13,8 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 DONE = b"[DONE]"
 
+NO_ERROR = msgspec.Raw(b"null")
+
 
 class Delta(msgspec.Struct, gc=False):
     """What a chat chunk adds."""
@@ -43,7 +45,7 @@ class Chunk(msgspec.Struct, gc=False):
 
     choices: list[Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = NO_ERROR
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode

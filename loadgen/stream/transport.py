@@ -41,6 +41,17 @@ class Target(msgspec.Struct, frozen=True):
     """The name to verify for https; None for http."""
 
 
+def hold_timestamps() -> socket.socket:
+    """A socket that keeps the kernel stamping packets for as long as it is open.
+
+    Stamping is switched on in the background when the first socket of a machine asks for it, and off with the last:
+    without this, the first reads of a worker would come without stamps.
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    _try_timestamps(holder)
+    return holder
+
+
 async def connect(channel: Channel, target: Target, meter: Meter, tls: ssl.SSLContext | None) -> None:
     """Connect a channel, ready for its first request; raises OSError (ssl errors are OSErrors)."""
     if tls is None:
@@ -89,6 +100,9 @@ def _attach(channel: Channel, sock: socket.socket, loop: asyncio.AbstractEventLo
         except OSError as error:
             channel.lost("reset", f"connection lost: {os.strerror(error.errno or 0)}")
             return
+        if not size:
+            channel.lost("reset", "the server closed the connection before the answer was complete")
+            return
         now_ns = clock_ns()
         meter.reads += 1
         if ancillary:
@@ -98,10 +112,7 @@ def _attach(channel: Channel, sock: socket.socket, loop: asyncio.AbstractEventLo
         else:
             stamp_ns = now_ns
             meter.unstamped_reads += 1
-        if size:
-            feed(_read_view[:size], stamp_ns)
-        else:
-            channel.lost("reset", "the server closed the connection before the answer was complete")
+        feed(_read_view[:size], stamp_ns)
 
     def write(data: bytes) -> None:
         try:

@@ -15,7 +15,7 @@ from collections import deque
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter
-from loadgen.stream.transport import connect
+from loadgen.stream.transport import connect, hold_timestamps
 from loadgen.worker.messages import BeginStage, Configure
 from loadgen.worker.pace import PreciseTimer
 from loadgen.worker.stage_run import StageRun
@@ -34,6 +34,7 @@ class Driver:
         self._settings = settings
         self._prompts = prompts
         self._tls = tls
+        self._stamping = hold_timestamps()
         self._loop = asyncio.get_running_loop()
         self._timer = PreciseTimer(self._loop, self._send_due)
         self._tasks: set[asyncio.Task[None]] = set()

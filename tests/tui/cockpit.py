@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from loadgen.metrics.snapshot import Snapshot
 from tests.tui.scripted import ScriptedRun
@@ -35,12 +37,27 @@ class Seat:
         """Publish a snapshot and wait until it is drawn."""
         self.run.show(snapshot)
         while self.screen.snapshot is not snapshot:
-            await self.pilot.pause()
-        await self.pilot.pause()
+            await self.settle()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Until everything that was posted is handled and drawn."""
+        await self.pilot.pause(0)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
-        await self.pilot.pause()
+        await self.settle()
+
+    async def until_left(self) -> None:
+        """Until the app wants to exit."""
+        while not self.app._exit:
+            await self.settle()
+
+    @property
+    def dialog(self) -> Screen[Any] | None:
+        """What lies over the cockpit."""
+        top: Screen[Any] = self.app.screen
+        return None if top is self.screen else top
 
     @property
     def rows(self) -> list[str]:
@@ -67,8 +84,10 @@ def rows_of(app: Cockpit) -> list[str]:
 
 @asynccontextmanager
 async def seated(size: tuple[int, int] = DESIGN) -> AsyncIterator[Seat]:
-    """A cockpit on a scripted run."""
+    """A cockpit on a scripted run; because that does not beat by itself, what it shows never grows stale."""
     run = ScriptedRun()
     app = Cockpit(run)
-    async with app.run_test(size=size) as pilot:
-        yield Seat(app, run, pilot)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tui.view.STALE_AFTER_S", 3600.0)
+        async with app.run_test(size=size) as pilot:
+            yield Seat(app, run, pilot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
@@ -36,7 +37,7 @@ class ScriptedRun:
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self._feed: asyncio.Queue[Snapshot | None] = asyncio.Queue()
+        self._feed: asyncio.Queue[Snapshot | Exception | None] = asyncio.Queue()
 
     def show(self, snapshot: Snapshot) -> None:
         self._feed.put_nowait(snapshot)
@@ -44,8 +45,13 @@ class ScriptedRun:
     def finish(self) -> None:
         self._feed.put_nowait(None)
 
+    def fail(self, error: Exception) -> None:
+        self._feed.put_nowait(error)
+
     async def snapshots(self) -> AsyncIterator[Snapshot]:
         while (snapshot := await self._feed.get()) is not None:
+            if isinstance(snapshot, Exception):
+                raise snapshot
             yield snapshot
 
     def set_concurrency(self, n: int) -> None:
@@ -73,7 +79,7 @@ class ScriptedRun:
         self.calls.append(("abort",))
 
 
-def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: object) -> Snapshot:
+def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> Snapshot:
     """A plausible moment of a ladder; the same for the same time."""
     reached = min(int(t_s // STAGE_S), len(LADDER) - 1)
     conc = LADDER[reached]
@@ -112,7 +118,7 @@ def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: object) 
     return msgspec.structs.replace(snapshot, **changes)
 
 
-def starting(progress: float = 0.54, **changes: object) -> Snapshot:
+def starting(progress: float = 0.54, **changes: Any) -> Snapshot:
     """The server loads weights."""
     server = ServerView(
         engine="vLLM",

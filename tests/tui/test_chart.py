@@ -1,6 +1,9 @@
 """The raster and the axes, as properties and tables."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from tui.chart import GUTTER, Chart, Mark, Series, _axis_row
 from tui.history import History
-from tui.raster import trace
+from tui.raster import Ink, trace
 from tui.scale import Span, linear, logarithmic, span
 
 SHARES = st.floats(allow_nan=True, allow_infinity=True, width=32)
@@ -21,7 +24,9 @@ SHARES = st.floats(allow_nan=True, allow_infinity=True, width=32)
     st.integers(2, 12),
     st.sampled_from(["line", "dots", "area"]),
 )
-def test_every_finite_point_lights_its_cell(points, width, height, ink):
+def test_every_finite_point_lights_its_cell(
+    points: list[tuple[float, float]], width: int, height: int, ink: Ink
+) -> None:
     points = points[: width * 2]
     columns = np.arange(len(points), dtype=np.int64)
     low = np.array([min(point) for point in points], dtype=np.float64)
@@ -35,19 +40,19 @@ def test_every_finite_point_lights_its_cell(points, width, height, ink):
         assert cells[row, column // 2]
 
 
-def test_unknown_values_break_the_line():
+def test_unknown_values_break_the_line() -> None:
     values = np.array([0.5, np.nan, np.nan, np.nan, np.nan, 0.5])
     cells = trace(np.array([0, 4, 6, 8, 10, 18]), values, values, width=10, height=3)
     assert cells.any(axis=0).tolist() == [True] + [False] * 8 + [True]
 
 
-def test_a_line_has_no_holes():
+def test_a_line_has_no_holes() -> None:
     values = np.array([0.0, 1.0])
     cells = trace(np.array([0, 19]), values, values, width=10, height=5)
     assert cells.any(axis=0).all() and cells.any(axis=1).all()
 
 
-def test_an_area_reaches_the_bottom():
+def test_an_area_reaches_the_bottom() -> None:
     values = np.array([1.0])
     assert trace(np.array([2]), values, values, width=4, height=5, ink="area")[:, 1].all()
 
@@ -62,7 +67,7 @@ def test_an_area_reaches_the_bottom():
         (math.nan, range(2, 3), 1),
     ],
 )
-def test_linear_axis(highest, rows, top):
+def test_linear_axis(highest: float, rows: range, top: float) -> None:
     scale = linear(highest, rows)
     assert scale.low == 0 and scale.high >= min(highest, 1e15) if highest == highest else True
     assert scale.high == pytest.approx(top, rel=0.5)
@@ -70,7 +75,7 @@ def test_linear_axis(highest, rows, top):
 
 
 @given(st.floats(min_value=1e-6, max_value=1e10), st.floats(min_value=1, max_value=1e4))
-def test_a_logarithmic_axis_holds_its_values(lowest, factor):
+def test_a_logarithmic_axis_holds_its_values(lowest: float, factor: float) -> None:
     scale = logarithmic(lowest, lowest * factor, 5)
     assert scale.low <= lowest * 1.0001 and scale.high >= lowest * factor * 0.9999
     assert 2 <= len(scale.ticks) <= 5
@@ -78,7 +83,7 @@ def test_a_logarithmic_axis_holds_its_values(lowest, factor):
 
 
 @pytest.mark.parametrize("bounds", [(math.nan, math.nan), (0, 0), (-1, 5), (5, 1), (1, math.inf), (1e-300, 1e300)])
-def test_a_logarithmic_axis_of_odd_values(bounds):
+def test_a_logarithmic_axis_of_odd_values(bounds: tuple[float, float]) -> None:
     scale = logarithmic(*bounds, 5)
     assert 0 < scale.low < scale.high < math.inf
 
@@ -95,17 +100,17 @@ def test_a_logarithmic_axis_of_odd_values(bounds):
         (0, 222, 60.0, (165, 225)),
     ],
 )
-def test_span(first_s, last_s, window_s, shown):
+def test_span(first_s: float, last_s: float, window_s: float | None, shown: tuple[float, float]) -> None:
     found = span(first_s, last_s, window_s)
     assert (found.start_s, found.end_s) == shown
 
 
-def test_axis_shows_the_newest_marks_first_and_the_times_where_there_is_room():
+def test_axis_shows_the_newest_marks_first_and_the_times_where_there_is_room() -> None:
     text = "".join(text for text, _ in _axis_row({0: "8", 20: "16", 22: "32"}, Span(0, 60), 40))
-    assert text == " " * (GUTTER - 1) + "└▴8 ───────────────────▴32 ──────────── 1:00"
+    assert text == " " * (GUTTER - 1) + "└▴8 ───────────────────▴32 ───────── 1:00"
 
 
-def chart_of(values, log=False):
+def chart_of(values: list[Any], log: bool = False) -> Chart:
     history = History(("v",))
     for n, value in enumerate(values):
         history.add(float(n), {"v": value})
@@ -119,14 +124,14 @@ def chart_of(values, log=False):
     ids=["empty", "one", "constant", "unknown", "not positive", "huge", "not finite"],
 )
 @pytest.mark.parametrize("size", [(100, 14), (26, 7), (12, 4), (9, 3), (5, 1)])
-def test_a_chart_of_odd_values_has_its_size(values, log, size):
+def test_a_chart_of_odd_values_has_its_size(values: list[Any], log: bool, size: tuple[int, int]) -> None:
     rows = chart_of(values, log)._draw(*size)
     assert len(rows) <= size[1]
     if size[0] >= 26:
         assert all(sum(len(text) for text, _ in row) == size[0] for row in rows)
 
 
-def test_marks_stand_in_free_cells_only():
+def test_marks_stand_in_free_cells_only() -> None:
     chart = chart_of([5.0] * 61)
     chart._marks = [Mark(30.0, "16")]
     texts = ["".join(text for text, _ in row) for row in chart._draw(60 + GUTTER, 10)]

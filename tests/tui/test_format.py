@@ -1,5 +1,7 @@
 """Numbers and texts as tables."""
 
+from __future__ import annotations
+
 import math
 
 import pytest
@@ -34,43 +36,43 @@ from tui import format as fmt
         (-15.94, "-15.9"),
     ],
 )
-def test_number(value, text):
+def test_number(value: float | None, text: str) -> None:
     assert fmt.number(value) == text
 
 
 @given(st.floats(min_value=0))
-def test_a_number_never_leaves_its_five_cells(value):
+def test_a_number_never_leaves_its_five_cells(value: float | None) -> None:
     assert len(fmt.number(value)) <= 5
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "-"), (0, "0"), (64, "64"), (9999, "9999"), (10_000, "10.0k"), (math.nan, "-")]
 )
-def test_count(value, text):
+def test_count(value: float | None, text: str) -> None:
     assert fmt.count(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (64.0, "64"), (2.5, "2.50"), (12_000, "12.0k")])
-def test_setting(value, text):
+def test_setting(value: float | None, text: str) -> None:
     assert fmt.setting(value) == text
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(None, "-"), (0, "0%"), (0.003, "0.3%"), (0.0996, "10%"), (0.41, "41%"), (1, "100%")]
 )
-def test_percent(share, text):
+def test_percent(share: float | None, text: str) -> None:
     assert fmt.percent(share) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "-"), (0, "0:00"), (761.9, "12:41"), (3723, "1:02:03"), (-1, "0:00")]
 )
-def test_clock(seconds, text):
+def test_clock(seconds: float | None, text: str) -> None:
     assert fmt.clock(seconds) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (58.4, "58 s"), (119.6, "1:59"), (-1, "0 s")])
-def test_duration(seconds, text):
+def test_duration(seconds: float | None, text: str) -> None:
     assert fmt.duration(seconds) == text
 
 
@@ -91,10 +93,10 @@ def test_duration(seconds, text):
         ("\u2028", "·"),
     ],
 )
-def test_plain(text, harmless):
+def test_plain(text: str, harmless: str) -> None:
     assert fmt.plain(text) == harmless
 
 
 @given(st.text())
-def test_plain_leaves_nothing_that_acts(text):
+def test_plain_leaves_nothing_that_acts(text: str) -> None:
     assert fmt.plain(text).isprintable()

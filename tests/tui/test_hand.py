@@ -1,19 +1,25 @@
 """What a key makes of the load, before and after the run confirms it."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
+from loadgen.metrics.snapshot import Snapshot
 from tests.tui.scripted import ScriptedRun, running
 from tui.hand import PATIENCE, Hand
 
 
-def at(concurrency=None, rate=None, paused=False):
+def at(concurrency: int | None = None, rate: float | None = None, paused: bool = False) -> Snapshot:
     snapshot = running()
     load = msgspec.structs.replace(snapshot.load, concurrency=concurrency, rate=rate, paused=paused)
     return msgspec.structs.replace(snapshot, load=load)
 
 
-def hand_at(**load):
+def hand_at(**load: Any) -> tuple[Hand, ScriptedRun]:
     run = ScriptedRun()
     hand = Hand(run)
     hand.see(at(**load))
@@ -34,7 +40,7 @@ def hand_at(**load):
         (64, lambda hand: hand.ask(1e9), [100_000]),
     ],
 )
-def test_closed_loop(before, act, sent):
+def test_closed_loop(before: float, act: Callable[[Hand], None], sent: list[float]) -> None:
     hand, run = hand_at(concurrency=before)
     act(hand)
     assert run.calls == [("set_concurrency", value) for value in sent]
@@ -50,13 +56,13 @@ def test_closed_loop(before, act, sent):
         (3.0, lambda hand: hand.ask(0.123456), [0.123]),
     ],
 )
-def test_open_loop(before, act, sent):
+def test_open_loop(before: float, act: Callable[[Hand], None], sent: list[float]) -> None:
     hand, run = hand_at(rate=before)
     act(hand)
     assert run.calls == [("set_rate", value) for value in sent]
 
 
-def test_a_second_key_builds_on_the_first():
+def test_a_second_key_builds_on_the_first() -> None:
     hand, run = hand_at(concurrency=64)
     hand.step(1)
     hand.step(1)
@@ -64,7 +70,7 @@ def test_a_second_key_builds_on_the_first():
     assert run.calls == [("set_concurrency", 65), ("set_concurrency", 66)]
 
 
-def test_what_is_asked_stays_until_it_is_confirmed():
+def test_what_is_asked_stays_until_it_is_confirmed() -> None:
     hand, _ = hand_at(concurrency=64)
     hand.step(1)
     hand.step(1)
@@ -74,7 +80,7 @@ def test_what_is_asked_stays_until_it_is_confirmed():
     assert hand.wanted.value == 66 and not hand.wanted.unconfirmed
 
 
-def test_a_wish_that_is_never_confirmed_is_dropped():
+def test_a_wish_that_is_never_confirmed_is_dropped() -> None:
     hand, _ = hand_at(concurrency=64)
     hand.ask(100)
     for _ in range(PATIENCE + 1):
@@ -82,7 +88,7 @@ def test_a_wish_that_is_never_confirmed_is_dropped():
     assert hand.wanted.value == 64 and not hand.wanted.unconfirmed
 
 
-def test_pause_twice_is_pause_and_go_on():
+def test_pause_twice_is_pause_and_go_on() -> None:
     hand, run = hand_at(concurrency=64)
     hand.toggle_pause()
     assert hand.wanted.paused
@@ -90,7 +96,7 @@ def test_pause_twice_is_pause_and_go_on():
     assert run.calls == [("pause",), ("resume",)]
 
 
-def test_without_a_target_the_last_stage_is_the_base():
+def test_without_a_target_the_last_stage_is_the_base() -> None:
     hand, run = hand_at()
     hand.step(1)
     assert run.calls == [("set_concurrency", 65)]

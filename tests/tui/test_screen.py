@@ -1,70 +1,55 @@
 """What stands where, at the sizes that matter."""
 
+from __future__ import annotations
+
 import msgspec
 import pytest
 
+from loadgen.metrics.snapshot import Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, running, starting
 
 SIZES = [(80, 24), (120, 40), (160, 45), (240, 60)]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_what_is_never_lost(size):
-    async with seated(size) as seat:
-        await seat.show(running())
-        head = "\n".join(seat.rows[:2])
-        for words in ("mi300x-gpt-oss-120b", "vLLM 0.32.0 ready", "stage 4 of 4", "conc 64", "4096/1024"):
-            assert words in head
-        assert seat.rows[1 if size[0] < 150 else 0].rstrip().endswith("! engine-limited: queueing")
-        for words in ("held    64", "TTFT ms", "TPOT ms", "throughput", "running    48", "KV", "p99.9", "quit"):
-            assert words in seat.text
-        for stage in (" 2     16", " 3     32", "▸  4     64"):
-            assert stage in seat.text
+async def test_what_is_never_lost_and_what_is() -> None:
+    async with seated() as seat:
+        for size in SIZES:
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(running())
+            head = "\n".join(seat.rows[:2])
+            for words in ("mi300x-gpt-oss-120b", "vLLM 0.32.0 ready", "stage 4 of 4", "conc 64", "4096/1024"):
+                assert words in head
+            assert seat.rows[1 if size[0] < 150 else 0].rstrip().endswith("! engine-limited: queueing")
+            for words in ("held    64", "TTFT ms", "TPOT ms", "throughput", "running    48", "KV", "p99.9", "quit"):
+                assert words in seat.text
+            for stage in (" 2     16", " 3     32", "▸  4     64"):
+                assert stage in seat.text
+            large = size != (80, 24)
+            assert ("server log" in seat.text) == ("streams" in seat.text) == large
 
 
-@pytest.mark.parametrize(("size", "log", "streams"), [((80, 24), False, False), ((120, 40), True, True)])
-async def test_a_small_terminal_loses_the_log_and_the_streams(size, log, streams):
-    async with seated(size) as seat:
-        await seat.show(running())
-        assert ("server log" in seat.text) == log
-        assert ("streams" in seat.text) == streams
-
-
-async def test_the_numbers_of_the_stage_stand_beside_those_of_the_run():
+async def test_tables_keep_their_columns() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         line = next(row for row in seat.rows if row.startswith("TTFT ms "))
         assert line == "TTFT ms   771   756 1.06k 1.59k 1.74k 1.81k│   551   540   756 1.13k 1.24k 1.30k"
         heads = next(row for row in seat.rows if "p99.9" in row)
+        stage = next(row for row in seat.rows if row.startswith("▸  4 "))
+        assert stage.split() == "▸ 4 64 63.8 3.58 3.67k 49.0 756 1.59k 20.4 42.8 MISS 0".split()
         assert [heads[column] for column in (12, 18, 24, 30, 36, 42, 43)] == ["n", "0", "0", "9", "9", "x", "│"]
 
 
-async def test_the_load_curve_is_a_row_for_each_stage():
-    async with seated() as seat:
-        await seat.show(running())
-        row = next(row for row in seat.rows if row.startswith("▸  4 "))[:80]
-        assert row.split() == "▸ 4 64 63.8 3.58 3.67k 49.0 756 1.59k 20.4 42.8 MISS 0".split()
-
-
-async def test_a_change_of_load_is_marked_on_every_chart():
+async def test_charts_share_one_time_axis_and_its_marks() -> None:
     async with seated() as seat:
         for t_s in (10.0, 61.0, 121.0, 185.0, 186.0):
             await seat.show(running(t_s))
         axes = [row for row in seat.rows if "└" in row]
-        assert len(axes) == 2
+        assert len(axes) == 2 and all(row.count(" 3:10") + row.count(" 3:15") == 2 for row in axes)
         assert all(row.count(f"▴{label}") == 2 for row in axes for label in (8, 16, 32, 64))
 
 
-async def test_charts_share_the_time_axis():
-    async with seated() as seat:
-        await seat.show(running(10.0))
-        await seat.show(running(222.0))
-        axes = [row for row in seat.rows if "└" in row]
-        assert len(axes) == 2 and all(row.count("4:35") == 0 and row.count("3:45") == 2 for row in axes)
-
-
-async def test_while_the_server_starts_milestones_take_the_charts_place():
+async def test_while_the_server_starts_milestones_take_the_charts_place() -> None:
     async with seated() as seat:
         await seat.show(starting(0.54))
         assert "TTFT ms" not in seat.text
@@ -76,7 +61,7 @@ async def test_while_the_server_starts_milestones_take_the_charts_place():
         assert "TTFT ms" in seat.text and "loading weights" not in seat.text
 
 
-async def test_a_dead_server_shows_the_headline_and_the_log():
+async def test_a_dead_server_shows_the_headline_and_the_log() -> None:
     async with seated((80, 24)) as seat:
         dead = msgspec.structs.replace(starting().server, state="died")
         headline = "server died: out of memory while loading weights"
@@ -85,29 +70,23 @@ async def test_a_dead_server_shows_the_headline_and_the_log():
         assert "Loading safetensors shard 29" in seat.text
 
 
-async def test_unknown_is_a_dash_and_not_zero():
+async def test_what_needs_the_operator_is_said() -> None:
     async with seated() as seat:
+        await seat.show(running(phase="holding"))
+        assert "the plan is done, the server is up: + - ] [ n go on with load, q finishes" in seat.text
+        client = msgspec.structs.replace(running().client, limited=True, why="read lag p99 12 ms")
+        await seat.show(running(client=client, errors=FAILURES))
+        assert "! LIMITED" in seat.text and "read lag p99 12 ms" in seat.text
+        start = next(n for n, row in enumerate(seat.rows) if "errors ─" in row)
+        assert seat.rows[start].rstrip().endswith("19")
+        assert "12  http_500  500 Internal Server Error: CUDA out of memory" in seat.rows[start + 1]
+        assert "7  timeout  no event for 60 s" in seat.rows[start + 2]
         await seat.show(running(engine=None, whole=None, stages=()))
         assert "running     -  waiting     -" in seat.text
         assert "TTFT ms     -     -     -     -     -     -│" in seat.text
 
 
-async def test_errors_are_listed_by_kind_with_the_first_message():
-    async with seated() as seat:
-        await seat.show(running(errors=FAILURES))
-        start = next(n for n, row in enumerate(seat.rows) if "errors ─" in row)
-        assert seat.rows[start].rstrip().endswith("19")
-        assert "12  http_500  500 Internal Server Error: CUDA out of memory" in seat.rows[start + 1]
-        assert "7  timeout  no event for 60 s" in seat.rows[start + 2]
-
-
-async def test_holding_says_that_the_load_keys_go_on():
-    async with seated((80, 24)) as seat:
-        await seat.show(running(phase="holding"))
-        assert "the plan is done, the server is up: + - ] [ n go on with load, q finishes" in seat.text
-
-
-async def test_done_keeps_the_screen_and_names_the_result():
+async def test_done_keeps_the_screen_and_names_the_result() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running(phase="done", result_path="runs/x/result.json"))
         seat.run.finish()
@@ -117,14 +96,7 @@ async def test_done_keeps_the_screen_and_names_the_result():
         assert "TTFT ms" in seat.text and seat.app.is_running
 
 
-async def test_client_that_is_the_limit_is_named():
-    async with seated() as seat:
-        client = msgspec.structs.replace(running().client, limited=True, why="read lag p99 12 ms")
-        await seat.show(running(client=client))
-        assert "! LIMITED" in seat.text and "read lag p99 12 ms" in seat.text
-
-
-async def test_a_resize_at_any_moment_keeps_every_row_whole():
+async def test_a_resize_at_any_moment_keeps_every_row_whole() -> None:
     async with seated((240, 60)) as seat:
         await seat.show(running())
         for size in [(80, 24), (20, 5), (160, 45), (79, 60), (240, 10), (1, 1), (120, 40)]:
@@ -134,55 +106,53 @@ async def test_a_resize_at_any_moment_keeps_every_row_whole():
         assert "TTFT ms" in seat.text
 
 
-async def test_stale_numbers_dim_and_say_their_age(monkeypatch):
+async def test_stale_numbers_dim_and_say_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seated() as seat:
         await seat.show(running())
         assert not seat.screen.has_class("-stale")
+        monkeypatch.setattr("tui.view.STALE_AFTER_S", 0.75)
         monkeypatch.setattr("tui.screen.monotonic", lambda: seat.screen._arrived_s + 7.2)
         seat.screen._check_age()
-        await seat.pilot.pause()
+        await seat.settle()
         assert seat.screen.has_class("-stale")
         assert "! no data for 7 s" in seat.rows[0]
-        monkeypatch.undo()
-        await seat.show(running(201.0))
+        await seat.show(running(201.0, phase="done"))
         assert not seat.screen.has_class("-stale")
 
 
-@pytest.mark.parametrize("hostile", ["[bold red]x[/]", "\x1b[2Jx", "[/]", "[@click=app.quit]x[/]", "\x9b2J", "x\ny\r"])
-async def test_text_from_outside_cannot_act(hostile):
+async def test_text_from_outside_cannot_act() -> None:
     async with seated() as seat:
-        plain = running()
-        server = msgspec.structs.replace(plain.server, log_tail=(hostile,), model=hostile, version=hostile)
-        snapshot = running(
-            server=server,
-            profile=hostile,
-            headline=hostile,
-            errors=tuple(msgspec.structs.replace(error, kind=hostile, message=hostile) for error in FAILURES),
-            events=tuple(msgspec.structs.replace(event, text=hostile) for event in plain.events),
-        )
-        await seat.show(snapshot)
-        strips = seat.app.screen._compositor.render_strips(seat.app.size)
-        assert not any(character in strip.text for strip in strips for character in "\x1b\x9b\n\r")
-        assert not any(
-            segment.style and "@click" in (segment.style.meta or {}) for strip in strips for segment in strip
-        )
-        if hostile.startswith("[bold"):
-            assert seat.text.count(hostile) >= 5
+        for hostile in ("[bold red]x[/]", "\x1b[2Jx", "[/]", "[@click=app.quit]x[/]", "\x9b2J", "x\ny\r"):
+            await seat.show(full_of(hostile))
+            strips = seat.app.screen._compositor.render_strips(seat.app.size)
+            assert not any(character in strip.text for strip in strips for character in "\x1b\x9b\n\r")
+            panels = [segment.style.meta for strip in strips[:-1] for segment in strip if segment.style]
+            assert not any("@click" in meta for meta in panels)
+            if hostile.startswith("[bold"):
+                assert seat.text.count(hostile) >= 5
 
 
-async def test_a_feed_that_breaks_ends_the_app_and_keeps_the_reason():
+def full_of(hostile: str) -> Snapshot:
+    plain = running()
+    server = msgspec.structs.replace(plain.server, log_tail=(hostile,), model=hostile, version=hostile)
+    return running(
+        server=server,
+        profile=hostile,
+        headline=hostile,
+        errors=tuple(msgspec.structs.replace(error, kind=hostile, message=hostile) for error in FAILURES),
+        events=tuple(msgspec.structs.replace(event, text=hostile) for event in plain.events),
+    )
+
+
+async def test_a_feed_that_breaks_ends_the_app_and_keeps_the_reason() -> None:
     async with seated() as seat:
         await seat.show(running())
-
-        class Broken:
-            pass
-
-        seat.run.show(Broken())  # type: ignore[arg-type]
-        seat.run.finish()
-        await seat.pilot.pause()
+        seat.run.fail(ConnectionError("the feed broke"))
+        await seat.until_left()
+        assert str(seat.app.failure) == "the feed broke"
 
 
-async def test_no_color_is_drawn_without_colour(monkeypatch):
+async def test_no_color_is_drawn_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with seated() as seat:
         await seat.show(running())

@@ -1,0 +1,50 @@
+# One command each; every target makes what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+INSTALLED_DEV = $(VENV)/.installed-dev
+
+.PHONY: run test test-vllm test-lowest check bench schema clean
+
+run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
+	$(BIN)/vramp profiles/simulator.toml
+
+test: $(INSTALLED_DEV)  ## every test that needs no vLLM
+	$(BIN)/python -m pytest
+
+test-vllm: $(INSTALLED_DEV)  ## the tests on a real vLLM; installs its CPU build into a cache folder the first time
+	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m pytest -m vllm tests/vllm
+
+check: $(INSTALLED_DEV)  ## format, lint, types, floors of the house, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest
+
+bench: $(INSTALLED_DEV)  ## measured beside truth; takes minutes, wants a quiet machine
+	$(BIN)/python -m benchmarks.truth
+
+test-lowest:  ## the tests with the oldest versions that pyproject.toml admits
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-lowest/bin/python -m pytest
+
+schema: $(INSTALLED)  ## write the JSON Schema of the result anew
+	$(BIN)/python -m loadgen.metrics.result
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	$(BIN)/pip install --quiet -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Benchmarks: measured beside truth, ratios within one run, never a pass or a fail."""

@@ -1,0 +1,173 @@
+"""One request being answered: as a stream, or whole when the engine is through with it.
+
+An answer is told three things by the step loop: `opening` before its first token, `token` for each but the last, and
+`end` for the last. `Stream.token` runs for every token served, so it does nothing that could have been prepared.
+"""
+
+import time
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+from loadgen.simulator.engine import Engine, Sequence
+from loadgen.simulator.events import DONE, Events, Field, Finish
+from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
+from loadgen.simulator.tokens import ANSWER
+from loadgen.simulator.truth import Truth
+
+
+class Answer(Protocol):
+    """What the step loop talks to."""
+
+    def opening(self) -> None:
+        """The first token comes next."""
+
+    def token(self) -> None:
+        """The sequence has one more token, not its last."""
+
+    def end(self) -> None:
+        """The sequence has its last token and is gone from the engine."""
+
+
+class Exchange:
+    """What every answer has: where it goes, what it is about, and an account of it that is settled once."""
+
+    __slots__ = (
+        "_engine",
+        "_settled",
+        "connection",
+        "events",
+        "finish",
+        "idle_close",
+        "received_ns",
+        "sequence",
+        "truth",
+        "with_usage",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        sequence: Sequence,
+        events: Events,
+        *,
+        truth: Truth,
+        engine: Engine,
+        received_ns: int,
+        finish: Finish,
+        with_usage: bool,
+        idle_close: bool,
+    ) -> None:
+        self.connection = connection
+        self.sequence = sequence
+        self.events = events
+        self.truth = truth
+        self.received_ns = received_ns
+        self.finish = finish
+        self.with_usage = with_usage
+        self.idle_close = idle_close
+        self._engine = engine
+        self._settled = False
+        connection.on_lost = self.aborted
+
+    def completed(self, output_tokens: int) -> None:
+        """Everything is written, or waits for a slow client."""
+        if self._settle():
+            self.truth.completed += 1
+            self.truth.input_tokens += self.sequence.prompt_len
+            self.truth.output_tokens += output_tokens
+
+    def failed(self) -> None:
+        """A fault ended it; the engine need not go on."""
+        if self._settle():
+            self.truth.failed += 1
+
+    def aborted(self) -> None:
+        """The client went away; the sequence is freed at once."""
+        if self._settle():
+            self.truth.aborted += 1
+
+    def _settle(self) -> bool:
+        if self._settled:
+            return False
+        self._settled = True
+        self.truth.open -= 1
+        self._engine.abort(self.sequence)
+        return True
+
+
+class Whole:
+    """An answer in one piece."""
+
+    __slots__ = ("exchange",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def opening(self) -> None:
+        """Nothing to do."""
+
+    def token(self) -> None:
+        """Nothing to do."""
+
+    def end(self) -> None:
+        """Send it."""
+        exchange, generated = self.exchange, self.exchange.sequence.generated
+        body = exchange.events.whole(generated, exchange.finish, with_usage=exchange.with_usage)
+        exchange.truth.written(exchange.received_ns, time.time_ns())
+        exchange.completed(generated)
+        exchange.connection.respond(200, body, close=exchange.idle_close)
+
+
+class Stream:
+    """An answer in events."""
+
+    __slots__ = ("_head", "_prompt", "_start", "_tail", "_template", "exchange", "frame", "kind", "stamps", "write")
+
+    def __init__(self, exchange: Exchange) -> None:
+        events = exchange.events
+        self.exchange = exchange
+        self.kind: Field = "content" if events.chat else "text"
+        self.stamps = array("q")
+        """When each event with output was written."""
+        self.write = exchange.connection.write
+        self.frame: Callable[[bytes], bytes] = chunk
+        self._head, self._tail = events.prepared(self.kind)
+        self._template = events.template(self.kind) if events.running_usage else None
+        self._start = events.start - 1  # there are n tokens when number n is told
+        self._prompt = exchange.sequence.prompt_len
+        self.write(STREAM_HEAD)
+
+    def opening(self) -> None:
+        """A chat stream begins with its role, together with its first token."""
+        if self.exchange.events.chat:
+            self.write(self.frame(self.exchange.events.role()))
+
+    def token(self) -> None:
+        """Send one token."""
+        generated = self.exchange.sequence.generated
+        word = ANSWER[(self._start + generated) % 64]
+        if self._template is None:
+            data = self._head + word + self._tail
+        else:
+            event = self._template % (word, self._prompt + generated, generated)
+            data = b"%x\r\n%b\r\n" % (len(event), event)
+        self.stamps.append(time.time_ns())
+        self.write(data)
+
+    def end(self) -> None:
+        """Send the last token, usage and the end of the response."""
+        generated = self.exchange.sequence.generated
+        event = self.exchange.events.token(self.kind, generated - 1, generated, self.exchange.finish)
+        self.stamps.append(time.time_ns())
+        self.write(chunk(event))
+        self.close(generated)
+
+    def close(self, output_tokens: int, tokens: list[int] | None = None) -> None:
+        """What follows the last token; `tokens` as `Truth.streamed` has it."""
+        exchange = self.exchange
+        events = [exchange.events.usage(output_tokens)] if exchange.with_usage else []
+        exchange.truth.streamed(exchange.received_ns, self.stamps, tokens)
+        exchange.completed(output_tokens)
+        self.write(b"".join(map(self.frame, [*events, DONE])) + LAST_CHUNK)
+        exchange.connection.done(close=exchange.idle_close)

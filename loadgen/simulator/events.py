@@ -1,0 +1,117 @@
+"""The bytes of answers, shaped like vLLM's.
+
+A stream's events differ from each other in the word and, if the client asked for it, in the usage; everything else is
+prepared once. Without running usage all of a stream's events are equally long, so even the chunk header is.
+"""
+
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.simulator.http import chunk
+from loadgen.simulator.tokens import ANSWER
+
+Field = Literal["text", "content", "reasoning_content", "tool_calls"]
+Finish = Literal["length", "stop", "tool_calls"]
+encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+_HOLE = "\x00"
+_DELTAS: dict[Field, dict[str, Any]] = {
+    "content": {"content": _HOLE},
+    "reasoning_content": {"reasoning_content": _HOLE},
+    "tool_calls": {"tool_calls": [{"index": 0, "function": {"arguments": _HOLE}}]},
+}
+
+
+def words(start: int, first: int, last: int) -> bytes:
+    """The words of tokens `first` to `last` (not included) of an answer; JSON needs no escape in them."""
+    size = len(ANSWER)
+    return b"".join([ANSWER[(start + index) % size] for index in range(first, last)])
+
+
+def usage(prompt: int, completion: int) -> dict[str, int]:
+    """vLLM's usage object."""
+    return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+
+
+class Events:
+    """The event bytes of one stream."""
+
+    __slots__ = ("_envelope", "_prompt", "chat", "running_usage", "start")
+
+    def __init__(
+        self, name: str, model: str, *, chat: bool, prompt: int, start: int, running_usage: bool = False
+    ) -> None:
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        self._envelope = {"id": name, "object": kind, "created": int(time.time()), "model": model}
+        self._prompt = prompt
+        self.chat = chat
+        self.start = start
+        self.running_usage = running_usage
+
+    def prepared(self, kind: Field) -> tuple[bytes, bytes]:
+        """What comes before and after the word of every event without running usage and end, chunk included."""
+        before, _, after = self._event(self._choice(kind, _HOLE, None), None).partition(b"\\u0000")
+        framed = chunk(before + ANSWER[0] + after)
+        return framed.partition(ANSWER[0] + after)[0], after + b"\r\n"
+
+    def template(self, kind: Field) -> bytes:
+        """A `%` template of (word, total tokens, completion tokens) for every event with running usage, no chunk."""
+        counts = {"prompt_tokens": self._prompt, "total_tokens": -1, "completion_tokens": -2}
+        before, _, after = self._event(self._choice(kind, _HOLE, None), counts).partition(b"\\u0000")
+        # Names that a user chose are all in front of the word.
+        return before.replace(b"%", b"%%") + b"%b" + after.replace(b"-1", b"%d").replace(b"-2", b"%d")
+
+    def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
+        """One event that carries tokens `first` to `last` (not included), without a chunk around it."""
+        choice = self._choice(kind, words(self.start, first, last).decode(), finish)
+        if kind == "tool_calls" and not first:
+            call = choice["delta"]["tool_calls"][0]
+            call |= {"id": "call-0", "type": "function"}
+            call["function"]["name"] = "look_up"
+        return self._event(choice, usage(self._prompt, last) if self.running_usage else None)
+
+    def role(self) -> bytes:
+        """The first event of a chat stream; for a completion an event without text."""
+        choice: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
+        choice["finish_reason"] = None
+        if not self.chat:
+            choice = self._choice("text", "", None)
+        return self._event(choice, usage(self._prompt, 0) if self.running_usage else None)
+
+    def usage(self, completion: int) -> bytes:
+        """The event after the last token, with nothing but usage in it."""
+        body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
+        return b"data: %b\n\n" % encode(body)
+
+    def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
+        """The body of an answer that is not streamed."""
+        text = words(self.start, 0, completion).decode()
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+        choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        body: dict[str, Any] = self._envelope | {"choices": [choice]}
+        if self.chat:
+            body["object"] = "chat.completion"
+        if with_usage:
+            body["usage"] = usage(self._prompt, completion)
+        return encode(body)
+
+    def _choice(self, kind: Field, text: str, finish: Finish | None) -> dict[str, Any]:
+        carries = {"text": text} if kind == "text" else {"delta": _fill(_DELTAS[kind], text)}
+        return {"index": 0, **carries, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+
+    def _event(self, choice: dict[str, Any], counts: dict[str, int] | None) -> bytes:
+        body: dict[str, Any] = self._envelope | {"choices": [choice]}
+        if counts is not None or not self.chat:
+            body["usage"] = counts
+        return b"data: %b\n\n" % encode(body)
+
+
+def _fill(value: Any, text: str) -> Any:
+    """`value` with every hole in it replaced."""
+    if isinstance(value, dict):
+        return {key: _fill(each, text) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_fill(each, text) for each in value]
+    return text if value == _HOLE else value

@@ -1,0 +1,299 @@
+"""Sockets and HTTP/1.1, as uvicorn behaves, without a layer between a token and its `send`.
+
+Invariants: responses of one connection never overlap (requests that come early wait); a full socket buffer never stops
+the caller nor loses a byte (what does not fit waits for the socket to drain); once `lost`, a connection calls nobody.
+The stamp of a request is the kernel's for the read that completed it, where the kernel gives one.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+
+SO_TIMESTAMPNS = 35
+BACKLOG = 8192
+READ_SIZE = 65536
+ACCEPTS_AT_ONCE = 256
+PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+LAST_CHUNK = b"0\r\n\r\n"
+_stamp = struct.Struct("qq").unpack_from
+
+
+def chunk(data: bytes) -> bytes:
+    """`data` as one chunk of a chunked response."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Request:
+    """One complete request; header names are lower case."""
+
+    __slots__ = ("body", "headers", "keep_alive", "kernel_stamp", "method", "path", "received_ns")
+
+    def __init__(self) -> None:
+        self.method = self.path = ""
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.keep_alive = True
+        self.received_ns = 0
+        self.kernel_stamp = False
+
+
+class Connection:
+    """One client's socket: bytes in to requests, response bytes out, and the end of either side."""
+
+    def __init__(self, server: "HttpServer", sock: socket.socket) -> None:
+        self.server = server
+        self.fd = sock.fileno()
+        self.request: Request | None = None
+        """The one being answered."""
+        self.served = 0
+        """Requests answered before."""
+        self.on_lost: Callable[[], None] | None = None
+        """Called if the client goes away before its answer is complete."""
+        self._sock = sock
+        self._send = sock.send  # bound once: called for every token
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._out = bytearray()
+        self._incoming = Request()
+        self._url = b""
+        self._body: list[bytes] = []
+        self._waiting: deque[Request] = deque()
+        self._closing = False
+        self._idle: asyncio.TimerHandle | None = None
+        self._stamp_ns = 0
+        self._kernel_stamp = False
+        server.connections.add(self)
+        server.loop.add_reader(self.fd, self._readable)
+
+    def on_message_begin(self) -> None:
+        """Start a request."""
+        self._incoming, self._url, self._body = Request(), b"", []
+
+    def on_url(self, url: bytes) -> None:
+        """Add to the target; it may come in pieces."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep one header."""
+        self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Invite a body whose client waits to be asked for it (curl, above a kilobyte)."""
+        if self._incoming.headers.get("expect", "").lower() == "100-continue" and self.request is None:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Queue the request with the stamp of the read that completed it."""
+        request = self._incoming
+        request.method = self._parser.get_method().decode("latin-1")
+        request.path = self._url.decode("latin-1").partition("?")[0]
+        request.body = b"".join(self._body)
+        request.keep_alive = self._parser.should_keep_alive()
+        request.received_ns, request.kernel_stamp = self._stamp_ns, self._kernel_stamp
+        self._waiting.append(request)  # answered after the parser has returned: it swallows what its callbacks raise
+
+    def write(self, data: bytes) -> None:
+        """Send now what the socket takes and the rest when it can; never blocks."""
+        if self._out:
+            self._out += data
+            return
+        try:
+            sent = self._send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.lost()
+            return
+        if sent < len(data):
+            self._out += data[sent:]
+            self.server.loop.add_writer(self.fd, self._writable)
+
+    def respond(
+        self, status: int, body: bytes, *, kind: str = "application/json", headers: str = "", close: bool = False
+    ) -> None:
+        """Answer the request whole; `close` breaks the promise of a kept-alive connection."""
+        keep = "" if self.request and self.request.keep_alive else "connection: close\r\n"
+        head = (
+            f"HTTP/1.1 {status} {PHRASES[status]}\r\nserver: uvicorn\r\ncontent-length: {len(body)}\r\n"
+            f"content-type: {kind}\r\n{headers}{keep}\r\n"
+        )
+        if self.request and self.request.method == "HEAD":
+            body = b""
+        self.write(head.encode("latin-1") + body)
+        self.done(close=close)
+
+    def done(self, *, close: bool = False) -> None:
+        """The answer is complete: wait for the next request, or close if that was agreed or `close`."""
+        request, self.request, self.on_lost = self.request, None, None
+        self.served += 1
+        if close or request is None or not request.keep_alive:
+            self.close()
+        elif self.fd >= 0:
+            self._idle = self.server.loop.call_later(self.server.keep_alive_s, self.close)
+            if self._waiting:
+                self.server.loop.call_soon(self._next)
+
+    def close(self) -> None:
+        """Close as soon as everything written is with the kernel."""
+        self._closing = True
+        if not self._out:
+            self.lost()
+
+    def reset(self) -> None:
+        """Close with an RST, whatever is on its way."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.lost()
+
+    def lost(self) -> None:
+        """Let go of the socket now; tells the answer in progress, if there is one."""
+        if self.fd < 0:
+            return
+        self.server.loop.remove_reader(self.fd)
+        self.server.loop.remove_writer(self.fd)
+        self.fd = -1
+        self.server.connections.discard(self)
+        self._stop_idle()
+        self._waiting.clear()
+        self._sock.close()
+        tell, self.on_lost = self.on_lost, None
+        if tell is not None:
+            tell()
+
+    def _readable(self) -> None:
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(READ_SIZE, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        if not data:
+            self.lost()
+            return
+        self._kernel_stamp = bool(ancillary)
+        if ancillary:
+            seconds, nanoseconds = _stamp(ancillary[0][2])
+            self._stamp_ns = seconds * 1_000_000_000 + nanoseconds
+        else:
+            self._stamp_ns = time.time_ns()
+        self._stop_idle()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse()
+        self._next()
+
+    def _refuse(self) -> None:
+        """What came is not HTTP."""
+        if self.request is not None:
+            self.lost()
+            return
+        self._waiting.clear()
+        self.respond(400, b"Invalid HTTP request received.", kind="text/plain; charset=utf-8")
+
+    def _writable(self) -> None:
+        try:
+            sent = self._send(self._out)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.lost()
+            return
+        del self._out[:sent]
+        if not self._out:
+            self.server.loop.remove_writer(self.fd)
+            if self._closing:
+                self.lost()
+
+    def _next(self) -> None:
+        if self.request is None and self._waiting and not self._closing:
+            self._stop_idle()
+            self.request = self._waiting.popleft()
+            self.server.handle(self, self.request)
+
+    def _stop_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+
+class HttpServer:
+    """Listens, and hands each complete request to `handle`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handle: Callable[[Connection, Request], None],
+        *,
+        keep_alive_s: float = 5.0,
+    ) -> None:
+        self.loop = loop
+        self.handle = handle
+        self.keep_alive_s = keep_alive_s
+        """Like uvicorn's, it counts from the end of an answer: who never asked anything may stay."""
+        self.connections: set[Connection] = set()
+        self._sock: socket.socket | None = None
+
+    def listen(self, host: str, port: int) -> int:
+        """Listen and return the port, which the kernel chose if `port` is 0."""
+        sock = socket.create_server((host, port), backlog=BACKLOG)
+        sock.setblocking(False)
+        # Sockets inherit both from the one that accepts them.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._sock = sock
+        self.loop.add_reader(sock.fileno(), self._acceptable)
+        return int(sock.getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening and drop every connection."""
+        if self._sock is not None:
+            self.loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+            self._sock = None
+        for connection in list(self.connections):
+            connection.lost()
+
+    def _acceptable(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            if self._sock is None:
+                return
+            try:
+                sock, _ = self._sock.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                # Out of descriptors: the listener stays readable, so look again later instead of spinning.
+                self.loop.remove_reader(self._sock.fileno())
+                self.loop.call_later(0.1, self._resume)
+                return
+            sock.setblocking(False)
+            Connection(self, sock)
+
+    def _resume(self) -> None:
+        if self._sock is not None:
+            self.loop.add_reader(self._sock.fileno(), self._acceptable)

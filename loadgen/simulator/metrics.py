@@ -1,0 +1,131 @@
+"""The engine's /metrics, in Prometheus' text format under vLLM's names.
+
+Recording is cheap because nearly all streams of a step were in the step before it: they share one inter-token latency,
+so a step is one observation with a count.
+"""
+
+from bisect import bisect_left
+from itertools import accumulate
+
+from loadgen.simulator.engine import Emission, Engine, Sequence
+
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5, 7.5, 10, 20, 40, 80)
+_REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+FINISHES = ("stop", "length", "abort", "error")
+
+
+class Histogram:
+    """Cumulative buckets; everything in seconds, but for tokens."""
+
+    def __init__(self, buckets: tuple[float, ...]) -> None:
+        self._buckets = buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Observe a value `count` times."""
+        self._counts[bisect_left(self._buckets, value)] += count
+        self._sum += value * count
+
+    def lines(self, name: str, labels: str) -> list[str]:
+        """The sample lines."""
+        cumulative = list(accumulate(self._counts))
+        bounds = [*(str(float(bucket)) for bucket in self._buckets), "+Inf"]
+        lines = [f'{name}_bucket{{{labels},le="{le}"}} {n}.0' for le, n in zip(bounds, cumulative, strict=True)]
+        return [*lines, f"{name}_count{{{labels}}} {cumulative[-1]}.0", f"{name}_sum{{{labels}}} {self._sum!r}"]
+
+
+class Metrics:
+    """What vLLM's frontend records; the rest is read off the engine when it is asked for."""
+
+    def __init__(self, model: str) -> None:
+        escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        self._labels = f'engine="0",model_name="{escaped}"'
+        self.finished = dict.fromkeys(FINISHES, 0)
+        self.ttft = Histogram(_TTFT)
+        self.itl = Histogram(_ITL)
+        self.tpot = Histogram(_ITL)
+        self.e2e, self.queue, self.prefill, self.decode, self.inference = (Histogram(_REQUEST) for _ in range(5))
+        self.iteration = Histogram(_TOKENS)
+        self._last_ns = 0
+
+    def step(self, emission: Emission, now_ns: int) -> None:
+        """Record a step that ended now."""
+        self.iteration.add(emission.computed)
+        # Whoever did not join now got its last token in the step before.
+        steady = len(emission.going) + len(emission.ending) - len(emission.joined)
+        if steady:
+            self.itl.add((now_ns - self._last_ns) / 1e9, steady)
+        for sequence in emission.joined:
+            if sequence.generated == 1:
+                self.ttft.add((now_ns - sequence.arrived_ns) / 1e9)
+            else:
+                self.itl.add((now_ns - sequence.last_ns) / 1e9)
+        self._last_ns = now_ns
+
+    def finish(self, sequence: Sequence, reason: str) -> None:
+        """Record a request that ended by itself."""
+        self.finished[reason] += 1
+        arrived, scheduled, first, last = (
+            sequence.arrived_ns,
+            sequence.scheduled_ns,
+            sequence.first_ns,
+            sequence.last_ns,
+        )
+        self.e2e.add((last - arrived) / 1e9)
+        self.queue.add((scheduled - arrived) / 1e9)
+        self.prefill.add((first - scheduled) / 1e9)
+        self.decode.add((last - first) / 1e9)
+        self.inference.add((last - scheduled) / 1e9)
+        if sequence.generated > 1:
+            self.tpot.add((last - first) / 1e9 / (sequence.generated - 1))
+
+    def text(self, engine: Engine) -> str:
+        """The whole page."""
+        lines: list[str] = []
+        for name, kind, samples in self._numbers(engine):
+            lines += [f"# HELP vllm:{name} Simulated.", f"# TYPE vllm:{name} {kind}"]
+            lines += [f"vllm:{name}{{{self._labels}{extra}}} {float(value)!r}" for extra, value in samples.items()]
+        for name, histogram in self._histograms().items():
+            lines += [f"# HELP vllm:{name} Simulated.", f"# TYPE vllm:{name} histogram"]
+            lines += histogram.lines(f"vllm:{name}", self._labels)
+        return "\n".join(lines) + "\n"
+
+    def _numbers(self, engine: Engine) -> list[tuple[str, str, dict[str, float]]]:
+        physics = engine.physics
+        config = (
+            f',block_size="{physics.block_size}",cache_dtype="auto",'
+            f'enable_prefix_caching="{physics.prefix_caching}",num_gpu_blocks="{physics.kv_blocks}"'
+        )
+        reasons = {',reason="capacity"': float(len(engine.waiting)), ',reason="deferred"': 0.0}
+        sleeping = {',sleep_state="awake"': 1.0, ',sleep_state="weights_offloaded"': 0.0}
+        finished = {f',finished_reason="{reason}"': float(n) for reason, n in self.finished.items()}
+        return [
+            ("num_requests_running", "gauge", {"": len(engine.running)}),
+            ("num_requests_waiting", "gauge", {"": len(engine.waiting)}),
+            ("num_requests_waiting_by_reason", "gauge", reasons),
+            ("kv_cache_usage_perc", "gauge", {"": engine.pool.usage}),
+            ("engine_sleep_state", "gauge", sleeping | {',sleep_state="discard_all"': 0.0}),
+            ("cache_config_info", "gauge", {config: 1}),
+            ("prompt_tokens_total", "counter", {"": engine.prompt_tokens}),
+            ("generation_tokens_total", "counter", {"": engine.generation_tokens}),
+            ("num_preemptions_total", "counter", {"": engine.preemptions}),
+            ("prefix_cache_queries_total", "counter", {"": engine.prefix_queries}),
+            ("prefix_cache_hits_total", "counter", {"": engine.prefix_hits}),
+            ("request_success_total", "counter", finished),
+        ]
+
+    def _histograms(self) -> dict[str, Histogram]:
+        return {
+            "time_to_first_token_seconds": self.ttft,
+            "inter_token_latency_seconds": self.itl,
+            "request_time_per_output_token_seconds": self.tpot,
+            "e2e_request_latency_seconds": self.e2e,
+            "request_queue_time_seconds": self.queue,
+            "request_prefill_time_seconds": self.prefill,
+            "request_decode_time_seconds": self.decode,
+            "request_inference_time_seconds": self.inference,
+            "iteration_tokens_total": self.iteration,
+        }

@@ -1,0 +1,103 @@
+"""The histogram against plain arithmetic and against HdrHistogram itself."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hdrh.histogram import HdrHistogram
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.histogram import HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, EncodedHistogram, Histogram
+
+values_us = st.lists(st.integers(0, HIGHEST_US), max_size=60)
+
+
+def of(values: list[int]) -> Histogram:
+    histogram = Histogram()
+    histogram.record_us(np.array(values, dtype=np.int64))
+    return histogram
+
+
+@given(values_us)
+def test_records_exactly_what_hdrhistogram_records_one_by_one(values: list[int]) -> None:
+    theirs = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
+    for value in values:
+        theirs.record_value(value)
+    ours = HdrHistogram.decode(of(values).encode().hdr)
+    assert ours.get_total_count() == len(values)
+    assert list(ours.counts) == list(theirs.counts)
+
+
+@given(values_us, st.lists(st.integers(1, 59), max_size=5))
+def test_merging_does_not_depend_on_the_cut_or_the_order(values: list[int], cuts: list[int]) -> None:
+    edges = [0, *sorted(cut for cut in cuts if cut < len(values)), len(values)]
+    parts = [of(values[low:high]) for low, high in pairwise(edges)]
+    forwards, backwards = Histogram(), Histogram()
+    for part in parts:
+        forwards.add(part)
+    for part in reversed(parts):
+        backwards.add(part)
+    assert forwards == backwards == of(values)
+
+
+@given(values_us)
+def test_encoding_loses_nothing(values: list[int]) -> None:
+    assert Histogram.decode(of(values).encode()) == of(values)
+
+
+@given(st.lists(st.integers(0, HIGHEST_US), min_size=1, max_size=60), st.sampled_from([1, 50, 90, 99, 99.9, 100]))
+def test_percentiles_are_nearest_rank_to_three_digits(values: list[int], percent: float) -> None:
+    rank = max(1, math.ceil(round(percent / 100 * len(values), 9)))
+    exact = sorted(values)[rank - 1]
+    (reported,) = of(values).percentile_us(percent)
+    assert exact <= reported <= max(exact + 1, exact * 1.001)
+    assert reported <= max(values)
+
+
+def test_p90_of_16_values_is_the_15th() -> None:
+    """The rank is rounded up, as in HdrHistogram for Java; the Python port takes the 14th."""
+    assert of(list(range(1, 17))).percentile_us(90) == [15]
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=60))
+def test_mean_and_deviation_are_exact(values: list[int]) -> None:
+    summary = of(values).summary()
+    assert summary.mean is not None and summary.stddev is not None
+    assert summary.mean == pytest.approx(sum(values) / len(values) / 1000, rel=1e-12, abs=1e-9)
+    assert summary.stddev == pytest.approx(float(np.std(np.array(values, dtype=float))) / 1000, rel=1e-6, abs=1e-3)
+    assert (summary.min, summary.max) == (min(values) / 1000, max(values) / 1000)
+
+
+def test_weights_count_a_value_so_many_times() -> None:
+    weighted = Histogram()
+    weighted.record_ns(np.array([5_000_000, 9_000_000, 1]), weights=np.array([3, 1, 0]))
+    assert weighted == of([5000, 5000, 5000, 9000])
+
+
+def test_nanoseconds_are_rounded_and_negative_ones_count_as_zero() -> None:
+    histogram = Histogram()
+    histogram.record_ns([1_499, 1_500, -7_000])
+    assert (histogram.min_us, histogram.max_us, histogram.sum_us) == (0, 2, 3)
+
+
+def test_values_beyond_the_range_are_clipped_and_counted() -> None:
+    histogram = of([10, 10**13])
+    assert histogram.clipped == 1
+    assert histogram.count == 2
+    assert Histogram.decode(histogram.encode()).clipped == 1
+
+
+def test_an_empty_histogram_has_no_statistics() -> None:
+    summary = Histogram().summary()
+    assert summary.count == 0
+    assert (summary.mean, summary.p99, summary.max) == (None, None, None)
+    assert Histogram().percentile_ms(99) is None
+    assert isinstance(Histogram().encode(), EncodedHistogram)
+
+
+def test_share_above_a_limit() -> None:
+    histogram = of([1000] * 9 + [50_000])
+    assert histogram.share_above(10.0) == pytest.approx(0.1)
+    assert histogram.share_above(60.0) == 0

@@ -1,0 +1,316 @@
+"""The timed path, fed with bytes: what counts as output, how streams end, and that no split of the reads matters."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.stage import StageDelta
+from loadgen.stream.channel import Channel
+from loadgen.stream.stream import Stream
+from loadgen.stream.tally import Meter, Tally
+
+MS = 1_000_000
+
+
+class Wire:
+    """A channel with one stream on it; reads are what the test feeds, with stamps that the test chooses."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.tally = Tally()
+        self.ended: list[Stream] = []
+        self.unanswered: list[Stream] = []
+        self.sent: list[bytes] = []
+        self.channel = Channel(self.meter, lambda _, stream, __: self.ended.append(stream), self._unanswered)
+        self.channel.write = self.sent.append
+        self.channel.usable = True
+        self.begin()
+
+    def _unanswered(self, _: Channel, stream: Stream) -> None:
+        self.unanswered.append(stream)
+
+    def begin(self) -> None:
+        self.stream = Stream(stage=0, tally=self.tally, wire=b"POST", intended_ns=0)
+        self.channel.begin(self.stream)
+        # A schedule of the test's own: sent at zero.
+        self.stream.sent_ns = self.stream.last_ns = self.stream.last_token_ns = 0
+
+    def read(self, data: bytes, at_ms: float) -> None:
+        self.channel.feed(data, int(at_ms * MS))
+
+    def delta(self) -> StageDelta:
+        return self.tally.drain()
+
+
+def head(status: str = "200 OK", *, framing: str = "Transfer-Encoding: chunked") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Type: text/event-stream\r\n{framing}\r\n\r\n".encode()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(document: Any) -> bytes:
+    return chunk(b"data: " + json.dumps(document).encode() + b"\n\n")
+
+
+def text(word: str, usage: int | None = None, finish: str | None = None) -> bytes:
+    document: dict[str, Any] = {"choices": [{"text": word, "finish_reason": finish}]}
+    if usage is not None:
+        document["usage"] = {"prompt_tokens": 7, "completion_tokens": usage}
+    return event(document)
+
+
+def delta(usage: int | None = None, **fields: Any) -> bytes:
+    document: dict[str, Any] = {"choices": [{"delta": fields, "finish_reason": None}]}
+    if usage is not None:
+        document["usage"] = {"prompt_tokens": 7, "completion_tokens": usage}
+    return event(document)
+
+
+TOTAL = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})
+DONE = chunk(b"data: [DONE]\n\n")
+END = b"0\r\n\r\n"
+
+
+def us(encoded: Any) -> tuple[int, int, int]:
+    return (encoded.count, encoded.min_us, encoded.max_us)
+
+
+def test_a_stream_in_numbers() -> None:
+    wire = Wire()
+    for data, at_ms in [
+        (head(), 40),
+        (text("a", 1), 50),
+        (text("b", 2), 60),
+        (text("c", 3, "length"), 75),
+        (TOTAL + DONE + END, 76),
+    ]:
+        wire.read(data, at_ms)
+    result = wire.delta()
+    assert (result.completed, result.failed) == (1, 0)
+    assert (result.input_tokens, result.output_tokens, result.counted_by_events) == (7, 3, 0)
+    assert us(result.latency["ttft"]) == (1, 50_000, 50_000)
+    assert us(result.latency["tpot"]) == (1, 12_500, 12_500)
+    assert us(result.latency["itl"]) == (2, 10_000, 15_000)
+    assert us(result.latency["e2e"]) == (1, 75_000, 75_000)
+    assert us(result.latency["normalized"]) == (1, 7_500, 7_500)
+    assert wire.channel.usable
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        delta(0, role="assistant", content=""),
+        delta(role="assistant", content=""),
+        delta(content=None),
+        text(""),
+        event({"choices": []}),
+        event({}),
+        chunk(b": ping\n\n"),
+    ],
+)
+def test_what_carries_no_output_is_not_the_first_token(early: bytes) -> None:
+    wire = Wire()
+    wire.read(head() + early, 5)
+    wire.read(delta(1, content="x"), 50)
+    assert us(wire.delta().latency["ttft"]) == (1, 50_000, 50_000)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        delta(reasoning_content="hm"),
+        delta(reasoning="hm"),
+        delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": ""}}]),
+        delta(content="x"),
+        text("x"),
+        # A token whose character is not whole yet: the count has grown, the text has not.
+        text("", usage=1),
+    ],
+)
+def test_reasoning_tool_calls_and_held_back_tokens_are_output(output: bytes) -> None:
+    wire = Wire()
+    wire.read(head() + output, 30)
+    assert us(wire.delta().latency["ttft"]) == (1, 30_000, 30_000)
+
+
+def test_chunks_of_several_tokens_are_counted_by_usage() -> None:
+    wire = Wire()
+    wire.read(head() + text("abc", 3), 30)
+    wire.read(text("defg", 7), 70)
+    wire.read(text("h", 8, "stop") + DONE + END, 90)
+    result = wire.delta()
+    assert result.output_tokens == 8
+    assert us(result.latency["tpot"]) == (1, 12_000, 12_000)
+    assert us(result.latency["itl"]) == (5, 10_000, 20_000)
+    assert result.latency["itl"].sum_us == 60_000
+    assert us(result.latency["chunk_gap"]) == (2, 20_000, 40_000)
+
+
+def test_without_usage_events_are_counted_and_it_is_said() -> None:
+    wire = Wire()
+    wire.read(head() + text("a"), 10)
+    wire.read(text("b") + text("c", finish="stop") + DONE + END, 20)
+    result = wire.delta()
+    assert (result.output_tokens, result.counted_by_events) == (3, 1)
+    assert wire.meter.coalesced_reads == 1
+
+
+def test_a_total_at_the_end_is_no_output_of_its_own() -> None:
+    wire = Wire()
+    wire.read(head() + text("ab"), 10)
+    wire.read(text("cd"), 20)
+    wire.read(text("", usage=4, finish="stop") + DONE + END, 30)
+    result = wire.delta()
+    assert (result.output_tokens, result.counted_by_events) == (4, 0)
+    assert us(result.latency["e2e"]) == (1, 20_000, 20_000)
+
+
+def test_text_that_was_held_back_keeps_its_time_in_the_itl() -> None:
+    wire = Wire()
+    wire.read(head() + text("a", 1), 10)
+    wire.read(text("late half", 1), 14)
+    wire.read(text("b", 2), 20)
+    result = wire.delta()
+    assert us(result.latency["itl"]) == (1, 10_000, 10_000)
+    assert us(result.latency["chunk_gap"]) == (2, 4_000, 6_000)
+
+
+def failure_of(*reads: bytes, lost: bool = False) -> tuple[dict[str, int], dict[str, list[str]], bool]:
+    wire = Wire()
+    for number, data in enumerate(reads):
+        wire.read(data, 10 * (number + 1))
+    if lost:
+        wire.channel.lost("reset", "connection lost")
+    result = wire.delta()
+    assert result.completed == 0
+    assert len(wire.ended) == result.failed
+    return result.errors, result.messages, wire.channel.usable
+
+
+def plain(status: str, body: bytes) -> bytes:
+    return head(status, framing=f"Content-Length: {len(body)}") + body
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads", "lost", "usable"),
+    [
+        ("http_429", [plain("429 Too Many Requests", b"slow down")], False, True),
+        ("http_4xx", [plain("401 Unauthorized", b"who are you")], False, True),
+        ("http_5xx", [plain("503 Service Unavailable", b"full")], False, True),
+        ("protocol", [plain("302 Found", b"")], False, True),
+        ("protocol", [b"SSH-2.0-OpenSSH_9.2\r\n"], False, False),
+        ("protocol", [head() + END], False, True),
+        ("protocol", [head(), text("a", 1), END], False, True),
+        ("protocol", [plain("200 OK", b'{"choices": [{"text": "all at once"}]}')], False, True),
+        ("bad_event", [head(), text("a", 1), chunk(b"data: {oops\n\n")], False, False),
+        ("bad_event", [head(), chunk(b"data: 17\n\n")], False, False),
+        ("engine_error", [head(), text("a", 1), event({"error": {"message": "engine died"}})], False, False),
+        ("engine_error", [head(), event({"error": "engine died"})], False, False),
+        ("empty", [head() + DONE + END], False, True),
+        ("empty", [head(), text("", finish="stop") + DONE + END], False, True),
+        ("reset", [head(), text("a", 1)], True, False),
+        ("reset", [head() + b"5\r\nda"], True, False),
+        ("reset", [], True, False),
+    ],
+)
+def test_failures_are_data(kind: str, reads: list[bytes], lost: bool, usable: bool) -> None:
+    errors, messages, still_usable = failure_of(*reads, lost=lost)
+    assert errors == {kind: 1}
+    assert messages[kind][0]
+    assert still_usable == usable
+
+
+def test_the_message_of_the_server_is_kept() -> None:
+    _, messages, _ = failure_of(plain("400 Bad Request", b'{"error": "max_tokens is too large"}'))
+    assert messages["http_4xx"] == ['HTTP 400: {"error": "max_tokens is too large"}']
+
+
+def test_a_reused_connection_that_dies_unanswered_gives_its_stream_back_once() -> None:
+    wire = Wire()
+    wire.read(head() + text("a", 1, "stop") + DONE + END, 10)
+    wire.begin()
+    wire.channel.lost("reset", "closed while idle")
+    assert wire.unanswered == [wire.stream]
+    assert wire.delta().failed == 0
+
+
+@pytest.mark.parametrize("retried", [True, False])
+def test_a_fresh_connection_or_a_second_death_is_a_failure(retried: bool) -> None:
+    wire = Wire()
+    if retried:
+        wire.read(head() + text("a", 1, "stop") + DONE + END, 10)
+        wire.begin()
+        wire.stream.retried = True
+    wire.channel.lost("reset", "closed")
+    assert wire.unanswered == []
+    assert wire.delta().errors == {"reset": 1}
+
+
+def test_a_connection_that_closes_after_everything_arrived_is_complete() -> None:
+    """HTTP/1.0 servers and sloppy proxies: the end of the connection is the end of the body."""
+    wire = Wire()
+    wire.read(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", 5)
+    wire.read(b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\n', 10)
+    wire.channel.lost("reset", "closed")
+    assert wire.delta().completed == 1
+    assert not wire.channel.usable
+
+
+def test_connection_close_is_honoured() -> None:
+    wire = Wire()
+    wire.read(head().replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), 5)
+    wire.read(text("a", 1, "stop") + DONE + END, 10)
+    assert wire.delta().completed == 1
+    assert not wire.channel.usable
+
+
+def test_a_clock_step_takes_the_times_and_leaves_the_counts() -> None:
+    wire = Wire()
+    wire.read(head() + text("a", 1), 10)
+    wire.stream.step_spoiled = True
+    wire.tally.drop_samples()
+    wire.read(text("b", 2, "stop") + DONE + END, 20)
+    result = wire.delta()
+    assert (result.completed, result.clock_steps, result.output_tokens) == (1, 1, 2)
+    assert result.latency == {}
+
+
+def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+    wire = Wire()
+    wire.read(head() + text("a", 1, "stop") + DONE + END, 10)
+    wire.read(b"HTTP/1.1 200 OK\r\n\r\n", 20)
+    assert not wire.channel.usable
+
+
+WHOLE = head() + delta(0, role="assistant", content="") + text("a", 1) + text("bc", 3) + chunk(b": ping\n\n")
+WHOLE += text("", 4) + text("d\u00e9", 5, "stop") + TOTAL + DONE + END
+
+
+@given(st.lists(st.integers(1, len(WHOLE) - 1), max_size=10, unique=True))
+def test_no_split_of_the_reads_changes_what_is_counted(places: list[int]) -> None:
+    whole, split = Wire(), Wire()
+    whole.read(WHOLE, 10)
+    edges = [0, *sorted(places), len(WHOLE)]
+    for low, high in pairwise(edges):
+        split.read(WHOLE[low:high], 10)
+    ours, theirs = split.delta(), whole.delta()
+    assert ours == theirs
+    assert split.meter.events == whole.meter.events == 4
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
+def test_garbage_never_breaks_us(body: bytes, places: list[int]) -> None:
+    wire = Wire()
+    edges = [0, *sorted(place for place in places if place < len(body)), len(body)]
+    for low, high in pairwise(edges):
+        if wire.channel.stream is not None:
+            wire.read(body[low:high], 10)
+    if wire.channel.stream is not None:
+        wire.channel.lost("reset", "over")
+    assert len(wire.ended) == 1

@@ -1,0 +1,141 @@
+"""Profiles: what is read, and that every refusal names file, key and value."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import ProfileError
+from loadgen.profile import Profile, build_profile, load_profile, parse_duration_s
+
+PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.toml"))
+MINIMAL = '[server]\nengine = "simulator"\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "p.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(ProfileError) as caught:
+        load_profile(write(folder, text), overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_every_shipped_profile_loads_under_its_own_name(path: Path) -> None:
+    assert load_profile(path).name == path.stem
+
+
+def test_a_profile_cannot_change(tmp_path: Path) -> None:
+    profile = load_profile(write(tmp_path, MINIMAL))
+    with pytest.raises(ValueError, match="frozen"):
+        profile.load.isl = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[server]\nx = = 3", ["p.toml", "not valid TOML", "line 2"]),
+        ("", ["p.toml", "server", "missing"]),
+        ('[server]\nengine = "vlm"', ["server.engine", "'vlm'", "'vllm'"]),
+        (MINIMAL + "[load]\nconcurency = 3", ["load.concurency", "unknown key", "did you mean load.concurrency?"]),
+        (MINIMAL + "[lod]\nisl = 3", ["lod", "unknown key", "did you mean load?"]),
+        (MINIMAL + "[[stages]]\nconcurrncy = 3", ["stages.0.concurrncy", "did you mean stages.concurrency?"]),
+        (MINIMAL + "[load]\nisl = 'many'", ["load.isl", "'many'", "integer"]),
+        (MINIMAL + "[load]\nisl = 0", ["load.isl", "0", "greater than or equal to 1"]),
+        (MINIMAL + "[load]\nduration = 'soon'", ["load.duration", "'soon'", "30s"]),
+        (MINIMAL + "[load]\nduration = '0s'", ["load.duration", "greater than 0"]),
+        (MINIMAL + "[load]\nconcurrency = []", ["load.concurrency", "at least 1"]),
+        (MINIMAL + "[[stages]]\nconcurrency = 1\nrate = 2", ["stages.0", "not both"]),
+        (MINIMAL + "[slo]\nttft_p98 = '2s'", ["slo.ttft_p98", "ttft_p99"]),
+        (MINIMAL + "[slo]\nttft_p99 = 2", ["slo.ttft_p99", "2", "with its unit"]),
+        ('[server]\nengine = "attach"', ["server", "url"]),
+        ('[server]\nengine = "attach"\nurl = "localhost:80"', ["server", "http://host:port", "localhost:80"]),
+        ('[server]\nengine = "vllm"', ["server", "model"]),
+        (MINIMAL + 'url = "http://a"', ["server", "attach"]),
+        (MINIMAL + "port = 70000", ["server.port", "70000"]),
+    ],
+)
+def test_a_refusal_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
+    message = refusal(tmp_path, text)
+    for word in words:
+        assert word in message
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, MINIMAL + "[load]\nisl = 0\nosl = 0")
+    assert len(message.splitlines()) == 2
+
+
+def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
+    write(tmp_path, MINIMAL)
+    with pytest.raises(ProfileError, match=r"did you mean .*p\.toml"):
+        load_profile(tmp_path / "q.toml")
+    with pytest.raises(ProfileError, match="cannot be read"):
+        load_profile(tmp_path)
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ProfileError, match="not UTF-8"):
+        load_profile(tmp_path / "b.toml")
+
+
+@pytest.mark.parametrize(
+    ("override", "get", "value"),
+    [
+        ("load.isl=4096", lambda p: p.load.isl, 4096),
+        ("load.concurrency=[1, 2]", lambda p: p.load.concurrency, [1, 2]),
+        ("load.duration=90s", lambda p: p.load.duration, 90.0),
+        ("server.args.max-model-len=99", lambda p: p.server.args["max-model-len"], 99),
+        ("server.served_model_name=a/b", lambda p: p.server.served_model_name, "a/b"),
+        ("stages.0.osl=7", lambda p: p.stages[0].osl, 7),
+        ("slo.tpot_p50=50ms", lambda p: p.slo["tpot_p50"], 50.0),
+    ],
+)
+def test_overrides(tmp_path: Path, override: str, get: object, value: object) -> None:
+    profile = load_profile(write(tmp_path, MINIMAL + "[[stages]]\nconcurrency = 4"), [override])
+    assert get(profile) == value  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("override", "word"),
+    [
+        ("load.isl", "key.path=value"),
+        ("=3", "key.path"),
+        ("load.isl.x=3", "is a value"),
+        ("stages.4.isl=3", "1 entries"),
+    ],
+)
+def test_overrides_that_make_no_sense(tmp_path: Path, override: str, word: str) -> None:
+    text = MINIMAL + "[load]\nisl = 5\n[[stages]]\nconcurrency = 4"
+    message = refusal(tmp_path, text, override)
+    assert override in message
+    assert word in message
+
+
+@given(st.integers(1, 10_000), st.sampled_from([("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]))
+def test_durations(number: int, unit: tuple[str, float]) -> None:
+    assert parse_duration_s(f"{number}{unit[0]}") == number * unit[1]
+    assert parse_duration_s(number) == number
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(st.sampled_from(["engine", "isl", "load", "server", "slo", "x"]), inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+)
+def test_any_document_is_a_profile_or_a_clear_refusal(document: object) -> None:
+    table = document if isinstance(document, dict) else {"server": document}
+    try:
+        profile = build_profile(table, where="here")
+    except ProfileError as error:
+        assert str(error).startswith("here: ")
+    else:
+        assert isinstance(profile, Profile)
