@@ -72,7 +72,7 @@ def line(streams: int, step_ms: int, result: Result, truth: dict[str, Any]) -> s
     if ttft is None or tpot is None or rate is None:
         return f"{streams:>7} nothing was measured: {stage.stop_reason}"
     ideal = streams * OSL / (0.050 + 0.005 + step_ms / 1000 * (OSL - 1))
-    true_ttft, true_tpot = truth["ttft_ms"]["mean"], truth["tpot_ms"]["p99"]
+    true_ttft, true_tpot = truth["latency_ms"]["ttft"]["mean"], truth["latency_ms"]["tpot"]["p99"]
     lag, coalesced = result.client.read_lag_ms.p99 or 0.0, result.client.coalesced_reads or 0.0
     cpu_us = result.client.cpu_s / stage.tokens.output * 1e6
     return (

@@ -1,4 +1,6 @@
-"""Cockpit: the Textual app over a run. It holds the theme, the palette and Ctrl+C; the rest is the screen's.
+"""Cockpit: the Textual app over a run: it follows the run and holds theme, palette and Ctrl+C; the screen is the rest.
+
+A worker posts snapshots, one message replaces the last; handlers alone touch widgets.
 
 The app never ends a run by leaving: it calls `stop` or `abort`, keeps drawing until the run is over, and whoever opened
 it closes the run. Nothing is written to the terminal after it was restored.
@@ -10,14 +12,32 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
+from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
+from textual.worker import Worker, WorkerState
 
+from loadgen.metrics.snapshot import Snapshot
 from tui import keys
 from tui.screen import CockpitScreen
 from tui.theme import COCKPIT, SERIES
 from tui.view import RunControl
+
+_AGE_CHECK_S = 0.5
+
+
+class SnapshotArrived(Message):
+    """The only message from the run; a newer one replaces one that was not yet drawn."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+    def can_replace(self, message: Message) -> bool:
+        """Only the newest state is worth drawing."""
+        return isinstance(message, SnapshotArrived)
 
 
 class Cockpit(App[None]):
@@ -43,14 +63,37 @@ class Cockpit(App[None]):
 
     def __init__(self, run: RunControl) -> None:
         super().__init__()
+        self._run_control = run
         self._cockpit = CockpitScreen(run)
+        self.failure: BaseException | None = None
+        """What broke the feed of snapshots, for whoever opened the cockpit."""
         self.register_theme(COCKPIT)
         self.theme = COCKPIT.name
 
-    @property
-    def failure(self) -> BaseException | None:
-        """What broke the feed of snapshots, None if nothing did."""
-        return self._cockpit.failure
+    def on_mount(self) -> None:
+        """Begin to follow the run."""
+        self.set_interval(_AGE_CHECK_S, self._cockpit.check_age)
+        self._follow()
+
+    @work(exclusive=True, exit_on_error=False, group="feed")
+    async def _follow(self) -> None:
+        async for snapshot in self._run_control.snapshots():
+            self.post_message(SnapshotArrived(snapshot))
+
+    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
+        """Draw it; the last one may be what the operator waits for to leave."""
+        self._cockpit.take(message.snapshot)
+        if self._cockpit.leaving and self._cockpit.over:
+            self.exit()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """The feed is over, or broke; a broken one leaves nothing to show."""
+        if event.worker.group != "feed" or event.state not in (WorkerState.SUCCESS, WorkerState.ERROR):
+            return
+        self.failure = event.worker.error
+        if self.failure is not None or self._cockpit.leaving:
+            self.exit()
+        self._cockpit.finish()
 
     def get_default_screen(self) -> Screen[None]:
         """The only screen below the dialogs."""

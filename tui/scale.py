@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 _LOG_ROUND = (1.0, 2.0, 5.0, 10.0)
-_SHORTEST_SPAN_S = 60.0
+_SHORTEST_SPAN_S = 30.0
 _TINIEST, _HUGEST = 1e-9, 1e15
 
 

@@ -1,7 +1,7 @@
 """The cockpit's one screen: panels over the latest snapshot, and the keys that steer the run.
 
-A worker posts snapshots, handlers change widgets, `render_line` only draws. Widgets are neither mounted nor removed
-while it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A key answers from the local wish
+The app hands it snapshots, it changes widgets, `render_line` only draws. Widgets are neither mounted nor removed while
+it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A key answers from the local wish
 (`Hand`) before the run confirms it.
 """
 
@@ -10,14 +10,11 @@ from __future__ import annotations
 from time import monotonic
 from typing import ClassVar, Literal
 
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
-from textual.worker import Worker, WorkerState
 
 from loadgen.metrics.snapshot import Snapshot
 from tui import keys
@@ -28,22 +25,9 @@ from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
 from tui.paint import ROLE_CLASSES
 from tui.panels import header, health, latency, load, messages, stages, startup
 from tui.timeline import Timeline, charts
-from tui.view import RunControl, View
+from tui.view import STALE_AFTER_S, RunControl, View
 
 _ZOOMED = ("throughput", "ttft", "tpot", "engine", "latency", "stages", "log")
-_AGE_CHECK_S = 0.5
-
-
-class SnapshotArrived(Message):
-    """The only message from the run; a newer one replaces one that was not yet drawn."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__()
-        self.snapshot = snapshot
-
-    def can_replace(self, message: Message) -> bool:
-        """Only the newest state is worth drawing."""
-        return isinstance(message, SnapshotArrived)
 
 
 class CockpitScreen(Screen[None]):
@@ -59,16 +43,17 @@ class CockpitScreen(Screen[None]):
         self._control = control
         self._hand = Hand(control)
         self._timeline = Timeline()
+        self._boards: list[Board] = []
+        self._charts: list[Chart] = []
         self.snapshot: Snapshot | None = None
         """The state on the screen."""
         self._arrived_s = monotonic()
         self._ending: Literal["", "stop", "abort"] = ""
         self._ended = False
-        self._leave_when_done = False
+        self.leaving = False
+        """The operator wants to be out as soon as the run is over."""
         self._interrupts = 0
         self._log_wanted = False
-        self.failure: BaseException | None = None
-        """What broke the feed, for whoever opened the cockpit."""
 
     def compose(self) -> ComposeResult:
         """All panels, always; the style sheet says which show."""
@@ -95,49 +80,46 @@ class CockpitScreen(Screen[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin to follow the run."""
+        """Find the panels once; a first snapshot may have come before them."""
         self._boards = list(self.query(Board))
         self._charts = list(self.query(Chart))
-        self.set_interval(_AGE_CHECK_S, self._check_age)
-        self._follow()
-
-    @work(exclusive=True, exit_on_error=False, group="feed")
-    async def _follow(self) -> None:
-        async for snapshot in self._control.snapshots():
-            self.post_message(SnapshotArrived(snapshot))
-
-    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
-        """A beat: draw it."""
-        self.snapshot = message.snapshot
-        self._arrived_s = monotonic()
-        self._hand.see(message.snapshot)
-        self._timeline.add(message.snapshot)
         self._draw()
-        self._draw_charts()
-        if self._leave_when_done and message.snapshot.phase == "done":
-            self.app.exit()
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """The feed is over, or broke; a broken one leaves nothing to show."""
-        if event.worker.group != "feed" or event.state not in (WorkerState.SUCCESS, WorkerState.ERROR):
-            return
+    def take(self, snapshot: Snapshot) -> None:
+        """A beat: draw it."""
+        self.snapshot = snapshot
+        self._arrived_s = monotonic()
+        self._hand.see(snapshot)
+        self._timeline.add(snapshot)
+        self._draw()
+
+    def finish(self) -> None:
+        """No more snapshots will come."""
         self._ended = True
-        self.failure = event.worker.error
-        if self.failure is not None or self._leave_when_done:
-            self.app.exit()
+        self._draw()
+
+    def check_age(self) -> None:
+        """Draw the age of the numbers where the beat has stopped."""
+        if self.snapshot is not None and not self._ended and monotonic() - self._arrived_s > STALE_AFTER_S:
+            self._draw()
+
+    def on_screen_resume(self) -> None:
+        """Back from a dialog."""
         self._draw()
 
     def _draw(self) -> None:
-        """All boards, from what is known now; charts change only with a snapshot."""
-        if self.snapshot is None:
+        """All panels, from what is known now.
+
+        Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
+        of a core). Therefore the app, not this screen, is what the beats are posted to.
+        """
+        if self.snapshot is None or not self._boards or self.app.screen is not self:
             return
         age_s = monotonic() - self._arrived_s
         view = View(self.snapshot, self._hand.wanted, age_s=age_s, ending=self._ending, ended=self._ended)
         self._arrange(view)
         for board in self._boards:
             board.show(view)
-
-    def _draw_charts(self) -> None:
         span = self._timeline.span()
         for chart in self._charts:
             chart.show(span, self._timeline.marks)
@@ -153,10 +135,6 @@ class CockpitScreen(Screen[None]):
         self.set_class(bool(snapshot.errors), "-errors")
         self.set_class(bool(load.notice(view, self.size.width, 1)), "-notice")
         self.set_class(view.stale, "-stale")
-
-    def _check_age(self) -> None:
-        if self.snapshot is not None and not self._ended and monotonic() - self._arrived_s > _AGE_CHECK_S:
-            self._draw()
 
     # What the keys do.
 
@@ -210,13 +188,13 @@ class CockpitScreen(Screen[None]):
         self.app.push_screen(AskNote(), self._put_note)
 
     def _put_note(self, text: str | None) -> None:
-        if text and not self._over:
+        if text and not self.over:
             self._control.note(text)
 
     def action_window(self) -> None:
         """The next span of the time axis."""
         self.notify(f"Charts show {self._timeline.next_window()}", timeout=2, markup=False)
-        self._draw_charts()
+        self._draw()
 
     def action_log(self) -> None:
         """The server's log in the charts' place, and back."""
@@ -237,7 +215,7 @@ class CockpitScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Leave at once when the run is over, else ask."""
-        if self._over:
+        if self.over:
             self.app.exit()
         elif not isinstance(self.app.screen, AskLeave):
             self.app.push_screen(AskLeave(), self._leave)
@@ -245,7 +223,9 @@ class CockpitScreen(Screen[None]):
     def interrupt(self) -> None:
         """Ctrl+C: finish; then abort; then leave whatever the run does."""
         self._interrupts += 1
-        if self._over or self._interrupts > 2:
+        while self.app.screen is not self:
+            self.app.pop_screen()
+        if self.over or self._interrupts > 2:
             self.app.exit()
         else:
             self._end("stop" if self._interrupts == 1 and not self._ending else "abort")
@@ -253,17 +233,18 @@ class CockpitScreen(Screen[None]):
     def _leave(self, how: Leave | None) -> None:
         if how is None:
             return
-        self._leave_when_done = True
-        if self._over:
+        self.leaving = True
+        if self.over:
             self.app.exit()
         self._end(how)
 
     def _end(self, how: Leave) -> None:
-        if not self._over:
+        if not self.over:
             (self._control.stop if how == "stop" else self._control.abort)()
             self._ending = how
             self._draw()
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether there is nothing left to end."""
         return self._ended or (self.snapshot is not None and self.snapshot.phase == "done")

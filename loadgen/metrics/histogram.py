@@ -28,12 +28,17 @@ _HALF = int(_SHAPE.sub_bucket_half_count)
 _MASK = int(_SHAPE.sub_bucket_mask)
 # The index formula holds up to the end of the last bucket, which lies above HIGHEST_US.
 _TOP_US = int(_SHAPE.get_value_from_index(_LENGTH - 1))
+_NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
 class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A histogram as it travels: HdrHistogram V2 (base64) beside the exact sums in microseconds."""
+    """A histogram as it travels through pipes and journals: the counters that are not zero, and the exact sums.
 
-    hdr: str
+    A tick touches a few hundred of the 23,552 counters; writing those costs a tenth of HdrHistogram's own encoding.
+    """
+
+    indices: list[int]
+    counts: list[int]
     count: int
     sum_us: int
     sum_squares_us: int
@@ -64,7 +69,7 @@ class Histogram:
     __slots__ = ("_counts", "clipped", "count", "max_us", "min_us", "sum_squares_us", "sum_us")
 
     def __init__(self) -> None:
-        self._counts: NDArray[np.int64] | None = None
+        self._counts: NDArray[np.int64] = _NO_COUNTS
         self.count = 0
         self.sum_us = 0
         self.sum_squares_us = 0
@@ -90,9 +95,15 @@ class Histogram:
         if over.any():
             self.clipped += int(over.sum() if weights is None else weights[over].sum())
         values_us = np.clip(values_us, 0, _TOP_US)
-        added = np.bincount(_index(values_us), weights, minlength=_LENGTH).astype(np.int64)
-        self._counts = added if self._counts is None else self._counts + added
+        self._add_counts(np.bincount(_index(values_us), weights).astype(np.int64))
         self._note(values_us, weights)
+
+    def _add_counts(self, counts: NDArray[np.int64]) -> None:
+        """Counters are kept up to the highest one in use: most latencies leave most of them alone."""
+        missing = len(counts) - len(self._counts)
+        if missing > 0:
+            self._counts = np.concatenate([self._counts, np.zeros(missing, dtype=np.int64)])
+        self._counts[: len(counts)] += counts
 
     def _note(self, values_us: NDArray[np.int64], weights: NDArray[np.int64] | None) -> None:
         low, high = int(values_us.min()), int(values_us.max())
@@ -106,8 +117,7 @@ class Histogram:
         """Merge another histogram into this one."""
         if other.count == 0:
             return
-        assert other._counts is not None
-        self._counts = other._counts.copy() if self._counts is None else self._counts + other._counts
+        self._add_counts(other._counts)
         self.min_us = other.min_us if self.count == 0 else min(self.min_us, other.min_us)
         self.max_us = max(self.max_us, other.max_us)
         self.count += other.count
@@ -120,7 +130,7 @@ class Histogram:
 
         Each is the top of its bucket, as HdrHistogram reports it, but never above the recorded maximum.
         """
-        assert self._counts is not None, "an empty histogram has no percentiles"
+        assert self.count, "an empty histogram has no percentiles"
         cumulative = np.cumsum(self._counts)
         ranks = [max(1, math.ceil(round(percent / 100 * self.count, 9))) for percent in percents]
         indices = np.searchsorted(cumulative, ranks, side="left")
@@ -136,7 +146,7 @@ class Histogram:
 
     def share_above(self, limit_ms: float) -> float:
         """The share of values in buckets wholly above a limit, 0 when empty."""
-        if self._counts is None:
+        if self.count == 0:
             return 0.0
         index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
         return float(self._counts[index + 1 :].sum()) / self.count
@@ -158,18 +168,24 @@ class Histogram:
             p99=p99,
             p999=p999,
             max=self.max_us / 1000,
-            hdr=self.encode().hdr if with_hdr else None,
+            hdr=self.hdr() if with_hdr else None,
         )
 
-    def encode(self) -> EncodedHistogram:
-        """The histogram in HdrHistogram's own V2 encoding, readable by its tools in any language."""
+    def hdr(self) -> str:
+        """HdrHistogram's own V2 encoding (base64), readable by its tools in any language."""
         hdr = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
-        if self._counts is not None:
-            np.frombuffer(hdr.counts, dtype=np.uint64)[:] = self._counts
-            # The codec cuts the counts off at the maximum, so total, minimum and maximum must be set.
-            hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
+        np.frombuffer(hdr.counts, dtype=np.uint64)[: len(self._counts)] = self._counts
+        # The codec cuts the counts off at the maximum, so total, minimum and maximum must be set.
+        hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
+        encoded: bytes = hdr.encode()
+        return encoded.decode("ascii")
+
+    def encode(self) -> EncodedHistogram:
+        """The histogram as it travels."""
+        (indices,) = np.nonzero(self._counts)
         return EncodedHistogram(
-            hdr=hdr.encode().decode("ascii"),
+            indices=indices.tolist(),
+            counts=self._counts[indices].tolist(),
             count=self.count,
             sum_us=self.sum_us,
             sum_squares_us=self.sum_squares_us,
@@ -183,8 +199,8 @@ class Histogram:
         """The inverse of `encode`."""
         histogram = cls()
         if encoded.count:
-            counts = HdrHistogram.decode(encoded.hdr).counts
-            histogram._counts = np.frombuffer(counts, dtype=np.uint64).astype(np.int64)
+            histogram._counts = np.zeros(encoded.indices[-1] + 1, dtype=np.int64)
+            histogram._counts[encoded.indices] = encoded.counts
         histogram.count = encoded.count
         histogram.sum_us = encoded.sum_us
         histogram.sum_squares_us = encoded.sum_squares_us

@@ -153,7 +153,6 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reads that carried more than one output event, all but the last of them therefore stamped late."""
     unstamped_reads: int = 0
     """Reads without a kernel timestamp, stamped by the user-space clock."""
-    events: int = 0
     output_tokens: int = 0
     """Output tokens that arrived, measured or not."""
     connects: int = 0
@@ -169,7 +168,6 @@ class ClientMetrics:
         self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
-        self.events = 0
         self.output_tokens = 0
         self.connects = 0
         self.read_lag = Histogram()
@@ -181,7 +179,6 @@ class ClientMetrics:
         self.reads += delta.reads
         self.coalesced_reads += delta.coalesced_reads
         self.unstamped_reads += delta.unstamped_reads
-        self.events += delta.events
         self.output_tokens += delta.output_tokens
         self.connects += delta.connects
         if delta.read_lag is not None:
@@ -196,7 +193,6 @@ class ClientMetrics:
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,
-            events=self.events,
             output_tokens=self.output_tokens,
             connects=self.connects,
             read_lag=self.read_lag.encode() if self.read_lag.count else None,

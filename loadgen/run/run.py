@@ -48,6 +48,7 @@ from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, default_worker
 
 BEAT_S = 0.25
 _LOG_LINES = 200
+_LAST_TICKS = 4
 
 
 class Run:
@@ -84,7 +85,6 @@ class Run:
         self._rail = FailureRail()
         self._ending: RunState | None = None
         self._reason = ""
-        self._aborting = False
         self._beat = asyncio.Event()
         self._ended = asyncio.Event()
         self._written: Path | None = None
@@ -121,11 +121,15 @@ class Run:
 
     def stop(self) -> None:
         """End the load, stop the server, keep the result."""
-        self._end("stopped", "stopped by the operator")
+        if self._phase == "holding":
+            self._end("complete", "the plan is done")
+        else:
+            self._end("stopped", "stopped by the operator")
 
     def abort(self) -> None:
         """The same at once: streams are cut off and the server gets no time of its own."""
-        self._aborting = True
+        if self._server is not None:
+            self._server.hurry()
         self._end("stopped", "aborted by the operator")
 
     def _end(self, state: RunState, reason: str) -> None:
@@ -230,7 +234,7 @@ class Run:
         self._steering.take_the_wheel(fleet, self._template, self._watch.boundary)
         self._phase = "running"
         while not self._steering.over or self._hold_open or self._open_streams:
-            await self._tick(fleet)
+            self._react(await self._tick(fleet))
             self._check_server()
             self._phase = self._load_phase()
             if self._phase == "holding" and self._written is None:
@@ -248,13 +252,12 @@ class Run:
             return "paused"
         if not self._steering.over:
             return "running"
-        return "draining" if self._open_streams else "holding"
+        return "holding" if self._hold_open and not self._open_streams else "draining"
 
-    async def _tick(self, fleet: Fleet) -> None:
+    async def _tick(self, fleet: Fleet) -> FleetTick:
         before_s = self._record.last_tick.t_s if self._record.last_tick is not None else self._clock_s()
         merged = await fleet.tick()
         now_s = self._clock_s()
-        assert self._watch is not None
         line = Ticked(
             t_s=now_s,
             span_s=now_s - before_s,
@@ -264,23 +267,26 @@ class Run:
             queued=merged.queued,
             open_stages=merged.open_stages,
             workers=fleet.alive,
-            engine=self._watch.view,
+            engine=self._watch.view if self._watch is not None else None,
         )
         self._log(line)
-        self._react(merged)
-        if not fleet.alive:
-            raise WorkerError("all workers are gone: " + "; ".join(merged.deaths or ("no worker left",)))
+        for death in merged.deaths:
+            self._event("error", death)
         self._beat.set()
+        return merged
 
     def _react(self, tick: FleetTick) -> None:
-        for death in tick.deaths:
-            self._event("error", death)
+        if not self._fleet_is_alive():
+            raise WorkerError("all workers are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
         if tick.finished is not None and tick.finished == self._steering.index:
             self._steering.advance("all requests were answered")
         broken = self._rail.check(self._record, self._clock_s())
         if broken is not None:
             self._steering.finish(broken, abort=False)
             raise LoadError(broken)
+
+    def _fleet_is_alive(self) -> bool:
+        return self._fleet is not None and self._fleet.alive > 0
 
     def _check_server(self) -> None:
         server = self._server
@@ -318,12 +324,11 @@ class Run:
 
     async def _end_load(self, fleet: Fleet) -> None:
         self._steering.finish(self._reason or "the run ended", abort=True)
-        if fleet.alive and self._record.current is None and self._open_streams:
-            # One more tick brings what was cut off.
-            merged = await fleet.tick()
-            self._log(
-                Ticked(t_s=self._clock_s(), span_s=BEAT_S, stages=merged.stages, client=merged.client, held=merged.held)
-            )
+        # What was cut off comes with the next ticks.
+        for _ in range(_LAST_TICKS):
+            if not fleet.alive or not self._open_streams:
+                break
+            await self._tick(fleet)
         await fleet.close()
 
     async def _stop_server(self, server: ManagedServer) -> None:

@@ -14,11 +14,11 @@ _TFD_NONBLOCK, _TFD_CLOEXEC, _TFD_ABSTIME = 0o4000, 0o2000000, 1
 
 
 class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]  # noqa: RUF012
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
 
 class _Itimerspec(ctypes.Structure):
-    _fields_ = [("interval", _Timespec), ("value", _Timespec)]  # noqa: RUF012
+    _fields_ = [("interval", _Timespec), ("value", _Timespec)]
 
 
 class Timer:

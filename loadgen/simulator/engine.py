@@ -38,6 +38,8 @@ class Sequence:
     """The prompt's tokens after its last full block."""
     start: int = 0
     """Where its answer starts, see `tokens.ANSWER`."""
+    reason: Literal["length", "stop"] = "length"
+    """Why it ends there."""
     stream: Any = None
     state: State = "new"
     generated: int = 0
@@ -78,7 +80,7 @@ class Engine:
         self.running: dict[Sequence, None] = {}  # in the order of admission: the youngest is the last
         self.preemptions = self.prefix_queries = self.prefix_hits = 0
         self.prompt_tokens = self.generation_tokens = 0
-        self.steps = self.late_steps = 0
+        self.steps = self.late_steps = self.aborted = 0
         self._random = Random(seed)
         self._decoding: dict[Sequence, None] = {}
         self._prefilling: dict[Sequence, None] = {}
@@ -106,11 +108,14 @@ class Engine:
 
     def abort(self, sequence: Sequence) -> None:
         """Forget a sequence at once, whatever it was doing; harmless when it is done."""
+        if sequence.state in ("new", "done"):
+            return
         if sequence.state == "waiting":
             self.waiting.remove(sequence)
-        elif sequence.state not in ("new", "done"):
+        else:
             self._leave(sequence)
         sequence.state = "done"
+        self.aborted += 1
 
     def begin(self, now_ns: int) -> int | None:
         """Plan a step that starts now and return when it ends; None when there is nothing to do."""

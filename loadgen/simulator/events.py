@@ -17,11 +17,13 @@ Finish = Literal["length", "stop", "tool_calls"]
 encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
 _HOLE = "\x00"
-_DELTAS: dict[Field, dict[str, Any]] = {
-    "content": {"content": _HOLE},
-    "reasoning_content": {"reasoning_content": _HOLE},
-    "tool_calls": {"tool_calls": [{"index": 0, "function": {"arguments": _HOLE}}]},
-}
+
+
+def delta(kind: Field, text: str) -> dict[str, Any]:
+    """What carries the text of an event."""
+    if kind == "tool_calls":
+        return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+    return {kind: text}
 
 
 def words(start: int, first: int, last: int) -> bytes:
@@ -51,17 +53,23 @@ class Events:
         self.running_usage = running_usage
 
     def prepared(self, kind: Field) -> tuple[bytes, bytes]:
-        """What comes before and after the word of every event without running usage and end, chunk included."""
-        before, _, after = self._event(self._choice(kind, _HOLE, None), None).partition(b"\\u0000")
+        """What comes before and after the word of every event but the last, without running usage; chunk included."""
+        before, after = self._around_word(kind, None)
         framed = chunk(before + ANSWER[0] + after)
         return framed.partition(ANSWER[0] + after)[0], after + b"\r\n"
 
-    def template(self, kind: Field) -> bytes:
-        """A `%` template of (word, total tokens, completion tokens) for every event with running usage, no chunk."""
+    def template(self, kind: Field, generated: int) -> tuple[bytes, int]:
+        """The same with running usage, as a `%` template of (word, total tokens, completion tokens).
+
+        It holds until there are as many tokens as the second value says: then a count has a digit more.
+        """
         counts = {"prompt_tokens": self._prompt, "total_tokens": -1, "completion_tokens": -2}
-        before, _, after = self._event(self._choice(kind, _HOLE, None), counts).partition(b"\\u0000")
+        before, after = self._around_word(kind, counts)
         # Names that a user chose are all in front of the word.
-        return before.replace(b"%", b"%%") + b"%b" + after.replace(b"-1", b"%d").replace(b"-2", b"%d")
+        event = before.replace(b"%", b"%%") + b"%b" + after.replace(b"-1", b"%d").replace(b"-2", b"%d")
+        total = self._prompt + generated
+        longer_at = min(10 ** len(str(generated)), 10 ** len(str(total)) - self._prompt)
+        return b"%x\r\n%b\r\n" % (len(event % (ANSWER[0], total, generated)), event), longer_at
 
     def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
         """One event that carries tokens `first` to `last` (not included), without a chunk around it."""
@@ -98,20 +106,15 @@ class Events:
         return encode(body)
 
     def _choice(self, kind: Field, text: str, finish: Finish | None) -> dict[str, Any]:
-        carries = {"text": text} if kind == "text" else {"delta": _fill(_DELTAS[kind], text)}
+        carries = {"text": text} if kind == "text" else {"delta": delta(kind, text)}
         return {"index": 0, **carries, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+
+    def _around_word(self, kind: Field, counts: dict[str, int] | None) -> tuple[bytes, bytes]:
+        before, _, after = self._event(self._choice(kind, _HOLE, None), counts).partition(b"\\u0000")
+        return before, after
 
     def _event(self, choice: dict[str, Any], counts: dict[str, int] | None) -> bytes:
         body: dict[str, Any] = self._envelope | {"choices": [choice]}
         if counts is not None or not self.chat:
             body["usage"] = counts
         return b"data: %b\n\n" % encode(body)
-
-
-def _fill(value: Any, text: str) -> Any:
-    """`value` with every hole in it replaced."""
-    if isinstance(value, dict):
-        return {key: _fill(each, text) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_fill(each, text) for each in value]
-    return text if value == _HOLE else value

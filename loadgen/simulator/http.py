@@ -69,10 +69,12 @@ class Connection:
         """Requests answered before."""
         self.on_lost: Callable[[], None] | None = None
         """Called if the client goes away before its answer is complete."""
+        self.send = sock.send
+        """Bound once: called for every token."""
+        self.out = bytearray()
+        """What the socket did not take; never replaced by another object."""
         self._sock = sock
-        self._send = sock.send  # bound once: called for every token
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._out = bytearray()
         self._incoming = Request()
         self._url = b""
         self._body: list[bytes] = []
@@ -117,18 +119,18 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Send now what the socket takes and the rest when it can; never blocks."""
-        if self._out:
-            self._out += data
+        if self.out:
+            self.out += data
             return
         try:
-            sent = self._send(data)
+            sent = self.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:
             self.lost()
             return
         if sent < len(data):
-            self._out += data[sent:]
+            self.out += data[sent:]
             self.server.loop.add_writer(self.fd, self._writable)
 
     def respond(
@@ -159,7 +161,7 @@ class Connection:
     def close(self) -> None:
         """Close as soon as everything written is with the kernel."""
         self._closing = True
-        if not self._out:
+        if not self.out:
             self.lost()
 
     def reset(self) -> None:
@@ -216,14 +218,14 @@ class Connection:
 
     def _writable(self) -> None:
         try:
-            sent = self._send(self._out)
+            sent = self.send(self.out)
         except BlockingIOError:
             return
         except OSError:
             self.lost()
             return
-        del self._out[:sent]
-        if not self._out:
+        del self.out[:sent]
+        if not self.out:
             self.server.loop.remove_writer(self.fd)
             if self._closing:
                 self.lost()

@@ -9,11 +9,34 @@ from itertools import accumulate
 
 from loadgen.simulator.engine import Emission, Engine, Sequence
 
-_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_TTFT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+    640,
+    2560,
+)
 _ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5, 7.5, 10, 20, 40, 80)
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-FINISHES = ("stop", "length", "abort", "error")
+FINISHES = ("stop", "length", "error")
 
 
 class Histogram:
@@ -65,9 +88,9 @@ class Metrics:
                 self.itl.add((now_ns - sequence.last_ns) / 1e9)
         self._last_ns = now_ns
 
-    def finish(self, sequence: Sequence, reason: str) -> None:
+    def finish(self, sequence: Sequence) -> None:
         """Record a request that ended by itself."""
-        self.finished[reason] += 1
+        self.finished[sequence.reason] += 1
         arrived, scheduled, first, last = (
             sequence.arrived_ns,
             sequence.scheduled_ns,
@@ -101,7 +124,8 @@ class Metrics:
         )
         reasons = {',reason="capacity"': float(len(engine.waiting)), ',reason="deferred"': 0.0}
         sleeping = {',sleep_state="awake"': 1.0, ',sleep_state="weights_offloaded"': 0.0}
-        finished = {f',finished_reason="{reason}"': float(n) for reason, n in self.finished.items()}
+        ends = self.finished | {"abort": engine.aborted}
+        finished = {f',finished_reason="{reason}"': float(n) for reason, n in ends.items()}
         return [
             ("num_requests_running", "gauge", {"": len(engine.running)}),
             ("num_requests_waiting", "gauge", {"": len(engine.waiting)}),

@@ -14,7 +14,14 @@ from loadgen.simulator.http import LAST_CHUNK, chunk
 PING = b": ping\n\n"
 GARBAGE = b'data: {"id": "cmpl-\n\n'
 ERROR_EVENT = b"data: %b\n\n" % encode(
-    {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}}
+    {
+        "error": {
+            "message": "EngineCore encountered an issue.",
+            "type": "InternalServerError",
+            "param": None,
+            "code": 500,
+        }
+    }
 )
 NOT_HTTP = b"\x16\x03\x01 these bytes are not HTTP\r\n\r\n"
 

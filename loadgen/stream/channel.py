@@ -14,7 +14,7 @@ from collections.abc import Callable
 import httptools
 import msgspec
 
-from loadgen.stream.events import DONE, NO_ERROR, EventSplitter, EventTooLong, decode_chunk
+from loadgen.stream.events import DONE, NO_ERROR, Chunk, Delta, EventSplitter, EventTooLong, decode_chunk
 from loadgen.stream.stream import Failure, Stream, http_failure
 from loadgen.stream.tally import Meter
 
@@ -32,10 +32,11 @@ class Channel:
 
     __slots__ = (
         "_body",
+        "_coalesced_ns",
         "_ended",
         "_meter",
-        "_outputs",
         "_parser",
+        "_slow",
         "_splitter",
         "_stamp_ns",
         "_status",
@@ -60,21 +61,23 @@ class Channel:
         self.answered = False
         self.write: Callable[[bytes], None] = _not_connected
         self.close_transport: Callable[[], None] = _nothing
-        self._reset_response()
         self._stamp_ns = 0
-        self._outputs = 0
+        self._coalesced_ns = 0
+        self._reset_response()
 
     def _reset_response(self) -> None:
         self._splitter = EventSplitter()
+        self._slow = True
         self._status = 0
         self._body = b""
         self.answered = False
+        """A byte of the response has arrived."""
 
     def begin(self, stream: Stream) -> None:
         """Send a stream's request now; `sent` is taken right before its bytes go to the kernel."""
         self.stream = stream
         self._reset_response()
-        stream.sent_ns = stream.last_ns = stream.last_token_ns = time.time_ns()
+        stream.sent_ns = stream.last_ns = time.time_ns()
         self._meter.send_lag_ns.append(stream.sent_ns - stream.intended_ns)
         self.write(stream.wire)
 
@@ -88,22 +91,17 @@ class Channel:
 
     def feed(self, data: bytes | memoryview, stamp_ns: int) -> None:
         """Take in bytes that arrived at `stamp_ns`."""
-        stream = self.stream
-        if stream is None:
+        if self.stream is None:
             # A response that nobody asked for, or more of one that has already failed.
             self.close()
             return
-        self.answered = True
         self._stamp_ns = stamp_ns
-        self._outputs = 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
             raise  # a fault of ours, not of the server
         except httptools.HttpParserError as error:
             self._fail("protocol", f"not HTTP: {error}")
-        if self._outputs > 1:
-            self._meter.coalesced_reads += 1
 
     def lost(self, kind: Failure, message: str) -> None:
         """The connection is gone."""
@@ -123,15 +121,90 @@ class Channel:
 
     # What the HTTP parser calls.
 
+    def on_message_begin(self) -> None:
+        """The first byte of a response."""
+        self.answered = True
+
     def on_headers_complete(self) -> None:
         """Take the status."""
         self._status = self._parser.get_status_code()
+        self._slow = self._status != 200
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body: usually one HTTP chunk, usually one event."""
-        stream = self.stream
-        if stream is None:
+        """Take a piece of the body: usually one HTTP chunk, and that usually one event."""
+        if self._slow or body[:6] != b"data: " or body[-2:] != b"\n\n":
+            self._take_any(body)
             return
+        try:
+            # JSON has no raw newlines, so what decodes was one event and nothing else.
+            chunk = decode_chunk(body[6:-2])
+        except msgspec.DecodeError:
+            self._take_any(body)
+            return
+        stream = self.stream
+        if stream is not None:
+            self._take_chunk(stream, chunk)
+
+    def _take_chunk(self, stream: Stream, chunk: Chunk) -> None:
+        """The hot spot: once per token."""
+        usage = chunk.usage
+        if usage is None:
+            tokens, grown = 1, False
+        else:
+            total = usage.completion_tokens
+            # Usage that comes with every chunk says what this one brought; a total at the end does not.
+            if stream.usage_tokens is not None or stream.first_ns == 0:
+                tokens = total - stream.tokens
+                grown = tokens > 0
+            else:
+                tokens, grown = 1, False
+            stream.usage_tokens = total
+            stream.prompt_tokens = usage.prompt_tokens
+        choices = chunk.choices
+        if not choices:
+            self._take_rest(stream, chunk)
+            return
+        choice = choices[0]
+        # A token without text is output too (`grown`): the server holds its character back until it is whole.
+        if grown or choice.text or _has_output(choice.delta):
+            stamp_ns = self._stamp_ns
+            gap_ns = stamp_ns - stream.last_ns
+            if tokens == 1 and gap_ns and stream.first_ns and not stream.held_ns:
+                stream.record_gap(gap_ns)
+            else:
+                self._take_odd_output(stream, tokens, gap_ns)
+            stream.tokens += tokens
+            stream.last_ns = stamp_ns
+            self._meter.output_tokens += tokens
+        stream.events += 1
+        if choice.finish_reason is not None:
+            stream.done = True
+
+    def _take_odd_output(self, stream: Stream, tokens: int, gap_ns: int) -> None:
+        """Output that is not exactly one token after exactly one: the first, several at once, or a held-back half."""
+        stamp_ns = self._stamp_ns
+        if stream.first_ns == 0:
+            stream.start_output(stamp_ns, tokens)
+            return
+        if gap_ns == 0 and self._coalesced_ns != stamp_ns:
+            self._coalesced_ns = stamp_ns
+            self._meter.coalesced_reads += 1
+        token_gap_ns = stamp_ns - (stream.held_ns or stream.last_ns)
+        stream.record_odd_gap((gap_ns, token_gap_ns, tokens))
+        if tokens:
+            stream.held_ns = 0
+        elif not stream.held_ns:
+            # Text without a new token: the time since the last token goes on until the next.
+            stream.held_ns = stream.last_ns
+
+    def _take_rest(self, stream: Stream, chunk: Chunk) -> None:
+        """A chunk without choices: usage, an error, or nothing."""
+        stream.events += 1
+        if chunk.error is not NO_ERROR and bytes(chunk.error) != b"null":
+            self._fail("engine_error", _shown(bytes(chunk.error)))
+
+    def _take_any(self, body: bytes) -> None:
+        """A piece of the body that is not simply one event."""
         if self._status != 200:
             if len(self._body) < _KEPT_BODY:
                 self._body += body
@@ -141,14 +214,16 @@ class Channel:
         except EventTooLong:
             self._fail("protocol", "an event did not end within 16 MiB")
             return
+        self._slow = self._splitter.holds
         for data in events:
-            self._take_event(stream, data)
-            if self.stream is None:
+            stream = self.stream
+            if stream is None:
                 return
+            self._take_event(stream, data)
 
     def _take_event(self, stream: Stream, data: bytes) -> None:
-        stream.events += 1
         if data == DONE:
+            stream.events += 1
             stream.done = True
             return
         try:
@@ -156,60 +231,7 @@ class Channel:
         except msgspec.DecodeError as error:
             self._fail("bad_event", f"{error}: {_shown(data)}")
             return
-        usage = chunk.usage
-        tokens = 1
-        grown = False
-        if usage is not None:
-            # Usage that comes with every chunk says what this one brought; a total at the end does not.
-            if stream.usage_tokens is not None or stream.first_ns == 0:
-                tokens = usage.completion_tokens - stream.tokens
-                grown = tokens > 0
-            stream.usage_tokens = usage.completion_tokens
-            if usage.prompt_tokens:
-                stream.prompt_tokens = usage.prompt_tokens
-        if chunk.choices:
-            choice = chunk.choices[0]
-            delta = choice.delta
-            if (
-                choice.text
-                # A token without text is output too: the server holds its character back until it is whole.
-                or grown
-                or (
-                    delta is not None
-                    and (delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
-                )
-            ):
-                self._take_output(stream, tokens)
-            if choice.finish_reason is not None:
-                stream.done = True
-        elif chunk.error is not NO_ERROR and bytes(chunk.error) != b"null":
-            self._fail("engine_error", _shown(bytes(chunk.error)))
-
-    def _take_output(self, stream: Stream, tokens: int) -> None:
-        stamp_ns = self._stamp_ns
-        self._outputs += 1
-        meter = self._meter
-        meter.events += 1
-        # Text without a new token is possible (held back until now); it is output, but moves no token count.
-        if tokens < 0:
-            tokens = 0
-        meter.output_tokens += tokens
-        stream.tokens += tokens
-        if stream.first_ns == 0:
-            stream.first_ns = stamp_ns
-            stream.first_tokens = tokens
-            if not stream.step_spoiled:
-                stream.tally.ttft_ns.append(stamp_ns - stream.sent_ns)
-                stream.tally.ttft_from_intended_ns.append(stamp_ns - stream.intended_ns)
-        elif not stream.step_spoiled:
-            tally = stream.tally
-            if tokens == 1 and stream.last_token_ns == stream.last_ns:
-                tally.gaps_ns.append(stamp_ns - stream.last_ns)
-            else:
-                tally.odd_gaps.append((stamp_ns - stream.last_ns, stamp_ns - stream.last_token_ns, tokens))
-        stream.last_ns = stamp_ns
-        if tokens:
-            stream.last_token_ns = stamp_ns
+        self._take_chunk(stream, chunk)
 
     def on_message_complete(self) -> None:
         """The response is whole: the stream is over."""
@@ -260,6 +282,10 @@ class Channel:
         """Fail the stream from outside: a deadline or a stall."""
         self._stamp_ns = time.time_ns()
         self._fail(kind, message)
+
+
+def _has_output(delta: Delta | None) -> bool:
+    return delta is not None and bool(delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
 
 
 def _shown(text: bytes) -> str:

@@ -65,20 +65,13 @@ class EventSplitter:
         self._pending = b""
         self._skip_newline = False
 
+    @property
+    def holds(self) -> bool:
+        """Do the next bytes depend on what came before?"""
+        return bool(self._pending) or self._skip_newline
+
     def feed(self, body: bytes) -> list[bytes]:
         """The data of every event that these bytes complete; raises `EventTooLong`."""
-        if (
-            not self._pending
-            and body[:6] == b"data: "
-            and body[-2:] == b"\n\n"
-            and body.count(b"\n") == 2
-            and b"\r" not in body
-            and not self._skip_newline
-        ):
-            return [body[6:-2]]
-        return self._feed_any(body)
-
-    def _feed_any(self, body: bytes) -> list[bytes]:
         if self._skip_newline and body:
             body = body.removeprefix(b"\n")
             self._skip_newline = False

@@ -44,11 +44,13 @@ class Stream:
         "events_at_sweep",
         "first_ns",
         "first_tokens",
+        "held_ns",
         "intended_ns",
         "last_ns",
-        "last_token_ns",
         "prompt_tokens",
         "quiet_since_s",
+        "record_gap",
+        "record_odd_gap",
         "retried",
         "sent_ns",
         "stage",
@@ -68,6 +70,9 @@ class Stream:
         self.retried = False
         self.step_spoiled = False
         """The wall clock was stepped while this stream was open: its times mean nothing."""
+        # Looked up once: the lists live as long as the tally, see `Tally.drain`.
+        self.record_gap = tally.gaps_ns.append
+        self.record_odd_gap = tally.odd_gaps.append
         self.deadline_s = 0.0
         self.quiet_since_s = 0.0
         self.restart()
@@ -77,7 +82,8 @@ class Stream:
         self.sent_ns = 0
         self.first_ns = 0
         self.last_ns = 0
-        self.last_token_ns = 0
+        self.held_ns = 0
+        """When the last token came, while text without a token has come after it; else 0."""
         self.first_tokens = 0
         self.tokens = 0
         """Output tokens seen so far: cumulative usage where the server sends it with each chunk, else output events."""
@@ -87,6 +93,19 @@ class Stream:
         self.events_at_sweep = 0
         self.done = False
         """A finish reason or `[DONE]` was seen."""
+
+    def start_output(self, stamp_ns: int, tokens: int) -> None:
+        """The first output has arrived, with this many tokens."""
+        self.first_ns = stamp_ns
+        self.first_tokens = tokens
+        if not self.step_spoiled:
+            self.tally.ttft_ns.append(stamp_ns - self.sent_ns)
+            self.tally.ttft_from_intended_ns.append(stamp_ns - self.intended_ns)
+
+    def spoil_times(self) -> None:
+        """The wall clock was stepped: nothing of this stream can be timed any more."""
+        self.step_spoiled = True
+        self.record_gap = self.record_odd_gap = _forget
 
     def finish(self) -> None:
         """Record a stream that ended as it should."""
@@ -112,3 +131,7 @@ class Stream:
         """Record a stream that failed; a failure is data."""
         self.tally.failed += 1
         self.tally.note_failure(kind, message)
+
+
+def _forget(_: object) -> None:
+    return

@@ -26,14 +26,26 @@ _SAMPLES = ("ttft_ns", "ttft_from_intended_ns", "tpot_ns", "e2e_ns", "normalized
 
 
 class Tally:
-    """What happened to the streams of one stage since the last drain; times in nanoseconds."""
+    """What happened to the streams of one stage since the last drain; times in nanoseconds.
+
+    The lists are emptied in place and never replaced: streams hold on to their `append`.
+    """
 
     __slots__ = (*_COUNTERS, *_SAMPLES, "errors", "gaps_ns", "messages", "odd_gaps")
 
     def __init__(self) -> None:
-        self._clear()
+        self.ttft_ns: list[int] = []
+        self.ttft_from_intended_ns: list[int] = []
+        self.gaps_ns: list[int] = []
+        """Gaps between output events, where the later one carried one token."""
+        self.odd_gaps: list[tuple[int, int, int]] = []
+        """(chunk gap, gap since the last token, tokens) of the events that did not carry exactly one token."""
+        self.tpot_ns: list[int] = []
+        self.e2e_ns: list[int] = []
+        self.normalized_ns: list[int] = []
+        self._clear_counts()
 
-    def _clear(self) -> None:
+    def _clear_counts(self) -> None:
         self.sent = 0
         self.completed = 0
         self.failed = 0
@@ -45,19 +57,11 @@ class Tally:
         self.counted_by_events = 0
         self.errors: dict[str, int] = {}
         self.messages: dict[str, list[str]] = {}
-        self.drop_samples()
 
     def drop_samples(self) -> None:
         """Throw away every time since the last drain: the wall clock was stepped."""
-        self.ttft_ns: list[int] = []
-        self.ttft_from_intended_ns: list[int] = []
-        self.gaps_ns: list[int] = []
-        """Gaps between output events, where the later one carried one token."""
-        self.odd_gaps: list[tuple[int, int, int]] = []
-        """(chunk gap, gap since the last token, tokens) of the events that did not carry exactly one token."""
-        self.tpot_ns: list[int] = []
-        self.e2e_ns: list[int] = []
-        self.normalized_ns: list[int] = []
+        for name in (*_SAMPLES, "gaps_ns", "odd_gaps"):
+            getattr(self, name).clear()
 
     def note_failure(self, kind: str, message: str) -> None:
         """Count a failure and keep its message if it is among the first of its kind."""
@@ -82,7 +86,8 @@ class Tally:
             messages=self.messages,
             latency={name: encoded for name, encoded in latency.items() if encoded is not None},
         )
-        self._clear()
+        self.drop_samples()
+        self._clear_counts()
         return delta
 
     def _gap_histograms(self) -> dict[str, EncodedHistogram | None]:
@@ -100,45 +105,49 @@ class Tally:
 
 
 class Meter:
-    """What one worker did since its last tick: shared by all its connections."""
+    """What one worker did since its last tick: shared by all its connections, which hold on to its lists."""
 
     __slots__ = (
-        "_drained_tokens", "coalesced_reads", "connects", "events", "input_tokens", "output_tokens", "read_lag_ns",
-        "reads", "requests", "send_lag_ns", "unstamped_reads",
-    )  # fmt: skip
+        "_drained_tokens",
+        "coalesced_reads",
+        "connects",
+        "input_tokens",
+        "output_tokens",
+        "read_lag_ns",
+        "requests",
+        "send_lag_ns",
+        "unstamped_reads",
+    )
 
     def __init__(self) -> None:
         self.output_tokens = 0
         """Output tokens that arrived, ever; `input_tokens` and `requests` of streams that completed, ever."""
         self.input_tokens = 0
         self.requests = 0
-        self._drained_tokens = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
-        self.events = 0
         self.connects = 0
         self.read_lag_ns: list[int] = []
+        """One for each read that the kernel stamped."""
         self.send_lag_ns: list[int] = []
+        self._drained_tokens = 0
 
     def drain(self, cpu_ns: int) -> ClientDelta:
         """Everything since the last drain."""
         delta = ClientDelta(
             cpu_ns=cpu_ns,
-            reads=self.reads,
+            reads=len(self.read_lag_ns) + self.unstamped_reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,
-            events=self.events,
             output_tokens=self.output_tokens - self._drained_tokens,
             connects=self.connects,
             read_lag=_histogram(self.read_lag_ns),
             send_lag=_histogram(self.send_lag_ns),
         )
         self._drained_tokens = self.output_tokens
-        self._clear()
+        self.coalesced_reads = self.unstamped_reads = self.connects = 0
+        self.read_lag_ns.clear()
+        self.send_lag_ns.clear()
         return delta
 
 

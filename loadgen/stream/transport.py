@@ -90,6 +90,7 @@ def _attach(channel: Channel, sock: socket.socket, loop: asyncio.AbstractEventLo
     recvmsg_into = sock.recvmsg_into
     feed = channel.feed
     clock_ns = time.time_ns
+    record_lag = meter.read_lag_ns.append
     unsent = bytearray()
 
     def readable() -> None:
@@ -104,11 +105,10 @@ def _attach(channel: Channel, sock: socket.socket, loop: asyncio.AbstractEventLo
             channel.lost("reset", "the server closed the connection before the answer was complete")
             return
         now_ns = clock_ns()
-        meter.reads += 1
         if ancillary:
             seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
             stamp_ns = seconds * 1_000_000_000 + nanoseconds
-            meter.read_lag_ns.append(now_ns - stamp_ns)
+            record_lag(now_ns - stamp_ns)
         else:
             stamp_ns = now_ns
             meter.unstamped_reads += 1
@@ -169,7 +169,6 @@ class _TlsProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes, after decryption."""
-        self._meter.reads += 1
         self._meter.unstamped_reads += 1
         self._channel.feed(data, time.time_ns())
 

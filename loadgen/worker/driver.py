@@ -350,6 +350,6 @@ class Driver:
         """The wall clock was stepped: nothing stamped since the last tick, and no open stream, can be timed."""
         for channel in self.open:
             if channel.stream is not None:
-                channel.stream.step_spoiled = True
+                channel.stream.spoil_times()
         for run in self.stages.values():
             run.drop_samples()

@@ -18,7 +18,7 @@ from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
 from loadgen.worker.messages import BeginStage
 from loadgen.worker.window import Window
-from loadgen.workload.arrivals import arrival_offsets_s, slice_for
+from loadgen.workload.arrivals import arrival_offsets_s, share_of, slice_for
 from loadgen.workload.prompts import Prompts
 
 _PREPARED_BYTES = 64 * 1024 * 1024
@@ -36,6 +36,8 @@ class StageRun:
         self.open = 0
         self._prompts = prompts
         self._next = command.rank
+        self._warmups_left = share_of(command.warmup_requests, command.rank, command.ranks)
+        self._measured_left = _measured_share(command)
         self._prepared: deque[bytes] = deque()
         self._arrivals = _own_arrivals(command, seed)
         self._last_end_ns = 0
@@ -47,8 +49,7 @@ class StageRun:
     @property
     def exhausted(self) -> bool:
         """All of this worker's requests have been sent; never true without a bound."""
-        command = self.command
-        return command.requests is not None and self._next >= command.warmup_requests + command.requests
+        return self._measured_left == 0
 
     @property
     def finished(self) -> bool:
@@ -58,15 +59,14 @@ class StageRun:
     def prepare_one(self) -> bool:
         """Write one more request before it is needed; False when enough are ready."""
         command = self.command
-        ahead = self._next + len(self._prepared) * command.ranks
-        if command.requests is not None and ahead >= command.warmup_requests + command.requests:
-            return False
         wanted = command.concurrency if command.concurrency is not None else _PREPARED_OPEN_LOOP
         if self._prepared:
             wanted = min(wanted, 1 + _PREPARED_BYTES // len(self._prepared[0]))
+        if self._measured_left is not None:
+            wanted = min(wanted, self._warmups_left + self._measured_left)
         if len(self._prepared) >= wanted:
             return False
-        self._prepared.append(self._write(ahead))
+        self._prepared.append(self._write(self._next + len(self._prepared) * command.ranks))
         return True
 
     def next_stream(self, intended_ns: int) -> Stream:
@@ -74,6 +74,10 @@ class StageRun:
         wire = self._prepared.popleft() if self._prepared else self._write(self._next)
         tally = self._tally if self._is_measured() else self._warmup_tally
         tally.sent += 1
+        if tally is self._warmup_tally:
+            self._warmups_left = max(0, self._warmups_left - 1)
+        elif self._measured_left is not None:
+            self._measured_left -= 1
         self._next += self.command.ranks
         return Stream(stage=self.command.index, tally=tally, wire=wire, intended_ns=intended_ns)
 
@@ -84,7 +88,7 @@ class StageRun:
         command = self.command
         if self.window.is_open:
             return True
-        if command.requests is None or self._next < command.warmup_requests:
+        if command.requests is None or self._warmups_left:
             return False
         now_ns = time.monotonic_ns()
         if now_ns < command.start_ns + command.warmup_ns:
@@ -149,6 +153,13 @@ class StageRun:
     def over(self) -> bool:
         """Ended, and none of its streams is open: nothing more will be heard of it."""
         return self._ended and self.open == 0
+
+
+def _measured_share(command: BeginStage) -> int | None:
+    if command.requests is None:
+        return None
+    with_warmup = share_of(command.warmup_requests + command.requests, command.rank, command.ranks)
+    return with_warmup - share_of(command.warmup_requests, command.rank, command.ranks)
 
 
 def _for_series(warmup: StageDelta) -> dict[str, EncodedHistogram]:

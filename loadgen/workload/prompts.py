@@ -1,8 +1,9 @@
 """Prompts of an exact length, unique within a run, reproducible from the seed, and cheap to write.
 
 Uniqueness comes first: the leading tokens spell the request's number in base len(vocabulary), so no two prompts share
-even their first block and a prefix cache cannot flatter a ladder. The rest is drawn from a generator keyed by (seed,
-stage, index). A prompt is written straight as JSON, so that nothing is encoded on the timed path.
+even their first block and a prefix cache cannot flatter a ladder. The rest is a window on a long random text drawn from
+the seed; where the window lies follows from the number too. The text is JSON from the start, so writing a prompt is two
+slices: workers write thousands a second between the events that they time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Prompts = Callable[[int, int, int], bytes]
 
 _REQUESTS_A_STAGE = 2**24
 _STAGES_A_RUN = 2**12
+_SHORTEST_TEXT = 2**16
+_STRIDE = 40_503  # odd, so that the windows of 65,536 requests in a row begin at different places
 
 FALLBACK_IDS = tuple(range(300, 1000))
 """Token ids used where a server cannot tell: above the special and byte tokens of the common vocabularies, and small
@@ -39,36 +42,51 @@ WORDS = (
 
 def token_prompts(ids: Sequence[int], seed: int) -> Prompts:
     """Prompts as lists of token ids: the exact ISL without a tokenizer."""
-    width = len(str(max(ids))) + 1
-    # Fixed-width entries (JSON allows the padding) turn "look up and join" into one numpy take.
-    table = np.array([f"{token},".rjust(width) for token in ids], dtype=f"S{width}")
+    text = _RandomText([b"%d," % token for token in ids], seed)
 
     def write(stage: int, index: int, isl: int) -> bytes:
-        entries = table[_choices(len(table), seed, stage, index, isl)].tobytes()
-        return b"[" + entries[:-1] + b"]"
+        return b"[" + text.prompt(stage, index, isl)[:-1] + b"]"
 
     return write
 
 
 def text_prompts(words: Sequence[str], seed: int, *, overhead: int) -> Prompts:
     """Prompts as text of one-token words; `overhead` tokens of the chat template count towards the ISL."""
-    table = np.array([json.dumps(f" {word}")[1:-1] for word in words], dtype=object)
+    text = _RandomText([json.dumps(f"{word} ")[1:-1].encode() for word in words], seed)
 
     def write(stage: int, index: int, isl: int) -> bytes:
-        chosen = table[_choices(len(table), seed, stage, index, max(1, isl - overhead))]
-        return b'"' + "".join(chosen)[1:].encode() + b'"'
+        return b'"' + text.prompt(stage, index, max(1, isl - overhead))[:-1] + b'"'
 
     return write
 
 
-def _choices(base: int, seed: int, stage: int, index: int, length: int) -> NDArray[np.int64]:
-    """Positions in the vocabulary: the request's number in the first few, then random ones."""
-    header = _digits(index, base, _REQUESTS_A_STAGE) + _digits(stage, base, _STAGES_A_RUN)
-    generator = np.random.Generator(np.random.Philox(key=[seed, (stage << 32) | index]))
-    positions = generator.integers(0, base, size=length)
-    used = min(len(header), length)
-    positions[:used] = header[:used]
-    return positions
+class _RandomText:
+    """A long random text over some entries, each ending with its separator."""
+
+    def __init__(self, entries: Sequence[bytes], seed: int) -> None:
+        self._entries = list(entries)
+        self._seed = seed
+        self._extend(2 * _SHORTEST_TEXT)
+
+    def _extend(self, length: int) -> None:
+        generator = np.random.Generator(np.random.Philox(self._seed))
+        positions = generator.integers(0, len(self._entries), size=length)
+        sizes = np.array([len(entry) for entry in self._entries], dtype=np.int64)[positions]
+        self._length = length
+        self._text = b"".join([self._entries[position] for position in positions.tolist()])
+        self._starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(sizes)])
+
+    def prompt(self, stage: int, index: int, length: int) -> bytes:
+        """`length` entries: the request's number, then a window on the text."""
+        base = len(self._entries)
+        number = _digits(index, base, _REQUESTS_A_STAGE) + _digits(stage, base, _STAGES_A_RUN)
+        header = b"".join([self._entries[digit] for digit in number[:length]])
+        rest = max(0, length - len(number))
+        if rest + _SHORTEST_TEXT > self._length:
+            # A longer draw begins with the shorter one, so what was written before would be written again.
+            self._extend(rest + _SHORTEST_TEXT)
+        first = (index * _STRIDE + stage) % _SHORTEST_TEXT
+        return header + self._text[self._starts[first] : self._starts[first + rest]]
 
 
 def _digits(number: int, base: int, limit: int) -> list[int]:

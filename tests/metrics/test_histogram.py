@@ -25,7 +25,7 @@ def test_records_exactly_what_hdrhistogram_records_one_by_one(values: list[int])
     theirs = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
     for value in values:
         theirs.record_value(value)
-    ours = HdrHistogram.decode(of(values).encode().hdr)
+    ours = HdrHistogram.decode(of(values).hdr())
     assert ours.get_total_count() == len(values)
     assert list(ours.counts) == list(theirs.counts)
 

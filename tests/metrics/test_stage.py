@@ -63,7 +63,7 @@ def test_the_window_reaches_from_the_first_start_to_the_last_end() -> None:
 def test_client_metrics_add_up_and_survive_encoding() -> None:
     lag = Histogram()
     lag.record_ns([1_000_000, 2_000_000])
-    tick = ClientDelta(cpu_ns=5, reads=4, coalesced_reads=1, events=4, output_tokens=4, read_lag=lag.encode())
+    tick = ClientDelta(cpu_ns=5, reads=4, coalesced_reads=1, output_tokens=4, read_lag=lag.encode())
     total = ClientMetrics()
     total.add(tick)
     total.add(tick)

@@ -82,7 +82,7 @@ async def test_tls_is_stamped_in_user_space_and_counted() -> None:
         client = Client()
         await client.exchange(target, client_side)
     assert client.tally.completed == 1
-    assert client.meter.unstamped_reads == client.meter.reads > 0
+    assert client.meter.unstamped_reads > 0
     assert client.meter.read_lag_ns == []
 
 

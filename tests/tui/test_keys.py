@@ -76,7 +76,7 @@ async def test_note_is_asked_and_put() -> None:
 async def test_esc_goes_back_and_changes_nothing() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
-        for key, dialog in (("n", AskNumber), ("m", AskNote), ("q", AskLeave), ("ctrl+q", AskLeave), ("?", Help)):
+        for key, dialog in (("n", AskNumber), ("m", AskNote), ("ctrl+q", AskLeave), ("?", Help)):
             await seat.press(key)
             assert isinstance(seat.dialog, dialog)
             await seat.press("escape")

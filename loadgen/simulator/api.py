@@ -1,0 +1,370 @@
+"""vLLM's endpoints: requests in JSON to sequences and answers, and everything else an operator or a test asks.
+
+Besides vLLM's own: GET /truth (what was served, see `truth`), POST /truth/reset, and to change a running engine POST
+/admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from loadgen.errors import ProfileError
+from loadgen.simulator import tokens
+from loadgen.simulator.answers import Answer, Exchange, Stream, Whole
+from loadgen.simulator.engine import Sequence
+from loadgen.simulator.events import Events, encode
+from loadgen.simulator.faults import REFUSALS, Fault, chosen, parse_fault
+from loadgen.simulator.http import Connection, Request
+from loadgen.simulator.misbehave import NOT_HTTP, OddStream, OddWhole
+from loadgen.simulator.physics import SIZE_OF_POOL
+from loadgen.simulator.service import Service
+
+VERSION = "0.32.0+simulator"
+DEFAULT_MAX_TOKENS = 16
+"""Of a completion that names none; a chat's is all that fits."""
+PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
+
+
+Body = TypeVar("Body")
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream's events are to carry."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Message(msgspec.Struct):
+    """One message of a chat; content is text or a list of parts."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of all parts."""
+        if isinstance(self.content, list):
+            return "".join(str(part.get("text", "")) for part in self.content)
+        return self.content or ""
+
+
+class Generate(msgspec.Struct):
+    """The fields of a completion or a chat that mean something here; any others are ignored."""
+
+    model: str | None = None
+    prompt: str | list[int | str | list[int]] | None = None
+    messages: list[Message] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = 1
+
+
+class Tokenize(msgspec.Struct):
+    """A text or a chat to tokenize."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+
+class Detokenize(msgspec.Struct):
+    """Tokens to turn into text."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class Faults(msgspec.Struct):
+    """The faults from now on, in the syntax of `--fault`."""
+
+    faults: list[str]
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+def read(model: type[Body], body: bytes) -> Body:
+    """A request's body as `model`."""
+    try:
+        return msgspec.json.decode(body, type=model)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(400, f"[{{'type': 'json_invalid', 'msg': {str(error)!r}}}]", kind="Bad Request") from None
+
+
+class Api:
+    """Answers requests on behalf of a service."""
+
+    def __init__(self, service: Service, *, api_key: str | None = None) -> None:
+        self._service = service
+        self._api_key = api_key
+        self._started = int(time.time())
+        get, post = "GET", "POST"
+        self._routes: dict[str, dict[str, Callable[[Connection, Request], None]]] = {
+            "/health": {get: self._health},
+            "/ping": {get: self._health, post: self._health},
+            "/version": {get: lambda connection, _: reply(connection, {"version": VERSION})},
+            "/load": {get: lambda connection, _: reply(connection, {"server_load": service.truth.open})},
+            "/metrics": {get: self._metrics},
+            "/v1/models": {get: self._models},
+            "/v1/completions": {post: self._generate},
+            "/v1/chat/completions": {post: self._generate},
+            "/tokenize": {post: self._tokenize},
+            "/detokenize": {post: self._detokenize},
+            "/truth": {get: self._truth},
+            "/truth/reset": {post: self._reset},
+            "/admin/faults": {get: self._show_faults, post: self._set_faults},
+            "/admin/config": {get: self._show_config, post: self._set_config},
+        }
+
+    def handle(self, connection: Connection, request: Request) -> None:
+        """Answer one request, now or when the engine has its tokens."""
+        try:
+            self._route(request)(connection, request)
+        except Refused as refused:
+            self._service.truth.rejected += 1
+            connection.respond(refused.status, encode(refused.body))
+
+    def _route(self, request: Request) -> Callable[[Connection, Request], None]:
+        methods = self._routes.get(request.path)
+        if methods is None:
+            raise Refused(404, "Not Found", kind="Not Found")
+        route = methods.get("GET" if request.method == "HEAD" else request.method)
+        if route is None:
+            raise Refused(405, "Method Not Allowed", kind="Method Not Allowed")
+        if self._api_key and request.path.startswith("/v1/"):
+            return route if request.headers.get("authorization") == f"Bearer {self._api_key}" else self._unauthorized
+        return route
+
+    def _unauthorized(self, connection: Connection, _request: Request) -> None:
+        connection.respond(401, encode({"error": "Unauthorized"}))  # not the shape of the other errors, in vLLM either
+
+    def _health(self, connection: Connection, _request: Request) -> None:
+        connection.respond(200, b"")
+
+    def _metrics(self, connection: Connection, _request: Request) -> None:
+        connection.respond(200, self._service.metrics.text(self._service.engine).encode(), kind=PROMETHEUS)
+
+    def _models(self, connection: Connection, _request: Request) -> None:
+        model = {
+            "id": self._service.model,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "vllm",
+            "root": self._service.model,
+            "parent": None,
+            "max_model_len": self._service.engine.physics.max_model_len,
+            "permission": [],
+        }
+        reply(connection, {"object": "list", "data": [model]})
+
+    def _tokenize(self, connection: Connection, request: Request) -> None:
+        body = read(Tokenize, request.body)
+        self._check_model(body.model)
+        if body.messages is not None:
+            ids = chat_ids(body.messages, generation_prompt=body.add_generation_prompt)
+        elif body.prompt is not None:
+            ids = [tokens.BOS] * body.add_special_tokens + tokens.encode(body.prompt)
+        else:
+            raise Refused(400, "Either prompt or messages has to be given.", kind="Bad Request")
+        length = self._service.engine.physics.max_model_len
+        reply(connection, {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
+
+    def _detokenize(self, connection: Connection, request: Request) -> None:
+        body = read(Detokenize, request.body)
+        self._check_model(body.model)
+        reply(connection, {"prompt": tokens.decode(body.tokens)})
+
+    def _truth(self, connection: Connection, _request: Request) -> None:
+        engine = self._service.engine
+        reply(connection, self._service.truth.report(late_steps=engine.late_steps, steps=engine.steps))
+
+    def _reset(self, connection: Connection, _request: Request) -> None:
+        self._service.truth.reset()
+        self._service.engine.late_steps = self._service.engine.steps = 0
+        reply(connection, {})
+
+    def _show_faults(self, connection: Connection, _request: Request) -> None:
+        reply(connection, {"faults": [asdict(fault) for fault in self._service.faults]})
+
+    def _set_faults(self, connection: Connection, request: Request) -> None:
+        try:
+            self._service.faults = [parse_fault(text) for text in read(Faults, request.body).faults]
+        except ProfileError as error:
+            raise Refused(400, str(error)) from None
+        self._show_faults(connection, request)
+
+    def _show_config(self, connection: Connection, _request: Request) -> None:
+        reply(connection, asdict(self._service.engine.physics))
+
+    def _set_config(self, connection: Connection, request: Request) -> None:
+        changes = read(dict[str, float], request.body)
+        if fixed := changes.keys() & SIZE_OF_POOL:
+            raise Refused(400, f"cannot be changed while the engine runs: {', '.join(sorted(fixed))}")
+        try:
+            self._service.engine.physics = replace(self._service.engine.physics, **_typed(changes))
+        except (ProfileError, TypeError) as error:
+            raise Refused(400, str(error)) from None
+        self._show_config(connection, request)
+
+    def _generate(self, connection: Connection, request: Request) -> None:
+        """Start an answer, unless a fault has it otherwise."""
+        service = self._service
+        service.requests += 1
+        faults = chosen(service.faults, service.requests, service.seed)
+        if "close_on_reuse" in faults and not connection.served:
+            del faults["close_on_reuse"]
+        service.truth.struck(faults)
+        if self._fails_at_once(connection, faults):
+            service.truth.failed += 1
+            return
+        self._start(connection, request, faults)
+
+    def _fails_at_once(self, connection: Connection, faults: dict[str, Fault]) -> bool:
+        """Give the answer of a fault that needs no request."""
+        if "close_on_reuse" in faults:
+            connection.lost()
+            return True
+        if "not_http" in faults:
+            connection.write(NOT_HTTP)
+            connection.close()
+            return True
+        for kind, status in REFUSALS.items():
+            if kind in faults:
+                error = Refused(status, f"Simulated: {kind}.", kind="SimulatedError")
+                connection.respond(status, encode(error.body), headers="retry-after: 1\r\n" if status == 429 else "")
+                return True
+        return False
+
+    def _start(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> None:
+        service, chat = self._service, request.path == "/v1/chat/completions"
+        body = read(Generate, request.body)
+        self._check_model(body.model)
+        ids = self._prompt(body, chat=chat)
+        limit = self._limit(body, len(ids), chat=chat)
+        number = service.requests
+        sequence = service.engine.sequence(number, ids, limit, start=tokens.answer_start(ids))
+        self._end_by_itself(sequence, body)
+        if "empty" in faults:
+            sequence.limit, sequence.reason = 1, "stop"
+        options = body.stream_options or StreamOptions()
+        with_usage = "usage_none" not in faults
+        events = Events(
+            f"{'chatcmpl' if chat else 'cmpl'}-{service.seed:x}-{number:08x}",
+            service.model,
+            chat=chat,
+            prompt=len(ids),
+            start=sequence.start,
+            running_usage=with_usage and options.continuous_usage_stats,
+        )
+        exchange = Exchange(
+            connection,
+            sequence,
+            events,
+            truth=service.truth,
+            engine=service.engine,
+            received_ns=request.received_ns,
+            with_usage=with_usage and (options.include_usage or not body.stream),
+            idle_close="idle_close" in faults,
+        )
+        service.truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp)
+        sequence.stream = answer(exchange, faults, stream=body.stream)
+        service.submit(sequence, request.received_ns)
+
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model != self._service.model:
+            raise Refused(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
+
+    def _prompt(self, body: Generate, *, chat: bool) -> list[int]:
+        if body.n != 1:
+            raise Refused(400, "The simulator gives one answer to one prompt: n must be 1.", param="n")
+        if body.stream_options is not None and not body.stream:
+            raise Refused(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+        if chat:
+            if not body.messages:
+                raise Refused(400, "A chat needs messages.", param="messages")
+            return chat_ids(body.messages)
+        if isinstance(body.prompt, str):
+            return [tokens.BOS, *tokens.encode(body.prompt)]
+        ids: Any = body.prompt
+        if ids and len(ids) == 1 and isinstance(ids[0], str):
+            return [tokens.BOS, *tokens.encode(ids[0])]
+        if ids and len(ids) == 1 and isinstance(ids[0], list):
+            ids = ids[0]
+        if not ids or not all(type(number) is int for number in ids):
+            raise Refused(400, "The prompt must be one text or one list of token ids, and not empty.", param="prompt")
+        if not 0 <= min(ids) <= max(ids) < tokens.VOCABULARY:
+            raise Refused(400, f"Token id {max(ids)} is out of vocabulary", param="prompt")
+        return list(ids)
+
+    def _limit(self, body: Generate, prompt: int, *, chat: bool) -> int:
+        """How many tokens the answer may have."""
+        length = self._service.engine.physics.max_model_len
+        wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        if wanted is None:
+            wanted = max(1, length - prompt) if chat else DEFAULT_MAX_TOKENS
+        if wanted < 1:
+            raise Refused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
+        if prompt + wanted > length:
+            raise Refused(
+                400,
+                f"This model's maximum context length is {length} tokens. However, you requested {wanted} output "
+                f"tokens and your prompt contains {prompt} input tokens, for a total of {prompt + wanted} tokens. "
+                "Please reduce the length of the input prompt or the number of requested output tokens.",
+                param="input_tokens",
+            )
+        return wanted
+
+    def _end_by_itself(self, sequence: Sequence, body: Generate) -> None:
+        """Without `ignore_eos` an answer may end before its limit, where the seed and its number say."""
+        mean = self._service.engine.physics.eos_mean_tokens
+        if not mean or body.ignore_eos:
+            return
+        length = 1 + int(Random(f"{self._service.seed}/eos/{sequence.number}").expovariate(1 / mean))
+        length = max(length, body.min_tokens)
+        if length < sequence.limit:
+            sequence.limit, sequence.reason = length, "stop"
+
+
+def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Answer:
+    """The kind of answer that a request gets."""
+    if stream:
+        good = Stream(exchange)
+        return OddStream(good, faults) if faults else good
+    whole = Whole(exchange)
+    for kind in ("reset", "truncate", "stall"):
+        if kind in faults:
+            return OddWhole(whole, faults[kind])
+    return whole
+
+
+def chat_ids(messages: list[Message], *, generation_prompt: bool = True) -> list[int]:
+    """The tokens of a chat inside the template."""
+    return tokens.encode_chat([(each.role, each.text) for each in messages], generation_prompt=generation_prompt)
+
+
+def reply(connection: Connection, body: dict[str, Any]) -> None:
+    """Answer with a JSON object."""
+    connection.respond(200, encode(body))
+
+
+def _typed(changes: dict[str, float]) -> dict[str, Any]:
+    """Numbers as the types that Physics declares: JSON does not tell 8 from 8.0."""
+    whole = ("max_num_seqs", "max_num_batched_tokens")
+    return {name: int(value) if name in whole else value for name, value in changes.items()}
