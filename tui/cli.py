@@ -7,14 +7,13 @@ messages go to stderr; tables and nothing else go to stdout.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import loadgen
-from loadgen.errors import ProfileError, VrampError
+from loadgen.errors import ProfileError, ResultError, VrampError
 
 if TYPE_CHECKING:
     from loadgen.profile import Profile
@@ -201,22 +200,31 @@ def find_profile(name: str) -> Path:
 # Runs.
 
 
-def _run_headless(options: argparse.Namespace) -> int:
+def _make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:
     from loadgen.run import Run
-    from tui.plain import follow
 
     profile, where = profile_of(options)
-    run = Run(profile, where=where, json_path=options.json)
+    try:
+        return Run(profile, where=where, json_path=options.json, hold_open=hold_open)
+    except ResultError as error:
+        # Nothing has run yet: where the result shall go is a matter of usage.
+        raise ProfileError(str(error)) from error
+
+
+def _run_headless(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from tui.plain import follow
+
+    run = _make_run(options, hold_open=False)
     interrupted = asyncio.run(follow(run))
     return _conclude(run, interrupted=interrupted)
 
 
 def _run_cockpit(options: argparse.Namespace) -> int:
-    from loadgen.run import Run
-
-    profile, where = profile_of(options)
-    run = Run(profile, where=where, json_path=options.json, hold_open=True)
     from tui.app import Cockpit
+
+    run = _make_run(options, hold_open=True)
 
     cockpit = Cockpit(run)
     cockpit.run()

@@ -1,4 +1,4 @@
-"""Every key of the cockpit: one list for the screen, the footer, the help and the palette.
+"""Every key of the cockpit: one list for the screen, the help and the palette.
 
 Each has an id, by which a keymap can move it, and a tooltip that says what it does in a sentence.
 """
@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from textual.binding import Binding, BindingType
 
-_ONE = Binding.Group("one", compact=True)
-_FACTOR = Binding.Group("double, half", compact=True)
 
-
-def _key(
-    key: str, action: str, name: str, what: str, *, id: str, show: bool = False, group: Binding.Group | None = None
-) -> Binding:
-    return Binding(key, action, name, tooltip=what, id=f"cockpit.{id}", show=show, group=group)
+def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:
+    return Binding(key, action, name, tooltip=what, id=f"cockpit.{id}")
 
 
 ACTIONS = (
@@ -24,8 +19,6 @@ ACTIONS = (
         "one more",
         "Hold one more stream; in open loop 10 % more a second",
         id="more",
-        show=True,
-        group=_ONE,
     ),
     _key("=,up", "step(1)", "one more", "The same as +", id="more_too"),
     _key(
@@ -34,16 +27,14 @@ ACTIONS = (
         "one less",
         "Hold one stream less; in open loop 10 % less a second",
         id="less",
-        show=True,
-        group=_ONE,
     ),
     _key("down", "step(-1)", "one less", "The same as -", id="less_too"),
-    _key("]", "scale(2.0)", "double", "Double the load", id="double", show=True, group=_FACTOR),
-    _key("[", "scale(0.5)", "half", "Halve the load", id="half", show=True, group=_FACTOR),
-    _key("n", "number", "number", "Type the load as a number", id="number", show=True),
-    _key("space", "pause", "pause", "Pause the load, or go on", id="pause", show=True),
-    _key(".", "next_stage", "next", "End this stage and begin the plan's next", id="next", show=True),
-    _key("m", "note", "note", "Put a remark on the time axis and in the result", id="note", show=True),
+    _key("]", "scale(2.0)", "double", "Double the load", id="double"),
+    _key("[", "scale(0.5)", "half", "Halve the load", id="half"),
+    _key("n", "number", "number", "Type the load as a number", id="number"),
+    _key("space", "pause", "pause", "Pause the load, or go on", id="pause"),
+    _key(".", "next_stage", "next", "End this stage and begin the plan's next", id="next"),
+    _key("m", "note", "note", "Put a remark on the time axis and in the result", id="note"),
     _key("w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes", id="window"),
     _key("l", "log", "log", "The server's log in the charts' place, and back", id="log"),
     _key("1", "zoom(1)", "throughput", "Throughput over the whole screen, and back", id="zoom_throughput"),
@@ -59,12 +50,30 @@ ACTIONS = (
     _key("5", "zoom(5)", "latency", "The percentiles over the whole screen, and back", id="zoom_latency"),
     _key("6", "zoom(6)", "stages", "The load curve over the whole screen, and back", id="zoom_stages"),
     _key("7", "zoom(7)", "server log", "The server's log over the whole screen, and back", id="zoom_log"),
-    _key("q", "leave", "quit", "Leave; asks while a run is live", id="leave", show=True),
-    _key("?", "help", "help", "This list", id="help", show=True),
+    _key("q", "leave", "quit", "Leave; asks while a run is live", id="leave"),
+    _key("?", "help", "help", "This list", id="help"),
 )
 """In the order of the help."""
 
 COCKPIT: list[BindingType] = list(ACTIONS)
+
+BAR = (
+    (("+", "-"), "one"),
+    (("]", "["), "double, half"),
+    (("n",), "number"),
+    (("space",), "pause"),
+    ((".",), "next"),
+    (("m",), "note"),
+    (("q",), "quit"),
+    (("?",), "help"),
+    (("ctrl+p",), "palette"),
+    (("w",), "window"),
+    (("l",), "log"),
+    (("1-7",), "enlarge"),
+)
+"""What the last row shows, the most needed first."""
+
+ACTION_OF = {binding.key: binding.action for binding in ACTIONS} | {"ctrl+p": "app.command_palette"}
 
 _ELSEWHERE = (
     ("Esc", "back", "Close a dialog or a large panel; never quits"),

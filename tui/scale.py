@@ -80,13 +80,12 @@ def span(first_s: float, last_s: float, window_s: float | None) -> Span:
 
 
 def _log_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
+    """1, 2, 5 of every decade if that is not too many, else the ends and the powers of ten between them."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1, 2, 5), (1,)):
-        ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
-        ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-        if 2 <= len(ticks) <= most:
-            return tuple(ticks)
-    return (low, high)
+    fine = [step * 10.0**exponent for exponent in exponents for step in (1, 2, 5)]
+    coarse = [low, *(10.0**exponent for exponent in exponents if low * 1.5 < 10.0**exponent < high / 1.5), high]
+    fine = [tick for tick in fine if low * 0.999 <= tick <= high * 1.001]
+    return next((tuple(ticks) for ticks in (fine, coarse) if len(ticks) <= most), (low, high))
 
 
 def _round_up(value: float, series: tuple[float, ...]) -> float:

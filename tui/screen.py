@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from loadgen.metrics.snapshot import Snapshot
 from tui import keys
@@ -22,6 +21,7 @@ from tui.board import Board
 from tui.chart import Chart
 from tui.dialogs import AskLeave, AskNote, AskNumber, Help, Leave
 from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
+from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES
 from tui.panels import header, health, latency, load, messages, stages, startup
 from tui.timeline import Timeline, charts
@@ -35,7 +35,7 @@ class CockpitScreen(Screen[None]):
 
     AUTO_FOCUS = None
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
-    ALLOW_IN_MAXIMIZED_VIEW = "Footer, #header"
+    ALLOW_IN_MAXIMIZED_VIEW = "#keys, #header"
     BINDINGS: ClassVar[list[BindingType]] = keys.COCKPIT
 
     def __init__(self, control: RunControl) -> None:
@@ -77,7 +77,7 @@ class CockpitScreen(Screen[None]):
                 yield Board(messages.events, id="events")
                 yield Board(messages.log, id="log")
         yield Board(load.notice, id="notice")
-        yield Footer(show_command_palette=False)
+        yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
         """Find the panels once; a first snapshot may have come before them."""

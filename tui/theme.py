@@ -32,12 +32,6 @@ COCKPIT = Theme(
     panel="#2b333d",
     dark=True,
     variables={
-        "footer-background": "#11151a",
-        "footer-description-background": "#11151a",
-        "footer-item-background": "#11151a",
-        "footer-key-background": "#11151a",
-        "footer-key-foreground": "#8ab4f8",
-        "footer-description-foreground": "#8b96a3",
         "block-cursor-background": "#2f4a68",
         "block-cursor-foreground": "#d5dbe3",
     },

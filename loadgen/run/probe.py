@@ -25,6 +25,7 @@ from loadgen.worker.messages import Vocabulary
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
 
 _REPEATS = 8
+_CANDIDATES = 96
 _FEWEST_WORDS = 16
 _FEWEST_IDS = 32
 _CALIBRATIONS = 4
@@ -121,26 +122,24 @@ async def _safe_words(client: ServerClient, model: str, notes: list[str]) -> tup
     if await client.tokenize_messages(model, [_user("the")]) is None:
         notes.append("the server has no /tokenize: a word is taken for a token, the real ISL is the server's usage")
         return tuple(WORDS), 0
-    single = [word for word, size in zip(WORDS, await _word_sizes(client, model), strict=True) if size == 1]
+    candidates = WORDS[:_CANDIDATES]
+    single = [word for word, tokens in zip(candidates, await _sizes(client, model, candidates), strict=True) if tokens]
     words = tuple(single if len(single) >= _FEWEST_WORDS else WORDS)
     if words != tuple(single):
         notes.append("hardly any word is one token in this vocabulary: the real ISL is the server's usage")
     return words, await _template_overhead(client, model, words)
 
 
-async def _word_sizes(client: ServerClient, model: str) -> list[float]:
-    """Tokens that each word adds when it is repeated."""
+async def _sizes(client: ServerClient, model: str, words: Sequence[str]) -> list[bool]:
+    """Whether each word is one token wherever it stands: alone, at the beginning, after another."""
     limit = asyncio.Semaphore(16)
 
-    async def count(text: str) -> int:
+    async def is_one_token(word: str) -> bool:
         async with limit:
-            return len(await client.tokenize_text(model, text) or [])
+            tokens = await client.tokenize_text(model, " ".join([word] * _REPEATS))
+            return len(tokens or []) == _REPEATS
 
-    async def size(word: str) -> float:
-        once, often = await asyncio.gather(count(word), count(" ".join([word] * (1 + _REPEATS))))
-        return (often - once) / _REPEATS
-
-    return list(await asyncio.gather(*(size(word) for word in WORDS)))
+    return list(await asyncio.gather(*(is_one_token(word) for word in words)))
 
 
 async def _template_overhead(client: ServerClient, model: str, words: tuple[str, ...]) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -111,6 +112,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser().parse_args(words)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection is a descriptor
+    # A full collection over thousands of open streams would take longer than a step.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     try:
         physics_of(options)
         [parse_fault(text) for text in options.fault]

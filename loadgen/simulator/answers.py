@@ -152,8 +152,10 @@ class Stream:
         self._sequence = exchange.sequence
         self._prompt = exchange.sequence.prompt_len
         self._start = events.start - 1  # there are n tokens when number n is told
-        self._head, self._tail = events.prepared(self.kind)
-        self._format, self._longer_at = b"", 0 if events.running_usage else NEVER
+        self._head = self._tail = self._format = b""
+        self._longer_at = 0 if events.running_usage else NEVER
+        if not events.running_usage:
+            self._head, self._tail = events.prepared(self.kind)
         self.write(STREAM_HEAD)
 
     def opening(self) -> None:

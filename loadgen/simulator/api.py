@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from random import Random
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from loadgen.errors import ProfileError
 from loadgen.simulator import tokens
@@ -21,91 +19,23 @@ from loadgen.simulator.faults import REFUSALS, Fault, chosen, parse_fault
 from loadgen.simulator.http import Connection, Request
 from loadgen.simulator.misbehave import NOT_HTTP, OddStream, OddWhole
 from loadgen.simulator.physics import SIZE_OF_POOL
+from loadgen.simulator.schema import (
+    Detokenize,
+    Faults,
+    Generate,
+    Refused,
+    StreamOptions,
+    Tokenize,
+    chat_ids,
+    prompt_ids,
+    read,
+)
 from loadgen.simulator.service import Service
 
 VERSION = "0.32.0+simulator"
 DEFAULT_MAX_TOKENS = 16
 """Of a completion that names none; a chat's is all that fits."""
 PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
-
-
-Body = TypeVar("Body")
-
-
-class StreamOptions(msgspec.Struct):
-    """What a stream's events are to carry."""
-
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
-
-
-class Message(msgspec.Struct):
-    """One message of a chat; content is text or a list of parts."""
-
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of all parts."""
-        if isinstance(self.content, list):
-            return "".join(str(part.get("text", "")) for part in self.content)
-        return self.content or ""
-
-
-class Generate(msgspec.Struct):
-    """The fields of a completion or a chat that mean something here; any others are ignored."""
-
-    model: str | None = None
-    prompt: str | list[int | str | list[int]] | None = None
-    messages: list[Message] | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: int = 1
-
-
-class Tokenize(msgspec.Struct):
-    """A text or a chat to tokenize."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[Message] | None = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-
-
-class Detokenize(msgspec.Struct):
-    """Tokens to turn into text."""
-
-    tokens: list[int]
-    model: str | None = None
-
-
-class Faults(msgspec.Struct):
-    """The faults from now on, in the syntax of `--fault`."""
-
-    faults: list[str]
-
-
-class Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
-
-
-def read(model: type[Body], body: bytes) -> Body:
-    """A request's body as `model`."""
-    try:
-        return msgspec.json.decode(body, type=model)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, f"[{{'type': 'json_invalid', 'msg': {str(error)!r}}}]", kind="Bad Request") from None
 
 
 class Api:
@@ -206,6 +136,7 @@ class Api:
     def _set_faults(self, connection: Connection, request: Request) -> None:
         try:
             self._service.faults = [parse_fault(text) for text in read(Faults, request.body).faults]
+            self._service.faults_since = self._service.requests
         except ProfileError as error:
             raise Refused(400, str(error)) from None
         self._show_faults(connection, request)
@@ -227,7 +158,7 @@ class Api:
         """Start an answer, unless a fault has it otherwise."""
         service = self._service
         service.requests += 1
-        faults = chosen(service.faults, service.requests, service.seed)
+        faults = chosen(service.faults, service.requests - service.faults_since, service.seed)
         if "close_on_reuse" in faults and not connection.served:
             del faults["close_on_reuse"]
         service.truth.struck(faults)
@@ -256,27 +187,18 @@ class Api:
         service, chat = self._service, request.path == "/v1/chat/completions"
         body = read(Generate, request.body)
         self._check_model(body.model)
-        ids = self._prompt(body, chat=chat)
+        ids = prompt_ids(body, chat=chat)
         limit = self._limit(body, len(ids), chat=chat)
-        number = service.requests
-        sequence = service.engine.sequence(number, ids, limit, start=tokens.answer_start(ids))
+        sequence = service.engine.sequence(service.requests, ids, limit, start=tokens.answer_start(ids))
         self._end_by_itself(sequence, body)
         if "empty" in faults:
             sequence.limit, sequence.reason = 1, "stop"
         options = body.stream_options or StreamOptions()
         with_usage = "usage_none" not in faults
-        events = Events(
-            f"{'chatcmpl' if chat else 'cmpl'}-{service.seed:x}-{number:08x}",
-            service.model,
-            chat=chat,
-            prompt=len(ids),
-            start=sequence.start,
-            running_usage=with_usage and options.continuous_usage_stats,
-        )
         exchange = Exchange(
             connection,
             sequence,
-            events,
+            self._events(sequence, chat=chat, running_usage=with_usage and options.continuous_usage_stats),
             truth=service.truth,
             engine=service.engine,
             received_ns=request.received_ns,
@@ -287,31 +209,20 @@ class Api:
         sequence.stream = answer(exchange, faults, stream=body.stream)
         service.submit(sequence, request.received_ns)
 
+    def _events(self, sequence: Sequence, *, chat: bool, running_usage: bool) -> Events:
+        name = f"{'chatcmpl' if chat else 'cmpl'}-{self._service.seed:x}-{sequence.number:08x}"
+        return Events(
+            name,
+            self._service.model,
+            chat=chat,
+            prompt=sequence.prompt_len,
+            start=sequence.start,
+            running_usage=running_usage,
+        )
+
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self._service.model:
             raise Refused(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
-
-    def _prompt(self, body: Generate, *, chat: bool) -> list[int]:
-        if body.n != 1:
-            raise Refused(400, "The simulator gives one answer to one prompt: n must be 1.", param="n")
-        if body.stream_options is not None and not body.stream:
-            raise Refused(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
-        if chat:
-            if not body.messages:
-                raise Refused(400, "A chat needs messages.", param="messages")
-            return chat_ids(body.messages)
-        if isinstance(body.prompt, str):
-            return [tokens.BOS, *tokens.encode(body.prompt)]
-        ids: Any = body.prompt
-        if ids and len(ids) == 1 and isinstance(ids[0], str):
-            return [tokens.BOS, *tokens.encode(ids[0])]
-        if ids and len(ids) == 1 and isinstance(ids[0], list):
-            ids = ids[0]
-        if not ids or not all(type(number) is int for number in ids):
-            raise Refused(400, "The prompt must be one text or one list of token ids, and not empty.", param="prompt")
-        if not 0 <= min(ids) <= max(ids) < tokens.VOCABULARY:
-            raise Refused(400, f"Token id {max(ids)} is out of vocabulary", param="prompt")
-        return list(ids)
 
     def _limit(self, body: Generate, prompt: int, *, chat: bool) -> int:
         """How many tokens the answer may have."""
@@ -352,11 +263,6 @@ def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Ans
         if kind in faults:
             return OddWhole(whole, faults[kind])
     return whole
-
-
-def chat_ids(messages: list[Message], *, generation_prompt: bool = True) -> list[int]:
-    """The tokens of a chat inside the template."""
-    return tokens.encode_chat([(each.role, each.text) for each in messages], generation_prompt=generation_prompt)
 
 
 def reply(connection: Connection, body: dict[str, Any]) -> None:

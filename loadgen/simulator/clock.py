@@ -50,3 +50,9 @@ class Timer:
         except BlockingIOError:
             return
         self._ring()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)

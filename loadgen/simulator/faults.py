@@ -1,7 +1,8 @@
 """Which requests are to go wrong, and how: `KIND:key=value,key=value`.
 
-Chosen by the number of the request, so that a run with a seed goes wrong in the same places every time:
-`share=0.1` by a hash of seed and number, `nth=7` only that one, `every=5` each fifth; without any of them all.
+Chosen by the number of the request since the faults were set, so that a run with a seed goes wrong in the same places
+every time: `share=0.1` by a hash of seed and number, `nth=7` only that one, `every=5` each fifth; without any of them
+all.
 
 Kinds, and the parameters they take besides:
 - before an answer: `http_401` `http_429` `http_500` `http_503`; `not_http` (bytes that are not HTTP); `close_on_reuse`

@@ -24,13 +24,14 @@ class Running:
         self.process = process
         self.lines = lines
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        # One for all: making a client costs more than most tests, for TLS that nobody needs here.
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", verify=False, timeout=TIMEOUT_S)
 
     def faults(self, *texts: str) -> None:
-        httpx.post(f"{self.url}/admin/faults", json={"faults": texts}).raise_for_status()
+        self.client.post("/admin/faults", json={"faults": texts}).raise_for_status()
 
     def truth(self) -> Any:
-        return httpx.get(f"{self.url}/truth").json()
+        return self.client.get("/truth").json()
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
@@ -105,7 +106,9 @@ def simulator(*flags: str, preset: str = "fast") -> Iterator[Running]:
                 break
         match = re.search(r"Starting vLLM server on http://127\.0\.0\.1:(\d+)", "\n".join(lines))
         assert match, lines
-        yield Running(process, lines, int(match[1]))
+        running = Running(process, lines, int(match[1]))
+        with running.client:
+            yield running
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -122,12 +125,11 @@ def shared() -> Iterator[Running]:
 @pytest.fixture
 def server(shared: Running) -> Iterator[Running]:
     """The shared one, with an empty account and no faults."""
-    httpx.post(f"{shared.url}/truth/reset").raise_for_status()
+    shared.client.post("/truth/reset").raise_for_status()
     yield shared
     shared.faults()
 
 
 @pytest.fixture
-def client(server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=TIMEOUT_S) as session:
-        yield session
+def client(server: Running) -> httpx.Client:
+    return server.client

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from loadgen.simulator.engine import Engine, Sequence
 from loadgen.simulator.physics import Physics
+from loadgen.simulator.tokens import answer_ids
 
 MS = 1_000_000
 SMALL = Physics(
@@ -181,8 +182,6 @@ def test_a_whole_prompt_in_the_cache_still_computes_its_last_token() -> None:
 
 
 def test_the_next_turn_finds_the_answer_in_the_cache() -> None:
-    from loadgen.simulator.tokens import answer_ids
-
     engine = Engine(SMALL)
     prompt = list(range(10, 16))
     engine.add(engine.sequence(1, prompt, 8, start=5), 0)
@@ -237,7 +236,9 @@ def test_whatever_comes_is_served_within_the_limits(
             first_token_ms=hold,
         )
     )
-    expected, served, now, pending = {}, {}, 0, list(enumerate(requests))
+    expected: dict[Sequence, int] = {}
+    served: dict[Sequence, int] = {}
+    now, pending = 0, list(enumerate(requests))
     doomed: list[Sequence] = []
     for turn in range(5_000):
         while pending and (pending[0][1][2] <= turn or not engine.running):

@@ -48,9 +48,12 @@ class Seat:
         await self.pilot.press(*keys)
         await self.settle()
 
+    def has_left(self) -> bool:
+        """Whether the app wants to exit."""
+        return self.app._exit
+
     async def until_left(self) -> None:
-        """Until the app wants to exit."""
-        while not self.app._exit:
+        while not self.has_left():
             await self.settle()
 
     @property

@@ -36,8 +36,8 @@ async def test_in_open_loop_the_rate_is_steered() -> None:
         load = msgspec.structs.replace(running().load, concurrency=None, rate=2.5)
         await seat.show(running(load=load))
         assert "rate 2.50/s" in seat.rows[1]
-        await seat.press("+", "n", "4", ".", "2", "enter")
-        assert seat.calls == [("set_rate", 2.75), ("set_rate", 4.2)]
+        await seat.press("+", "]")
+        assert seat.calls == [("set_rate", 2.75), ("set_rate", 5.5)]
 
 
 async def test_the_load_cannot_be_steered_before_and_after() -> None:
@@ -76,27 +76,29 @@ async def test_note_is_asked_and_put() -> None:
 async def test_esc_goes_back_and_changes_nothing() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
-        for key, dialog in (("n", AskNumber), ("m", AskNote), ("ctrl+q", AskLeave), ("?", Help)):
+        for key, dialog in (("n", AskNumber), ("ctrl+q", AskLeave)):
             await seat.press(key)
             assert isinstance(seat.dialog, dialog)
             await seat.press("escape")
             assert seat.dialog is None
         await seat.press("q", "g", "escape", "escape")
-        assert not seat.app._exit and seat.calls == []
+        assert not seat.has_left() and seat.calls == []
 
 
 async def test_help_names_every_key() -> None:
     async with seated((160, 60)) as seat:
         await seat.show(running())
         await seat.press("?")
+        assert isinstance(seat.dialog, Help)
         for binding in keys.ACTIONS:
             assert binding.tooltip and binding.id
             assert binding.tooltip[:30] in seat.text
         assert "ctrl+c" in seat.text and "Esc" in seat.text
 
 
-async def test_a_panel_fills_the_screen_and_goes_back() -> None:
+async def test_panels_come_and_go() -> None:
     async with seated((80, 24)) as seat:
+        await seat.show(running(1.0))
         await seat.show(running())
         for key, shown in (("2", "TTFT ms"), ("4", "streams"), ("6", "load curve"), ("7", "server log")):
             await seat.press(key)
@@ -105,23 +107,10 @@ async def test_a_panel_fills_the_screen_and_goes_back() -> None:
             assert seat.screen.maximized is None
         await seat.press("2", "2")
         assert seat.screen.maximized is None and "p99.9" in seat.text
-
-
-async def test_the_log_takes_the_charts_place_and_gives_it_back() -> None:
-    async with seated((80, 24)) as seat:
-        await seat.show(running())
         await seat.press("l")
         assert "server log" in seat.text and "throughput tok/s" not in seat.text
-        await seat.press("l")
-        assert "server log" not in seat.text and "throughput tok/s" in seat.text
-
-
-async def test_window_changes_the_time_axis() -> None:
-    async with seated() as seat:
-        await seat.show(running(1.0))
-        await seat.show(running(222.0))
-        await seat.press("w")
-        assert "└2:45" in seat.text
+        await seat.press("l", "w")
+        assert "server log" not in seat.text and "└2:20" in seat.text
 
 
 @pytest.mark.parametrize(("key", "call"), [("f", "stop"), ("a", "abort")])
@@ -132,38 +121,24 @@ async def test_q_asks_once_ends_the_run_and_leaves_when_it_is_over(key: str, cal
         assert "A run is live" in seat.text
         await seat.press(key)
         assert seat.calls == [(call,)]
-        assert ("finishing" if call == "stop" else "aborting") in seat.text and not seat.app._exit
+        assert ("finishing" if call == "stop" else "aborting") in seat.text and not seat.has_left()
         await seat.show(running(phase="stopping"))
-        assert not seat.app._exit
+        assert not seat.has_left()
         seat.run.show(running(phase="done", result_path="x"))
         seat.run.finish()
         await seat.until_left()
 
 
-async def test_q_leaves_at_once_when_done() -> None:
-    async with seated((80, 24)) as seat:
-        await seat.show(running(phase="done"))
-        await seat.press("q")
-        assert seat.app._exit and seat.calls == []
-
-
-async def test_ctrl_c_finishes_twice_aborts_and_thrice_leaves() -> None:
-    async with seated((80, 24)) as seat:
-        await seat.show(running())
-        await seat.press("ctrl+c")
-        assert seat.calls == [("stop",)]
-        assert "ctrl+c again aborts" in seat.text and not seat.app._exit
-        await seat.press("ctrl+c")
-        assert seat.calls == [("stop",), ("abort",)] and not seat.app._exit
-        await seat.press("ctrl+c")
-        assert seat.app._exit
-
-
-async def test_ctrl_c_works_over_a_dialog_too() -> None:
+async def test_ctrl_c_over_a_dialog_too_finishes_twice_aborts_and_thrice_leaves() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("n", "ctrl+c")
-        assert seat.calls == [("stop",)]
+        assert seat.calls == [("stop",)] and seat.dialog is None
+        assert "ctrl+c again aborts" in seat.text and not seat.has_left()
+        await seat.press("ctrl+c")
+        assert seat.calls == [("stop",), ("abort",)] and not seat.has_left()
+        await seat.press("ctrl+c")
+        assert seat.has_left()
 
 
 async def test_the_palette_has_the_same_actions_and_none_that_leaves_without_asking() -> None:
@@ -180,3 +155,13 @@ async def test_the_palette_has_the_same_actions_and_none_that_leaves_without_ask
         while not seat.calls:
             await seat.pilot.pause(0.01)
         assert seat.calls == [("set_concurrency", 128)]
+
+
+async def test_a_click_on_a_key_is_that_key() -> None:
+    async with seated((80, 24)) as seat:
+        await seat.show(running())
+        row = seat.rows[-1]
+        assert row.rstrip().endswith("? help")
+        for offset in (row.index("+"), row.index("]"), row.index("space") + 2, row.index("one")):
+            await seat.pilot.click("#keys", offset=(offset, 0))
+        assert seat.calls == [("set_concurrency", 65), ("set_concurrency", 130), ("pause",)]

@@ -49,7 +49,7 @@ async def test_charts_share_one_time_axis_and_its_marks() -> None:
         assert all(row.count(f"▴{label}") == 2 for row in axes for label in (8, 16, 32, 64))
 
 
-async def test_while_the_server_starts_milestones_take_the_charts_place() -> None:
+async def test_milestones_and_the_verdict_on_a_dead_server_take_the_charts_place() -> None:
     async with seated() as seat:
         await seat.show(starting(0.54))
         assert "TTFT ms" not in seat.text
@@ -59,10 +59,6 @@ async def test_while_the_server_starts_milestones_take_the_charts_place() -> Non
         assert "Loading safetensors shard 29" in seat.text
         await seat.show(running())
         assert "TTFT ms" in seat.text and "loading weights" not in seat.text
-
-
-async def test_a_dead_server_shows_the_headline_and_the_log() -> None:
-    async with seated((80, 24)) as seat:
         dead = msgspec.structs.replace(starting().server, state="died")
         headline = "server died: out of memory while loading weights"
         await seat.show(starting(server=dead, headline=headline, healthy=False))
@@ -86,14 +82,16 @@ async def test_what_needs_the_operator_is_said() -> None:
         assert "TTFT ms     -     -     -     -     -     -│" in seat.text
 
 
-async def test_done_keeps_the_screen_and_names_the_result() -> None:
+async def test_done_keeps_the_screen_names_the_result_and_q_leaves_at_once() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running(phase="done", result_path="runs/x/result.json"))
         seat.run.finish()
         await seat.app.workers.wait_for_complete()
         await seat.pilot.pause()
         assert "run done  runs/x/result.json" in seat.text
-        assert "TTFT ms" in seat.text and seat.app.is_running
+        assert "TTFT ms" in seat.text and not seat.has_left()
+        await seat.press("q")
+        assert seat.has_left() and seat.calls == []
 
 
 async def test_a_resize_at_any_moment_keeps_every_row_whole() -> None:

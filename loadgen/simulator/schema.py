@@ -1,0 +1,116 @@
+"""The bodies of requests, and the error that refuses one.
+
+Fields that mean nothing to the simulator are ignored, as vLLM ignores the ones that it does not know.
+"""
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from loadgen.simulator import tokens
+
+Body = TypeVar("Body")
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream's events are to carry."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Message(msgspec.Struct):
+    """One message of a chat; content is text or a list of parts."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of all parts."""
+        if isinstance(self.content, list):
+            return "".join(str(part.get("text", "")) for part in self.content)
+        return self.content or ""
+
+
+class Generate(msgspec.Struct):
+    """The fields of a completion or a chat that mean something here; any others are ignored."""
+
+    model: str | None = None
+    prompt: str | list[int | str | list[int]] | None = None
+    messages: list[Message] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = 1
+
+
+class Tokenize(msgspec.Struct):
+    """A text or a chat to tokenize."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+
+class Detokenize(msgspec.Struct):
+    """Tokens to turn into text."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class Faults(msgspec.Struct):
+    """The faults from now on, in the syntax of `--fault`."""
+
+    faults: list[str]
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+def read(model: type[Body], body: bytes) -> Body:
+    """A request's body as `model`."""
+    try:
+        return msgspec.json.decode(body, type=model)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(400, f"[{{'type': 'json_invalid', 'msg': {str(error)!r}}}]", kind="Bad Request") from None
+
+
+def chat_ids(messages: list[Message], *, generation_prompt: bool = True) -> list[int]:
+    """The tokens of a chat inside the template."""
+    return tokens.encode_chat([(each.role, each.text) for each in messages], generation_prompt=generation_prompt)
+
+
+def prompt_ids(body: Generate, *, chat: bool) -> list[int]:
+    """The tokens that a request has the engine compute."""
+    if body.n != 1:
+        raise Refused(400, "The simulator gives one answer to one prompt: n must be 1.", param="n")
+    if body.stream_options is not None and not body.stream:
+        raise Refused(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+    if chat:
+        if not body.messages:
+            raise Refused(400, "A chat needs messages.", param="messages")
+        return chat_ids(body.messages)
+    prompt: Any = body.prompt
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = prompt[0]  # a batch of one
+    if isinstance(prompt, str):
+        return [tokens.BOS, *tokens.encode(prompt)]
+    if not prompt or set(map(type, prompt)) != {int}:
+        raise Refused(400, "The prompt must be one text or one list of token ids, and not empty.", param="prompt")
+    for number in (min(prompt), max(prompt)):
+        if not 0 <= number < tokens.VOCABULARY:
+            raise Refused(400, f"Token id {number} is out of vocabulary", param="prompt")
+    return cast(list[int], prompt)

@@ -1,0 +1,67 @@
+"""A simulator in a process of its own, for tests of everything that talks to a server."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from loadgen.profile import Profile, build_profile
+
+LISTENS = re.compile(r"Starting vLLM server on (http://\S+)")
+
+
+class Simulator:
+    """One that listens."""
+
+    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+        self.process = process
+        self.url = url
+
+    def faults(self, *texts: str) -> None:
+        """Misbehave like this from now on."""
+        httpx.post(f"{self.url}/admin/faults", json={"faults": texts}, trust_env=False).raise_for_status()
+
+    def truth(self) -> dict[str, Any]:
+        """What was truly served."""
+        document: dict[str, Any] = httpx.get(f"{self.url}/truth", trust_env=False).json()
+        return document
+
+    def forget(self) -> None:
+        """Begin the truth anew, without faults."""
+        self.faults()
+        httpx.post(f"{self.url}/truth/reset", trust_env=False).raise_for_status()
+
+
+@contextmanager
+def simulator(*flags: str) -> Iterator[Simulator]:
+    """Start one on a free port and end it, by its own pid, whatever happens."""
+    command = [sys.executable, "-m", "loadgen.simulator", "--preset", "fast", "--port", "0", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if match := LISTENS.search(line):
+                    yield Simulator(process, match[1])
+                    break
+            else:
+                raise AssertionError("the simulator ended without listening")
+        finally:
+            process.kill()
+
+
+def profile(server: dict[str, Any], **parts: Any) -> Profile:
+    """A small load on some server; `parts` overrides."""
+    load = {"isl": 16, "osl": 8, "concurrency": 4, "requests": 20, "workers": 1, "seed": 1} | parts.pop("load", {})
+    return build_profile({"name": "test", "server": server, "load": load, **parts}, where="test")
+
+
+def attach(engine: Simulator, **parts: Any) -> Profile:
+    """A small load on a simulator that is already there."""
+    return profile({"engine": "attach", "url": engine.url}, **parts)
+
+
+MANAGED = {"engine": "simulator", "args": {"preset": "fast"}}

@@ -1,0 +1,444 @@
+"""Whole runs on the simulator: what comes out is what was served, whatever the operator and the server do."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+
+from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
+from loadgen.metrics.journal import read_journal
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import Result, read_result
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.profile import Profile
+from loadgen.run import Run
+from tests.engines import MANAGED, Simulator, attach, profile, simulator
+
+Act = Callable[[Run, Snapshot], None]
+SCHEMA = json.loads((Path(__file__).parents[2] / "loadgen/metrics/result.schema.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with simulator() as running:
+        yield running
+
+
+@pytest.fixture
+def engine(shared: Simulator) -> Simulator:
+    shared.forget()
+    return shared
+
+
+def left_behind() -> list[list[str]]:
+    """Command lines of processes of ours, but for the shared simulator and what is dead already."""
+    children = psutil.Process().children(recursive=True)
+    alive = [child.cmdline() for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return [words for words in alive if words[-4:] != ["--preset", "fast", "--port", "0"]]
+
+
+async def finish(run: Run, act: Act | None = None) -> Result:
+    """Run to the end; `act` sees every snapshot."""
+    async for snapshot in run.snapshots():
+        if act is not None:
+            act(run, snapshot)
+    assert run.result is not None
+    document = json.loads((run.folder / "result.json").read_text())
+    jsonschema.validate(document, SCHEMA)
+    return run.result
+
+
+async def outcome(parts: Profile, act: Act | None = None, **options: Any) -> tuple[Result, VrampError | None]:
+    run = Run(parts, where="test", **options)
+    return await finish(run, act), run.error
+
+
+def once(condition: Callable[[Snapshot], bool], action: Callable[[Run], None]) -> Act:
+    """Do something the first time that a snapshot is right for it."""
+    done = False
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        nonlocal done
+        if not done and condition(snapshot):
+            done = True
+            action(run)
+
+    return act
+
+
+def in_turn(*steps: tuple[Callable[[Snapshot], bool], Callable[[Run], None]]) -> Act:
+    """Do one thing after another, each when a snapshot is right for it."""
+    left = list(steps)
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        if left and left[0][0](snapshot):
+            left.pop(0)[1](run)
+
+    return act
+
+
+def flowing(snapshot: Snapshot) -> bool:
+    return snapshot.phase == "running" and bool(snapshot.stages) and snapshot.stages[-1].completed > 0
+
+
+# The main job.
+
+
+async def test_a_managed_run_leaves_a_true_result_and_no_process(tmp_path: Path) -> None:
+    run = Run(profile(MANAGED), where="test", json_path=tmp_path / "out" / "r.json")
+    phases: list[str] = []
+    result = await finish(run, lambda _, snapshot: phases.append(snapshot.phase))
+    assert (result.state, run.error) == ("complete", None)
+    assert phases[0] == "starting"
+    assert phases[-1] == "done"
+    stage = result.stages[0]
+    assert (stage.requests.sent, stage.requests.completed, stage.requests.failed) == (20, 20, 0)
+    assert (stage.tokens.input, stage.tokens.output, stage.tokens.source) == (320, 160, "usage")
+    assert stage.concurrency.peak == 4
+    assert stage.latency_ms["ttft"].count == stage.latency_ms["e2e"].count == 20
+    assert stage.latency_ms["itl"].count == 20 * 7
+    assert result.client.timestamps == "kernel"
+    assert stage.engine is not None
+    assert stage.engine.generation_tokens == 160
+    assert stage.engine.prefix_hit_rate == 0
+    assert read_result(tmp_path / "out" / "r.json") == read_result(run.folder / "result.json")
+    assert left_behind() == []
+
+
+async def test_the_journal_folds_to_the_same_result() -> None:
+    run = Run(profile(MANAGED), where="test")
+    result = await finish(run)
+    record = Record()
+    for line in read_journal(run.folder / "journal.jsonl"):
+        record.apply(line)
+    assert record.result() == result
+
+
+async def test_numbers_agree_with_the_truth(engine: Simulator) -> None:
+    load = {"concurrency": 16, "requests": 64, "osl": 32}
+    result, _ = await outcome(attach(engine, load=load))
+    truth, latency = engine.truth(), result.stages[0].latency_ms
+    # One more than ours: the first request, sent before the load.
+    assert truth["requests"]["completed"] == 65
+    assert truth["peak_concurrency"] == 16
+    ttft, tpot = latency["ttft"].mean, latency["tpot"].mean
+    assert ttft is not None and tpot is not None
+    # Not a wall-clock bound: both ends of the same streams, compared.
+    assert ttft == pytest.approx(truth["latency_ms"]["ttft"]["mean"], rel=0.5)
+    assert tpot == pytest.approx(truth["latency_ms"]["tpot"]["mean"], rel=0.2)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_what_is_sent_does_not_depend_on_the_workers(engine: Simulator, workers: int) -> None:
+    load = {"workers": workers, "concurrency": 5, "requests": 23, "warmup": 4}
+    result, _ = await outcome(attach(engine, load=load))
+    requests = result.stages[0].requests
+    assert (requests.warmup, requests.sent, requests.completed) == (4, 23, 23)
+    assert engine.truth()["requests"]["completed"] == 28
+    assert result.client.workers == workers
+
+
+async def test_a_ladder_in_one_run(engine: Simulator) -> None:
+    result, _ = await outcome(attach(engine, load={"concurrency": [1, 2, 8], "requests": 16}))
+    assert [stage.target.concurrency for stage in result.stages] == [1, 2, 8]
+    assert [stage.requests.completed for stage in result.stages] == [16, 16, 16]
+    assert [stage.concurrency.peak for stage in result.stages] == [1, 2, 8]
+    assert all(stage.stop_reason == "all requests were answered" for stage in result.stages)
+    assert engine.truth()["requests"]["completed"] == 49
+
+
+async def test_time_bounds_a_stage_and_warm_up_is_left_out(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "1s", "warmup": "500ms"}
+    result, _ = await outcome(attach(engine, load=load))
+    stage = result.stages[0]
+    assert stage.stop_reason == "its time was up"
+    assert stage.requests.warmup > 0
+    assert stage.requests.completed == stage.requests.sent > 0
+    assert 0 < stage.measured_s < stage.duration_s
+
+
+async def test_open_loop(engine: Simulator) -> None:
+    load = {"rate": 50.0, "requests": 40, "arrival": "poisson"}
+    result, _ = await outcome(attach(engine, load=load))
+    stage = result.stages[0]
+    assert (stage.target.rate, stage.target.concurrency, stage.target.arrival) == (50.0, None, "poisson")
+    assert stage.requests.completed == 40
+    assert stage.latency_ms["ttft_from_intended"].count == 40
+
+
+async def test_chat_is_calibrated_to_the_isl(engine: Simulator) -> None:
+    result, _ = await outcome(attach(engine, load={"endpoint": "chat", "isl": 64}))
+    assert result.stages[0].requests.completed == 20
+    assert result.stages[0].tokens.input == 20 * 64
+
+
+async def test_slo_limits_are_checked(engine: Simulator) -> None:
+    result, _ = await outcome(attach(engine, slo={"ttft_p99": "1h", "tpot_p50": "0.0001ms"}))
+    checks = result.stages[0].slo
+    assert (checks["ttft_p99"].met, checks["tpot_p50"].met) == (True, False)
+
+
+# The operator.
+
+
+async def test_every_change_of_load_is_a_stage_and_an_event(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "60s", "concurrency": 2}
+    act = in_turn(
+        (flowing, lambda run: run.set_concurrency(6)),
+        (flowing, lambda run: run.note("look here")),
+        (flowing, lambda run: run.pause()),
+        (lambda snapshot: snapshot.phase == "paused" and snapshot.load.held == 0, lambda run: run.set_concurrency(3)),
+        (lambda snapshot: snapshot.phase == "paused", lambda run: run.resume()),
+        (flowing, lambda run: run.set_rate(20)),
+        (flowing, lambda run: run.set_shape(32, 4)),
+        (flowing, lambda run: run.stop()),
+    )
+    result, error = await outcome(attach(engine, load=load), act)
+    assert (result.state, error) == ("stopped", None)
+    targets = [(stage.target.concurrency, stage.target.rate, stage.isl, stage.osl) for stage in result.stages]
+    assert targets == [(2, None, 16, 8), (6, None, 16, 8), (3, None, 16, 8), (None, 20.0, 16, 8), (None, 20.0, 32, 4)]
+    kinds = [event.kind for event in result.events if event.kind in ("load", "note", "pause", "resume")]
+    assert kinds == ["load", "note", "pause", "load", "resume", "load", "load"]
+    assert all(stage.requests.completed for stage in result.stages)
+
+
+async def test_next_stage_leaves_the_rest_of_one(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
+    act = in_turn((flowing, lambda run: run.next_stage()), (flowing, lambda run: run.next_stage()))
+    result, _ = await outcome(attach(engine, load=load), act)
+    assert result.state == "complete"
+    assert [stage.stop_reason for stage in result.stages] == ["the operator went on"] * 2
+
+
+async def test_an_open_run_holds_after_the_plan_and_goes_on_by_hand(engine: Simulator) -> None:
+    act = in_turn(
+        (lambda snapshot: snapshot.phase == "holding", lambda run: run.set_concurrency(7)),
+        (flowing, lambda run: run.stop()),
+    )
+    result, _ = await outcome(attach(engine), act, hold_open=True)
+    assert [stage.target.concurrency for stage in result.stages] == [4, 7]
+
+
+async def test_an_open_run_that_is_left_after_its_plan_is_complete(engine: Simulator) -> None:
+    act = once(lambda snapshot: snapshot.phase == "holding", lambda run: run.stop())
+    result, _ = await outcome(attach(engine), act, hold_open=True)
+    assert result.state == "complete"
+
+
+async def test_streams_that_are_cut_off_are_unfinished(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "60s", "osl": 50}
+    run = Run(attach(engine, load=load), where="test")
+    act = in_turn(
+        (flowing, lambda _: engine.faults("stall:after=2")),
+        (lambda snapshot: snapshot.point.output_tokens_per_s == 0, lambda run: run.abort()),
+    )
+    result = await finish(run, act)
+    requests = result.stages[0].requests
+    assert requests.unfinished == 4
+    assert requests.sent == requests.completed + requests.failed + requests.unfinished
+    assert result.state == "stopped"
+
+
+# Failures of streams.
+
+FAULTS = [
+    ("reset:every=4", "reset"),
+    ("truncate:every=4", "reset"),
+    ("http_429:every=4", "http_429"),
+    ("http_401:every=4", "http_4xx"),
+    ("http_503:every=4", "http_5xx"),
+    ("not_http:every=4", "protocol"),
+    ("early_end:every=4", "protocol"),
+    ("garbage:every=4", "bad_event"),
+    ("error_event:every=4", "engine_error"),
+    ("empty:every=4", "empty"),
+    ("stall:every=4", "stall"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind"), FAULTS)
+async def test_failures_are_counted_by_kind_and_the_rest_goes_on(engine: Simulator, fault: str, kind: str) -> None:
+    engine.faults(fault)
+    patience = {"stall_timeout_s": 1.0} if kind == "stall" else {}
+    result, error = await outcome(attach(engine, load=patience))
+    requests = result.stages[0].requests
+    # The first request, before the load, is number 1: of the 20 that follow, 4, 8, 12, 16 and 20 are struck.
+    assert requests.errors == {kind: 5}
+    assert (requests.completed, requests.failed, requests.sent) == (15, 5, 20)
+    assert requests.messages[kind]
+    assert (result.state, error) == ("complete", None)
+
+
+@pytest.mark.parametrize(
+    "fault", ["role_first", "multi:tokens=3", "split", "crlf", "ping", "idle_close", "close_on_reuse:every=3"]
+)
+async def test_oddities_that_are_no_failures(engine: Simulator, fault: str) -> None:
+    engine.faults(fault)
+    result, _ = await outcome(attach(engine))
+    requests = result.stages[0].requests
+    assert (requests.completed, requests.errors) == (20, {})
+    assert result.stages[0].tokens.output == 160
+    assert (requests.retried > 0) == fault.startswith(("close_on_reuse", "idle_close"))
+
+
+@pytest.mark.parametrize("fault", ["reasoning", "tool_calls"])
+async def test_reasoning_and_tool_calls_are_output(engine: Simulator, fault: str) -> None:
+    engine.faults(fault)
+    result, _ = await outcome(attach(engine, load={"endpoint": "chat", "isl": 32}))
+    assert result.stages[0].requests.completed == 20
+    assert result.stages[0].latency_ms["itl"].count == 140
+
+
+async def test_without_usage_the_result_says_that_events_were_counted(engine: Simulator) -> None:
+    engine.faults("usage_none")
+    result, _ = await outcome(attach(engine))
+    assert (result.stages[0].tokens.source, result.stages[0].tokens.output) == ("events", 160)
+
+
+async def test_a_deadline_for_each_stream(engine: Simulator) -> None:
+    engine.faults("stall:every=4")
+    result, _ = await outcome(attach(engine, load={"timeout_s": 0.6}))
+    assert result.stages[0].requests.errors == {"timeout": 5}
+
+
+async def test_nothing_but_failures_ends_the_run_with_a_reason(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "60s"}
+    act = once(flowing, lambda _: engine.faults("http_503"))
+    result, error = await outcome(attach(engine, load=load), act)
+    assert isinstance(error, LoadError)
+    assert result.state == "failed"
+    assert "nothing but failures" in result.reason
+    assert "HTTP 503" in result.reason
+    assert "nothing but failures" in result.stages[0].stop_reason
+
+
+# Servers that are not there, not right, or not for long.
+
+
+async def refused(parts: Profile, kind: type[VrampError], *words: str) -> Result:
+    result, error = await outcome(parts)
+    assert isinstance(error, kind)
+    for word in words:
+        assert word in str(error)
+    assert result.stages == []
+    assert result.state in ("failed", "server_died")
+    return result
+
+
+async def test_nobody_listens() -> None:
+    await refused(profile({"engine": "attach", "url": "http://127.0.0.1:9"}), ServerError, "nobody listens")
+
+
+async def test_a_model_that_is_not_served(engine: Simulator) -> None:
+    parts = profile({"engine": "attach", "url": engine.url, "model": "gpt-9"})
+    await refused(parts, ServerError, "'gpt-9'", "it serves: ")
+
+
+async def test_longer_than_the_model_takes(engine: Simulator) -> None:
+    await refused(attach(engine, load={"isl": 9000}), ProfileError, "isl 9000", "max_model_len is 8192")
+
+
+async def test_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulator("--api-key", "sesame") as locked:
+        await refused(attach(locked), ServerError, "401", "api_key_env")
+        monkeypatch.setenv("VRAMP_TEST_KEY", "sesame")
+        server = {"engine": "attach", "url": locked.url, "api_key_env": "VRAMP_TEST_KEY"}
+        run = Run(profile(server), where="test")
+        result = await finish(run)
+    assert result.stages[0].requests.completed == 20
+    left = [path.read_text() for path in run.folder.iterdir()]
+    assert not any("sesame" in text for text in left)
+
+
+async def test_a_server_that_dies_while_it_starts() -> None:
+    server = {"engine": "simulator", "args": {"preset": "fast", "fail-startup": "no such kernel"}}
+    result = await refused(profile(server), ServerError, "exit code 1", "no such kernel")
+    assert result.state == "server_died"
+
+
+async def test_a_server_that_never_becomes_ready() -> None:
+    server = {"engine": "simulator", "args": {"preset": "fast", "hang-startup": True}, "startup_timeout_s": 1.5}
+    await refused(profile(server), ServerError, "did not become ready within 1.5 s")
+    assert left_behind() == []
+
+
+async def test_a_server_that_dies_under_load() -> None:
+    parts = profile(MANAGED, load={"requests": None, "duration": "60s"})
+    pids: list[int] = []
+
+    def kill(snapshot: Snapshot) -> None:
+        assert snapshot.server.pid is not None
+        os.kill(snapshot.server.pid, signal.SIGKILL)
+
+    def act(_: Run, snapshot: Snapshot) -> None:
+        if flowing(snapshot) and not pids:
+            pids.append(1)
+            kill(snapshot)
+
+    result, error = await outcome(parts, act)
+    assert isinstance(error, LoadError)
+    assert result.state == "server_died"
+    assert "SIGKILL" in result.reason
+    assert result.stages[0].requests.completed > 0
+    assert left_behind() == []
+
+
+async def test_a_worker_that_dies_is_reported_and_the_rest_goes_on(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "3s", "workers": 2, "osl": 50}
+
+    def kill_one(_: Run) -> None:
+        workers = [child for child in psutil.Process().children() if "loadgen.worker" in child.cmdline()]
+        workers[0].kill()
+
+    result, error = await outcome(attach(engine, load=load), once(flowing, kill_one))
+    assert (result.state, error) == ("complete", None)
+    assert any("died" in event.text for event in result.events if event.kind == "error")
+    assert result.stages[0].requests.completed > 0
+
+
+async def test_without_any_worker_the_result_is_partial(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "60s"}
+
+    def kill_all(_: Run) -> None:
+        for child in psutil.Process().children():
+            if "loadgen.worker" in child.cmdline():
+                child.kill()
+
+    result, error = await outcome(attach(engine, load=load), once(flowing, kill_all))
+    assert isinstance(error, WorkerError)
+    assert result.state == "failed"
+    assert result.stages[0].requests.completed > 0
+
+
+async def test_leaving_the_snapshots_early_still_ends_everything() -> None:
+    run = Run(profile(MANAGED, load={"requests": None, "duration": "60s"}), where="test")
+    snapshots = run.snapshots()
+    async for snapshot in snapshots:
+        if flowing(snapshot):
+            break
+    await snapshots.aclose()  # type: ignore[attr-defined]  # it is an async generator
+    assert run.result is not None
+    assert left_behind() == []
+
+
+async def test_being_cancelled_still_ends_everything() -> None:
+    run = Run(profile(MANAGED, load={"requests": None, "duration": "60s"}), where="test")
+    started = asyncio.Event()
+    task = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left_behind() == []

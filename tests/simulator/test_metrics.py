@@ -1,0 +1,66 @@
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadgen.simulator.metrics import Histogram
+from tests.simulator.conftest import MODEL, Running
+
+LABELS = {"engine": "0", "model_name": MODEL}
+NAMES = {
+    *("num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason", "kv_cache_usage_perc"),
+    *("engine_sleep_state", "cache_config_info", "prompt_tokens", "generation_tokens", "num_preemptions"),
+    *("prefix_cache_queries", "prefix_cache_hits", "request_success", "time_to_first_token_seconds"),
+    *("inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds"),
+    *("request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
+    *("request_inference_time_seconds", "iteration_tokens_total"),
+}
+
+
+def read(server: Running) -> dict[str, dict[tuple[str, str], float]]:
+    """Samples by name, then by the label that is not on every one of them."""
+    text = server.client.get("/metrics").text
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            own = {key: value for key, value in sample.labels.items() if LABELS.get(key) != value}
+            assert sample.labels.keys() >= LABELS.keys()
+            key = next(iter(own.items()), ("", ""))
+            found.setdefault(sample.name.removeprefix("vllm:"), {})[key] = sample.value
+    return found
+
+
+def test_parses_and_has_vllms_names(server: Running) -> None:
+    text = server.client.get("/metrics").text
+    assert {family.name for family in text_string_to_metric_families(text)} == {f"vllm:{name}" for name in NAMES}
+
+
+def test_a_request_moves_the_numbers(server: Running) -> None:
+    before = read(server)
+    server.stream(9)
+    server.stream(9)
+    after = read(server)
+
+    def moved(name: str, label: tuple[str, str] = ("", "")) -> float:
+        return after[name][label] - before[name][label]
+
+    assert moved("prompt_tokens_total") == 40
+    assert moved("generation_tokens_total") == 18
+    assert moved("request_success_total", ("finished_reason", "length")) == 2
+    assert moved("prefix_cache_queries_total") == 40
+    assert moved("prefix_cache_hits_total") >= 16
+    assert moved("time_to_first_token_seconds_count") == 2
+    assert moved("inter_token_latency_seconds_count") == 16
+    assert moved("e2e_request_latency_seconds_bucket", ("le", "+Inf")) == 2
+    assert moved("iteration_tokens_total_count") == 18
+    assert after["num_requests_running"]["", ""] == 0
+
+
+def test_a_value_on_a_bound_is_inside_it() -> None:
+    histogram = Histogram((1, 2))
+    histogram.add(1, 3)
+    histogram.add(5)
+    assert histogram.lines("h", 'a="b"') == [
+        'h_bucket{a="b",le="1.0"} 3.0',
+        'h_bucket{a="b",le="2.0"} 3.0',
+        'h_bucket{a="b",le="+Inf"} 4.0',
+        'h_count{a="b"} 4.0',
+        'h_sum{a="b"} 8.0',
+    ]
