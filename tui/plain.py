@@ -71,8 +71,9 @@ def _line(snapshot: Snapshot) -> str:
     if load.stage == 0 or snapshot.phase in ("stopping", "done"):
         return f"{snapshot.t_s:7.1f} s  {snapshot.headline}"
     target = f"conc {load.concurrency}" if load.rate is None else f"rate {load.rate:g}/s"
+    stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
     return (
-        f"{snapshot.t_s:7.1f} s  stage {load.stage} of {max(load.stage, load.stages_planned)}  {target}  held {load.held}"
+        f"{snapshot.t_s:7.1f} s  {stage}  {target}  held {load.held}"
         f"  {_number(point.output_tokens_per_s)} tok/s  TTFT p50 {_number(point.ttft_p50_ms)} ms"
         f"  TPOT p50 {_number(point.tpot_p50_ms)} ms  {snapshot.headline}"
     )
