@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
 
-.PHONY: run test test-vllm test-lowest check bench schema clean
+.PHONY: run test test-vllm test-lowest check bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -25,6 +25,9 @@ check: $(INSTALLED_DEV)  ## format, lint, types, floors of the house, tests
 
 bench: $(INSTALLED_DEV)  ## measured beside truth; takes minutes, wants a quiet machine
 	$(BIN)/python -m benchmarks.truth
+
+screenshot: $(INSTALLED_DEV)  ## take the README's picture anew
+	$(BIN)/python -m benchmarks.screenshot
 
 test-lowest:  ## the tests with the oldest versions that pyproject.toml admits
 	$(PYTHON) -m venv .venv-lowest

@@ -49,7 +49,7 @@ def run_in_terminal(arguments: list[str], *, columns: int, rows: int) -> ScreenC
             cpu_s, flowing_s = now[1] - before[1], now[0] - before[0]
         if b"plan is done" in seen or b"q finishes" in seen:
             os.write(terminal, b"q")
-            os.write(terminal, b"\r")
+            os.write(terminal, b"f")
             seen = b""
     os.waitpid(pid, 0)
     os.close(terminal)

@@ -33,7 +33,7 @@ def test_every_shipped_profile_loads_under_its_own_name(path: Path) -> None:
 def test_a_profile_cannot_change(tmp_path: Path) -> None:
     profile = load_profile(write(tmp_path, MINIMAL))
     with pytest.raises(ValueError, match="frozen"):
-        profile.load.isl = 5  # type: ignore[misc]
+        profile.load.isl = 5
 
 
 @pytest.mark.parametrize(

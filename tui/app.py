@@ -8,6 +8,8 @@ it closes the run. Nothing is written to the terminal after it was restored.
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -20,6 +22,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from loadgen.metrics.snapshot import Snapshot
+from loadgen.run import Run
 from tui import keys
 from tui.screen import CockpitScreen
 from tui.theme import COCKPIT, SERIES
@@ -120,3 +123,29 @@ class Cockpit(App[None]):
     def action_interrupt(self) -> None:
         """Ctrl+C, whatever has the focus."""
         self._cockpit.interrupt()
+
+
+async def open_cockpit(run: Run) -> bool:
+    """Show a run until the operator leaves, and end it in order; True if a signal ended it.
+
+    A closed terminal or a dropped connection (SIGHUP) and SIGTERM finish the run and keep its result. Raises what broke
+    the feed of snapshots, once the run is closed.
+    """
+    cockpit = Cockpit(run)
+    interrupted = False
+
+    def hang_up() -> None:
+        nonlocal interrupted
+        interrupted = True
+        run.stop()
+        cockpit.exit()
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, hang_up)
+    try:
+        await cockpit.run_async()
+    finally:
+        await run.close()
+    if cockpit.failure is not None:
+        raise cockpit.failure
+    return interrupted

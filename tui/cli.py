@@ -7,6 +7,8 @@ messages go to stderr; tables and nothing else go to stdout.
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,10 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except VrampError as error:
         print(f"vramp: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # Whoever read our stdout has gone; there is nobody left to tell.
-        sys.stderr.close()
-        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        # Whoever read us has gone, or the terminal has: nobody is left to tell, and nothing may try to at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        sys.exit(INTERRUPTED)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -222,15 +227,13 @@ def _run_headless(options: argparse.Namespace) -> int:
 
 
 def _run_cockpit(options: argparse.Namespace) -> int:
-    from tui.app import Cockpit
+    import asyncio
+
+    from tui.app import open_cockpit
 
     run = _make_run(options, hold_open=True)
-
-    cockpit = Cockpit(run)
-    cockpit.run()
-    if cockpit.failure is not None:
-        raise cockpit.failure
-    return _conclude(run, interrupted=False)
+    interrupted = asyncio.run(open_cockpit(run))
+    return _conclude(run, interrupted=interrupted)
 
 
 def _conclude(run: Run, *, interrupted: bool) -> int:

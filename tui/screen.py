@@ -113,7 +113,7 @@ class CockpitScreen(Screen[None]):
         Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
         of a core). Therefore the app, not this screen, is what the beats are posted to.
         """
-        if self.snapshot is None or not self._boards or self.app.screen is not self:
+        if self.snapshot is None or not self._boards or not self.is_current or self.app.screen is not self:
             return
         age_s = monotonic() - self._arrived_s
         view = View(self.snapshot, self._hand.wanted, age_s=age_s, ending=self._ending, ended=self._ended)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -183,11 +183,11 @@ class Record:
         )
 
     @property
-    def timestamps_are_kernel(self) -> bool | None:
-        """Did the kernel stamp the reads (but for a stray few)? None before the first read."""
+    def timestamps(self) -> Literal["kernel", "user"] | None:
+        """Who stamped the reads (but for a stray few); None before the first."""
         if self.client.reads == 0:
             return None
-        return self.client.unstamped_reads < 0.01 * self.client.reads
+        return "kernel" if self.client.unstamped_reads < 0.01 * self.client.reads else "user"
 
     # The result.
 
@@ -235,7 +235,7 @@ class Record:
         client = self.client
         limits = [(stage.started.index, why) for stage in self.stages.values() if (why := stage.limit()) is not None]
         return ClientResult(
-            timestamps="kernel" if self.timestamps_are_kernel else "user",
+            timestamps=self.timestamps,
             workers=self.run.workers if self.run is not None else 0,
             cpu_s=round(client.cpu_ns / 1e9, 3),
             read_lag_ms=client.read_lag.summary(),

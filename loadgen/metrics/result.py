@@ -26,7 +26,8 @@ SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
 class ClientResult(msgspec.Struct, frozen=True):
     """How the load was made, and whether its numbers may be trusted."""
 
-    timestamps: Literal["kernel", "user"]
+    timestamps: Literal["kernel", "user"] | None
+    """None when nothing was read."""
     workers: int
     cpu_s: float
     """All workers."""

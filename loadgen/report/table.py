@@ -84,7 +84,7 @@ def _footer(result: Result) -> str:
     trust = f"LIMITED ({client.why})" if client.limited else "not limited"
     lines = [
         "=" * _WIDTH,
-        f"client: {trust}; {client.timestamps} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU",
+        f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU",
     ]
     if result.state != "complete":
         lines.append(f"run: {result.state}: {result.reason}")

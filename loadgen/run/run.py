@@ -85,6 +85,7 @@ class Run:
         self._rail = FailureRail()
         self._ending: RunState | None = None
         self._reason = ""
+        self._working: asyncio.Task[None] | None = None
         self._beat = asyncio.Event()
         self._ended = asyncio.Event()
         self._written: Path | None = None
@@ -141,7 +142,7 @@ class Run:
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
         """Run it, and tell its state about four times a second; the last snapshot has phase `done`."""
-        work = asyncio.create_task(self._work())
+        work = self._working = asyncio.create_task(self._work())
         try:
             while not work.done():
                 self._beat.clear()
@@ -156,6 +157,13 @@ class Run:
             # Being cancelled must not leave a server behind.
             await asyncio.shield(work)
         yield self._snapshot()
+
+    async def close(self) -> None:
+        """End the run if nothing else has, and wait until everything is stopped and written."""
+        if self._working is not None:
+            if self._ending is None:
+                self.abort()
+            await asyncio.shield(self._working)
 
     async def _work(self) -> None:
         self._log(self._started())
@@ -255,12 +263,10 @@ class Run:
         return "holding" if self._hold_open and not self._open_streams else "draining"
 
     async def _tick(self, fleet: Fleet) -> FleetTick:
-        before_s = self._record.last_tick.t_s if self._record.last_tick is not None else self._clock_s()
         merged = await fleet.tick()
-        now_s = self._clock_s()
         line = Ticked(
-            t_s=now_s,
-            span_s=now_s - before_s,
+            t_s=self._clock_s(),
+            span_s=merged.span_s,
             stages=merged.stages,
             client=merged.client,
             held=merged.held,

@@ -35,23 +35,26 @@ class Steering:
         self._due: asyncio.TimerHandle | None = None
         self._last = plan[0]
         self._paused: tuple[Stage, bool] | None = None
+        self._early: Stage | None = None
+        """What the operator asked for before the server was ready."""
         self._next_index = 0
         self.current: Stage | None = None
         self.index = -1
         self.manual = False
         """The operator has taken the load in hand: the running stage has no end of its own."""
-        self.changed = asyncio.Event()
-        """Set at every change, so that whoever draws need not wait for the next tick."""
 
     def take_the_wheel(self, fleet: Fleet, template_of: Callable[[Stage], RequestTemplate], boundary: Boundary) -> None:
         """The server is ready and the workers stand by: begin the plan."""
         self._fleet, self._template_of, self._boundary = fleet, template_of, boundary
-        self.advance("")
+        if self._early is not None:
+            self._switch(self._early, "", manual=True)
+        else:
+            self.advance("")
 
     @property
     def last(self) -> Stage:
         """The stage to show: the paused one, or the last that ran, or the first to come."""
-        return self._paused[0] if self._paused is not None else self._last
+        return self._paused[0] if self._paused is not None else self._early or self._last
 
     @property
     def paused(self) -> bool:
@@ -87,13 +90,12 @@ class Steering:
         ended = self.index if self.current is not None else None
         if ended is not None:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
-        self.current, self.manual = stage, manual
+        self.current, self.manual, self._early = stage, manual, None
         if stage is None:
             self._fleet.end_load(abort=False)
             self._boundary(ended, None)
         else:
             self._begin(stage, ended)
-        self.changed.set()
 
     def _begin(self, stage: Stage, ended: int | None) -> None:
         assert self._fleet is not None and self._template_of is not None
@@ -121,15 +123,14 @@ class Steering:
         self._change(f"shape {isl}/{osl}", isl=max(1, isl), osl=max(1, osl))
 
     def _change(self, words: str, **changes: object) -> None:
-        if self._fleet is None:
-            return
-        before = self._paused[0] if self._paused is not None else self.current or self._last
+        before = self.current or self.last
         endless = {"requests": None, "duration_s": None, "warmup_requests": 0, "warmup_s": 0.0, "label": ""}
         stage = msgspec.structs.replace(before, **endless, **changes)
         self._event("load", f"{before.title} -> {words}")
-        if self._paused is not None:
+        if self._fleet is None:
+            self._early = stage
+        elif self._paused is not None:
             self._paused = (stage, True)
-            self.changed.set()
         else:
             self._switch(stage, "the operator changed the load", manual=True)
 

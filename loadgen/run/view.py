@@ -100,14 +100,13 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
 
 def client_view(record: Record, workers: int) -> ClientView:
     """The client's health now: CPU over the last two seconds, lags over the running stage."""
-    kernel = record.timestamps_are_kernel
     stage = record.current
     client = stage.client if stage is not None else record.client
     recent = [point.client_cpu_percent for point in record.points[-_CPU_POINTS:]]
     known = [percent for percent in recent if percent is not None]
     why = stage.limit() if stage is not None else None
     return ClientView(
-        timestamps="unknown" if kernel is None else "kernel" if kernel else "user",
+        timestamps=record.timestamps or "unknown",
         workers=workers,
         cpu_percent=sum(known) / len(known) if known else None,
         read_lag_p99_ms=client.read_lag.percentile_ms(99),

@@ -31,6 +31,8 @@ _STREAMS_A_WORKER = 512
 class FleetTick(msgspec.Struct, frozen=True):
     """What all workers did in a tick, merged."""
 
+    span_s: float
+    """The time it covers."""
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
@@ -90,6 +92,7 @@ class Fleet:
         self._lost_streams: dict[int, StageDelta] = {}
         self._arrived = asyncio.Event()
         self._running: int | None = None
+        self._last_number = 0
         self._ranks: list[_Worker] = []
 
     @property
@@ -202,7 +205,11 @@ class Fleet:
         lost, self._lost_streams = self._lost_streams, {}
         last = [worker.last for worker in self._workers if worker.alive and worker.last is not None]
         deaths, self._deaths = tuple(self._deaths), []
+        number = max((tick.number for tick in ticks), default=self._last_number)
+        span_s = (number - self._last_number) * TICK_NS / 1e9 if self._last_number else TICK_NS / 1e9
+        self._last_number = number
         return FleetTick(
+            span_s=span_s,
             stages=_merge_stages([*(tick.stages for tick in ticks), lost]),
             client=_merge_clients([tick.client for tick in ticks]),
             held=sum(tick.held for tick in last),

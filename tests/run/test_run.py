@@ -214,6 +214,16 @@ async def test_every_change_of_load_is_a_stage_and_an_event(engine: Simulator) -
     assert all(stage.requests.completed for stage in result.stages)
 
 
+async def test_what_the_operator_asks_for_during_the_start_is_not_lost() -> None:
+    act = in_turn(
+        (lambda snapshot: snapshot.phase == "starting", lambda run: run.set_concurrency(3)),
+        (flowing, lambda run: run.stop()),
+    )
+    result, _ = await outcome(profile(MANAGED), act)
+    assert [stage.target.concurrency for stage in result.stages] == [3]
+    assert [event.text for event in result.events if event.kind == "load"] == ["conc 4 -> concurrency 3"]
+
+
 async def test_next_stage_leaves_the_rest_of_one(engine: Simulator) -> None:
     load = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
     act = in_turn((flowing, lambda run: run.next_stage()), (flowing, lambda run: run.next_stage()))

@@ -1,0 +1,112 @@
+"""The table, from a result that a run could have left."""
+
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import EngineStage
+from loadgen.metrics.result import (
+    ClientResult,
+    Concurrency,
+    Requests,
+    Result,
+    SloCheck,
+    StageResult,
+    Target,
+    Throughput,
+    Tokens,
+)
+from loadgen.report.table import result_table
+
+
+def summary_of(*values_ms: float) -> Histogram:
+    histogram = Histogram()
+    histogram.record_ns([int(value * 1e6) for value in values_ms])
+    return histogram
+
+
+def stage(completed: int, **errors: int) -> StageResult:
+    latency = summary_of(10, 20, 30).summary() if completed else Histogram().summary()
+    failed = sum(errors.values())
+    return StageResult(
+        index=0,
+        label="conc 8",
+        target=Target(concurrency=8, rate=None, arrival=None),
+        isl=4096,
+        osl=1024,
+        started_at="2026-01-01T00:00:00.000Z",
+        duration_s=171.0,
+        measured_s=171.0,
+        stop_reason="all requests were answered",
+        requests=Requests(
+            sent=completed + failed,
+            completed=completed,
+            failed=failed,
+            unfinished=0,
+            warmup=0,
+            retried=0,
+            clock_steps=0,
+            errors=errors,
+            messages={kind: ["connection lost"] for kind in errors},
+        ),
+        concurrency=Concurrency(mean=8.0, peak=8),
+        tokens=Tokens(input=327_463, output=81_920, source="usage"),
+        throughput=Throughput(0.47, 1915.0, 479.07, 2394.07, 59.88),
+        latency_ms=dict.fromkeys(("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e"), latency),
+        slo={"ttft_p99": SloCheck(limit_ms=25.0, measured_ms=30.0, met=False)},
+        engine=EngineStage(ttft_mean_ms=19.5),
+        limited=False,
+        why=None,
+    )
+
+
+def result(*stages: StageResult, state: str = "complete") -> Result:
+    return Result(
+        vramp_version="0",
+        run_id="r",
+        started_at="",
+        finished_at=None,
+        state=state,  # type: ignore[arg-type]
+        reason="the server was killed",
+        profile={},
+        environment={},
+        client=ClientResult(
+            timestamps="kernel",
+            workers=1,
+            cpu_s=1.5,
+            read_lag_ms=summary_of(0.4).summary(),
+            send_lag_ms=Histogram().summary(),
+            coalesced_reads=0.0,
+            unstamped_reads=0,
+            connects=8,
+            limited=False,
+            why=None,
+        ),
+        stages=list(stages),
+        series={},
+        events=[],
+    )
+
+
+def test_the_published_lines() -> None:
+    table = result_table(result(stage(80)))
+    for line in [
+        "Successful requests:                        80",
+        "Benchmark duration (s):                     171.00",
+        "Total input tokens:                         327463",
+        "Total generated tokens:                     81920",
+        "Request throughput (req/s):                 0.47",
+        "Output token throughput (tok/s):            479.07",
+        "Total token throughput (tok/s):             2394.07",
+        "TTFT (ms)              20.00       20.02       30.00       30.00       30.00",
+        "SLO ttft_p99 <= 25 ms:                      MISSED (30.00)",
+        "Engine's own mean TTFT (ms):                19.50",
+        "client: not limited; kernel timestamps, read lag p99 0.40 ms, 1.5 s of CPU",
+    ]:
+        assert line in table.splitlines()
+    assert max(len(line) for line in table.splitlines()) <= 80
+
+
+def test_a_stage_in_which_everything_failed_is_no_table_of_zeros() -> None:
+    table = result_table(result(stage(0, reset=3, stall=1), state="server_died"))
+    assert "Failed requests:                            4" in table
+    assert "  reset: connection lost" in table
+    assert "TTFT" not in table
+    assert "run: server_died: the server was killed" in table
