@@ -80,6 +80,8 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     queued: int = 0
     open_stages: dict[int, int] = {}
     workers: int = 1
+    rss_bytes: int | None = None
+    """Memory of all workers."""
     engine: EngineView | None = None
 
 

@@ -179,6 +179,7 @@ class Record:
             engine_waiting=line.engine.waiting if line.engine is not None else None,
             kv_usage=line.engine.kv_usage if line.engine is not None else None,
             read_lag_p99_ms=None if read_lag is None else Histogram.decode(read_lag).percentile_ms(99),
+            client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
             client_cpu_percent=round(100 * line.client.cpu_ns / 1e9 / line.span_s, 1) if line.span_s else None,
         )
 

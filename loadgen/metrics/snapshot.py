@@ -101,6 +101,8 @@ class Point(msgspec.Struct, frozen=True):
     kv_usage: float | None = None
     read_lag_p99_ms: float | None = None
     client_cpu_percent: float | None = None
+    client_rss_mb: float | None = None
+    """Memory of all workers."""
 
 
 class StageView(msgspec.Struct, frozen=True):

@@ -22,11 +22,10 @@ from loadgen.server.client import ServerClient, pick_model
 from loadgen.stream.request import endpoint_url, stream_body
 from loadgen.stream.transport import Target
 from loadgen.worker.messages import Vocabulary
-from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
+from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts, token_prompts
 
 _REPEATS = 8
-_CANDIDATES = 96
-_FEWEST_WORDS = 16
+_FEWEST_WORDS = 4
 _FEWEST_IDS = 32
 _CALIBRATIONS = 4
 
@@ -119,27 +118,28 @@ async def _safe_ids(client: ServerClient, model: str, notes: list[str]) -> tuple
 
 async def _safe_words(client: ServerClient, model: str, notes: list[str]) -> tuple[tuple[str, ...], int]:
     """Words that are one token wherever they stand, and what the chat template adds to them."""
-    if await client.tokenize_messages(model, [_user("the")]) is None:
+    anchor = await client.tokenize_text(model, ANCHOR)
+    if anchor is None:
         notes.append("the server has no /tokenize: a word is taken for a token, the real ISL is the server's usage")
-        return tuple(WORDS), 0
-    candidates = WORDS[:_CANDIDATES]
-    single = [word for word, tokens in zip(candidates, await _sizes(client, model, candidates), strict=True) if tokens]
-    words = tuple(single if len(single) >= _FEWEST_WORDS else WORDS)
-    if words != tuple(single):
+        return tuple(WORDS), 1
+    single = await _one_token_words(client, model, len(anchor))
+    words = single if len(single) >= _FEWEST_WORDS else tuple(WORDS)
+    if words != single:
         notes.append("hardly any word is one token in this vocabulary: the real ISL is the server's usage")
     return words, await _template_overhead(client, model, words)
 
 
-async def _sizes(client: ServerClient, model: str, words: Sequence[str]) -> list[bool]:
-    """Whether each word is one token wherever it stands: alone, at the beginning, after another."""
+async def _one_token_words(client: ServerClient, model: str, anchor_tokens: int) -> tuple[str, ...]:
+    """The words that add exactly one token each, however often they follow the anchor."""
     limit = asyncio.Semaphore(16)
 
     async def is_one_token(word: str) -> bool:
         async with limit:
-            tokens = await client.tokenize_text(model, " ".join([word] * _REPEATS))
-            return len(tokens or []) == _REPEATS
+            tokens = await client.tokenize_text(model, ANCHOR + f" {word}" * _REPEATS)
+            return len(tokens or []) == anchor_tokens + _REPEATS
 
-    return list(await asyncio.gather(*(is_one_token(word) for word in words)))
+    single = await asyncio.gather(*(is_one_token(word) for word in WORDS))
+    return tuple(word for word, is_single in zip(WORDS, single, strict=True) if is_single)
 
 
 async def _template_overhead(client: ServerClient, model: str, words: tuple[str, ...]) -> int:

@@ -273,6 +273,7 @@ class Run:
             queued=merged.queued,
             open_stages=merged.open_stages,
             workers=fleet.alive,
+            rss_bytes=merged.rss_bytes,
             engine=self._watch.view if self._watch is not None else None,
         )
         self._log(line)

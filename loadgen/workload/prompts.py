@@ -50,18 +50,26 @@ def token_prompts(ids: Sequence[int], seed: int) -> Prompts:
     return write
 
 
+ANCHOR = "the"
+"""The first word of every text: what a word costs at the beginning is not what it costs after another."""
+
+
 def text_prompts(words: Sequence[str], seed: int, *, overhead: int) -> Prompts:
-    """Prompts as text of one-token words; `overhead` tokens of the chat template count towards the ISL."""
-    text = _RandomText([json.dumps(f"{word} ")[1:-1].encode() for word in words], seed)
+    """Prompts as text: an anchor, then one-token words.
+
+    `overhead` tokens, the anchor's and those of the chat template, count towards the ISL.
+    """
+    text = _RandomText([json.dumps(f" {word}")[1:-1].encode() for word in words], seed)
+    start = json.dumps(ANCHOR)[:-1].encode()
 
     def write(stage: int, index: int, isl: int) -> bytes:
-        return b'"' + text.prompt(stage, index, max(1, isl - overhead))[:-1] + b'"'
+        return start + text.prompt(stage, index, max(0, isl - overhead)) + b'"'
 
     return write
 
 
 class _RandomText:
-    """A long random text over some entries, each ending with its separator."""
+    """A long random text over some entries, each with its separator."""
 
     def __init__(self, entries: Sequence[bytes], seed: int) -> None:
         self._entries = list(entries)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
+from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts, token_prompts
 
 stages, indices = st.integers(0, 4095), st.integers(0, 2**24 - 1)
 
@@ -36,9 +36,10 @@ def test_the_seed_decides_everything() -> None:
 
 
 @given(indices, st.integers(6, 300), st.integers(0, 5))
-def test_a_text_prompt_leaves_room_for_the_template(index: int, isl: int, overhead: int) -> None:
+def test_a_text_prompt_leaves_room_for_anchor_and_template(index: int, isl: int, overhead: int) -> None:
     text = json.loads(text_prompts(WORDS, 1, overhead=overhead)(0, index, isl))
-    words = text.split(" ")
+    anchor, *words = text.split(" ")
+    assert anchor == ANCHOR
     assert len(words) == isl - overhead
     assert set(words) <= set(WORDS)
 
