@@ -17,37 +17,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import loadgen
 from loadgen.errors import LoadError, VrampError, WorkerError
-from loadgen.metrics.journal import (
-    Happened,
-    Line,
-    RunFinished,
-    RunStarted,
-    RunState,
-    ServerChanged,
-    Ticked,
-)
+from loadgen.metrics.journal import Happened, Line, RunFinished, RunState, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, write_result
-from loadgen.metrics.snapshot import LoadView, Phase, Point, ServerView, Snapshot
+from loadgen.metrics.snapshot import Phase, Snapshot
 from loadgen.plan import Stage, plan_of
 from loadgen.profile import Profile
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.environment import describe_environment
 from loadgen.run.folder import SafeJournal, claim_folder, require_writable
 from loadgen.run.guard_rail import FailureRail
+from loadgen.run.lines import run_started, server_changed
 from loadgen.run.probe import Served, probe
 from loadgen.run.steering import Steering
-from loadgen.run.view import HeadlineFacts, StageViews, client_view, error_views, headline, progress, whole_view
+from loadgen.run.view import Parts, StageViews, snapshot_of
 from loadgen.server.client import ServerClient, api_key
-from loadgen.server.masking import masked_environment
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.stream.request import RequestTemplate, endpoint_url, request_template, stream_body
 from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, default_workers
 
 BEAT_S = 0.25
-_LOG_LINES = 200
 _LAST_TICKS = 4
 
 
@@ -166,7 +155,7 @@ class Run:
             await asyncio.shield(self._working)
 
     async def _work(self) -> None:
-        self._log(self._started())
+        self._log(run_started(self.profile, self.folder.name, self._seed, self._workers, len(self.plan)))
         try:
             await self._until_ended(self._go())
         except VrampError as error:
@@ -205,11 +194,11 @@ class Run:
         server = self.profile.server
         if server.engine == "attach":
             assert server.url is not None
-            self._log(self._server_changed("starting"))
+            self._server_is("starting")
             return server.url
         self._server = ManagedServer(server, log_path=self.folder / "server.log")
         await self._server.start()
-        self._log(self._server_changed("starting"))
+        self._server_is("starting")
         await self._server.wait_ready()
         return self._server.base_url
 
@@ -217,7 +206,7 @@ class Run:
         server = self.profile.server
         wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
         self._served = await probe(client, wanted, self.profile.load, self.plan, where=self._where)
-        self._log(self._server_changed("ready"))
+        self._server_is("ready")
         for note in self._served.notes:
             self._event("server", note)
 
@@ -344,7 +333,7 @@ class Run:
             self._beat.set()
             await asyncio.wait({stopping}, timeout=BEAT_S)
         report = await stopping
-        self._log(self._server_changed("died" if server.state == "died" else "stopped"))
+        self._server_is("died" if server.state == "died" else "stopped")
         if report.killed:
             names = ", ".join(f"{process.name} ({process.pid})" for process in report.killed)
             self._event("server", f"had to be killed: {names}")
@@ -382,105 +371,25 @@ class Run:
     def _event(self, kind: str, text: str) -> None:
         self._log(Happened(t_s=self._clock_s(), kind=kind, text=text))
 
-    def _started(self) -> RunStarted:
-        document = self.profile.model_dump(mode="json")
-        document["server"]["env"] = masked_environment(self.profile.server.env)
-        document["load"]["seed"] = self._seed
-        return RunStarted(
-            unix_s=time.time(),
-            run_id=self.folder.name,
-            vramp_version=loadgen.__version__,
-            profile=document,
-            environment=describe_environment(),
-            workers=self._workers,
-            seed=self._seed,
-            stages_planned=len(self.plan),
-        )
-
-    def _server_changed(self, state: ServerState) -> ServerChanged:
-        server, served = self._server, self._served
-        profile = self.profile.server
-        return ServerChanged(
-            t_s=self._clock_s(),
-            state=state,
-            engine=profile.engine,
-            url=server.base_url if server is not None else profile.url or "",
-            model=served.model if served is not None else profile.model,
-            version=served.version if served is not None else None,
-            pid=server.pid if server is not None else None,
-            max_model_len=served.max_model_len if served is not None else None,
-            command=server.command if server is not None else None,
-            env=masked_environment(profile.env),
-            milestones=server.milestones if server is not None else (),
-        )
+    def _server_is(self, state: ServerState) -> None:
+        self._log(server_changed(self.profile.server, self._server, self._served, state, t_s=self._clock_s()))
 
     # What the screen draws.
 
     def _snapshot(self) -> Snapshot:
-        record = self._record
-        tick = record.last_tick
-        client = client_view(record, self._workers)
-        facts = HeadlineFacts(
-            phase=self._phase,
-            client=client,
-            engine=self._watch.view if self._watch is not None else None,
-            errors=record.total.counters["failed"],
-            completed=record.total.counters["completed"],
-            milestones=self._server.milestones if self._server is not None else (),
-            state=record.finished.state if record.finished is not None else self._ending,
-            reason=self._reason,
-        )
-        text, healthy = headline(facts)
-        return Snapshot(
+        parts = Parts(
             t_s=self._clock_s(),
-            unix_s=time.time(),
             phase=self._phase,
-            profile=self.profile.name,
-            headline=text,
-            healthy=healthy,
-            server=self._server_view(),
-            load=self._load_view(),
-            point=record.points[-1] if record.points else Point(t_s=self._clock_s()),
-            client=client,
-            engine=tick.engine if tick is not None else None,
-            stages=self._views.of(record),
-            whole=whole_view(list(record.stages.values()), record.total),
-            errors=error_views(record.total),
-            events=tuple(record.events),
-            result_path=str(self._written) if self._written is not None else None,
-        )
-
-    def _server_view(self) -> ServerView:
-        server, served, profile = self._server, self._served, self.profile.server
-        attached: ServerState = "ready" if served is not None else "starting"
-        return ServerView(
-            engine=profile.engine,
-            url=server.base_url if server is not None else profile.url or "",
-            state=server.state if server is not None else attached,
-            model=served.model if served is not None else profile.served_model_name or profile.model,
-            version=served.version if served is not None else None,
-            pid=server.pid if server is not None else None,
-            uptime_s=self._clock_s(),
-            milestones=server.milestones if server is not None else (),
-            log_tail=tuple(list(server.log.lines)[-_LOG_LINES:]) if server is not None else (),
-        )
-
-    def _load_view(self) -> LoadView:
-        steering, tick = self._steering, self._record.last_tick
-        stage = steering.current or steering.last
-        running = self._record.current
-        elapsed_s = self._clock_s() - running.started.t_s if running is not None else 0.0
-        return LoadView(
-            stage=steering.index + 1,
+            profile=self.profile,
             stages_planned=len(self.plan),
-            concurrency=stage.concurrency,
-            rate=stage.rate,
-            held=tick.held if tick is not None else 0,
-            queued=tick.queued if tick is not None else 0,
-            isl=stage.isl,
-            osl=stage.osl,
-            paused=steering.paused,
-            manual=steering.manual,
-            stage_elapsed_s=elapsed_s,
-            stage_progress=progress(stage, running, elapsed_s),
+            record=self._record,
+            steering=self._steering,
+            server=self._server,
+            served=self._served,
+            engine=self._watch.view if self._watch is not None else None,
+            workers=self._workers,
+            ending=self._ending,
+            reason=self._reason,
+            result_path=self._written,
         )
+        return snapshot_of(parts, self._views)

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.record import Record, StageRecord
-from loadgen.metrics.snapshot import ClientView, EngineView, ErrorView, Milestone, Phase, StageView
+from loadgen.metrics.snapshot import (
+    ClientView,
+    EngineView,
+    ErrorView,
+    LoadView,
+    Milestone,
+    Phase,
+    Point,
+    ServerView,
+    Snapshot,
+    StageView,
+)
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.verdict import engine_limit
 from loadgen.plan import Stage
+from loadgen.profile import Profile
+from loadgen.run.probe import Served
+from loadgen.run.steering import Steering
+from loadgen.server.masking import masked_text
+from loadgen.server.supervisor import ManagedServer, ServerState
 
 _SHOWN = ("ttft", "tpot", "itl", "e2e")
 _CPU_POINTS = 8
+_LOG_LINES = 200
 
 
 _SETTLED_S = 1.0
@@ -43,7 +63,7 @@ class StageViews:
 
 def stage_view(stage: StageRecord, record: Record) -> StageView:
     """One stage so far."""
-    started, counters = stage.started, stage.counters
+    started = stage.started
     slo = stage.slo(_slo_ms(record))
     now_s = record.points[-1].t_s if record.points else started.t_s
     end_s = stage.ended.t_s if stage.ended is not None else now_s
@@ -56,17 +76,9 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         osl=started.osl,
         running=stage.ended is None,
         elapsed_s=max(0.0, end_s - started.t_s),
-        held_mean=stage.held_mean,
-        sent=counters["sent"],
-        completed=counters["completed"],
-        failed=counters["failed"],
-        unfinished=counters["unfinished"],
-        requests_per_s=stage.per_second("window_requests"),
-        output_tokens_per_s=stage.per_second("window_output_tokens"),
-        total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
-        latency=stage.summaries(*_SHOWN),
-        slo_met=all(check.met for check in slo.values()) if slo and counters["completed"] else None,
+        slo_met=all(check.met for check in slo.values()) if slo and stage.counters["completed"] else None,
         stop_reason=stage.ended.reason if stage.ended is not None else None,
+        **_numbers(stage),
     )
 
 
@@ -76,7 +88,6 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
         return None
     whole = StageRecord(stages[0].started)
     whole.metrics = total
-    counters = total.counters
     return StageView(
         number=0,
         label="whole run",
@@ -86,16 +97,20 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
         osl=0,
         running=stages[-1].ended is None,
         elapsed_s=total.window_s,
-        held_mean=whole.held_mean,
-        sent=counters["sent"],
-        completed=counters["completed"],
-        failed=counters["failed"],
-        unfinished=counters["unfinished"],
-        requests_per_s=whole.per_second("window_requests"),
-        output_tokens_per_s=whole.per_second("window_output_tokens"),
-        total_tokens_per_s=whole.per_second("window_input_tokens", "window_output_tokens"),
-        latency=whole.summaries(*_SHOWN),
+        **_numbers(whole),
     )
+
+
+def _numbers(stage: StageRecord) -> dict[str, Any]:
+    """The fields of a `StageView` that are measured."""
+    counts = {name: stage.counters[name] for name in ("sent", "completed", "failed", "unfinished")}
+    return counts | {
+        "held_mean": stage.held_mean,
+        "requests_per_s": stage.per_second("window_requests"),
+        "output_tokens_per_s": stage.per_second("window_output_tokens"),
+        "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
+        "latency": stage.summaries(*_SHOWN),
+    }
 
 
 def client_view(record: Record, workers: int) -> ClientView:
@@ -123,6 +138,96 @@ def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
         for kind, count in total.errors.items()
     ]
     return tuple(sorted(views, key=lambda view: -view.count))
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """The parts of a run that a snapshot is made of."""
+
+    t_s: float
+    phase: Phase
+    profile: Profile
+    stages_planned: int
+    record: Record
+    steering: Steering
+    server: ManagedServer | None
+    served: Served | None
+    engine: EngineView | None
+    workers: int
+    ending: RunState | None
+    reason: str
+    result_path: Path | None
+
+
+def snapshot_of(parts: Parts, views: StageViews) -> Snapshot:
+    """The state of the run now."""
+    record = parts.record
+    client = client_view(record, parts.workers)
+    facts = HeadlineFacts(
+        phase=parts.phase,
+        client=client,
+        engine=parts.engine,
+        errors=record.total.counters["failed"],
+        completed=record.total.counters["completed"],
+        milestones=parts.server.milestones if parts.server is not None else (),
+        state=record.finished.state if record.finished is not None else parts.ending,
+        reason=parts.reason,
+    )
+    text, healthy = headline(facts)
+    return Snapshot(
+        t_s=parts.t_s,
+        unix_s=time.time(),
+        phase=parts.phase,
+        profile=parts.profile.name,
+        headline=text,
+        healthy=healthy,
+        server=_server_view(parts),
+        load=_load_view(parts),
+        point=record.points[-1] if record.points else Point(t_s=parts.t_s),
+        client=client,
+        engine=record.last_tick.engine if record.last_tick is not None else None,
+        stages=views.of(record),
+        whole=whole_view(list(record.stages.values()), record.total),
+        errors=error_views(record.total),
+        events=tuple(record.events),
+        result_path=str(parts.result_path) if parts.result_path is not None else None,
+    )
+
+
+def _server_view(parts: Parts) -> ServerView:
+    server, served, settings = parts.server, parts.served, parts.profile.server
+    attached: ServerState = "ready" if served is not None else "starting"
+    return ServerView(
+        engine=settings.engine,
+        url=server.base_url if server is not None else masked_text(settings.url or ""),
+        state=server.state if server is not None else attached,
+        model=served.model if served is not None else settings.served_model_name or settings.model,
+        version=served.version if served is not None else None,
+        pid=server.pid if server is not None else None,
+        uptime_s=parts.t_s,
+        milestones=server.milestones if server is not None else (),
+        log_tail=tuple(list(server.log.lines)[-_LOG_LINES:]) if server is not None else (),
+    )
+
+
+def _load_view(parts: Parts) -> LoadView:
+    steering, tick = parts.steering, parts.record.last_tick
+    stage = steering.current or steering.last
+    running = parts.record.current
+    elapsed_s = parts.t_s - running.started.t_s if running is not None else 0.0
+    return LoadView(
+        stage=steering.index + 1,
+        stages_planned=parts.stages_planned,
+        concurrency=stage.concurrency,
+        rate=stage.rate,
+        held=tick.held if tick is not None else 0,
+        queued=tick.queued if tick is not None else 0,
+        isl=stage.isl,
+        osl=stage.osl,
+        paused=steering.paused,
+        manual=steering.manual,
+        stage_elapsed_s=elapsed_s,
+        stage_progress=progress(stage, running, elapsed_s),
+    )
 
 
 def progress(stage: Stage, running: StageRecord | None, elapsed_s: float) -> float | None:

@@ -164,9 +164,11 @@ async def test_time_bounds_a_stage_and_warm_up_is_left_out(engine: Simulator) ->
     result, _ = await outcome(attach(engine, load=load))
     stage = result.stages[0]
     assert stage.stop_reason == "its time was up"
-    assert stage.requests.warmup > 0
-    assert stage.requests.completed == stage.requests.sent > 0
-    assert 0 < stage.measured_s < stage.duration_s
+    requests = stage.requests
+    assert requests.completed == requests.sent > 0
+    assert engine.truth()["requests"]["completed"] == 1 + requests.warmup + requests.sent
+    # The window opens half a second after the stage, however fast or slow the machine is.
+    assert stage.duration_s - stage.measured_s > 0.45
 
 
 async def test_open_loop(engine: Simulator) -> None:
