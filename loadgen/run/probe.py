@@ -7,6 +7,7 @@ unknown field or a broken model is one clear message before the load starts, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import Sequence
@@ -87,6 +88,8 @@ async def resolve_target(url: str) -> Target:
             reason = error.strerror or "no answer within 5 s"
             continue
         writer.close()
+        with contextlib.suppress(OSError):  # it answered; how it says goodbye does not matter
+            await writer.wait_closed()
         tls_name = host if parts.scheme == "https" else None
         return Target(family=int(family), address=str(address[0]), port=port, tls_name=tls_name)
     raise ServerError(f"{url}: nobody listens there ({reason}); start the server, or check host and port")

@@ -133,6 +133,8 @@ class Run:
         """Run it, and tell its state about four times a second; the last snapshot has phase `done`."""
         work = self._working = asyncio.create_task(self._work())
         try:
+            # The first at once: a screen has something to draw before anything has happened.
+            yield self._snapshot()
             while not work.done():
                 self._beat.clear()
                 beat = asyncio.create_task(self._beat.wait())
@@ -227,6 +229,7 @@ class Run:
             self._workers,
         )
         await fleet.start()
+        await fleet.wait_ready()
         await self._tick(fleet)
         self._steering.take_the_wheel(fleet, self._template, self._watch.boundary)
         self._phase = "running"

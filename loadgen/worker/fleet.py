@@ -26,6 +26,7 @@ from loadgen.workload.arrivals import share_of
 _LINE_LIMIT = 64 * 1024 * 1024
 _STDERR_KEPT = 4000
 _STREAMS_A_WORKER = 512
+_START_S = 60.0
 
 
 class FleetTick(msgspec.Struct, frozen=True):
@@ -124,6 +125,19 @@ class Fleet:
     def _configure(self, number: int) -> Configure:
         return Configure(worker=number, **msgspec.structs.asdict(self._settings))
 
+    async def wait_ready(self) -> None:
+        """Wait until every worker has ticked once and can send; raises `WorkerError`."""
+        try:
+            async with asyncio.timeout(_START_S):
+                while not all(worker.ticks or not worker.alive for worker in self._workers):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            silent = [str(worker.number) for worker in self._workers if not worker.ticks]
+            raise WorkerError(f"worker {', '.join(silent)} did not start within {_START_S:g} s") from None
+        if not self.alive:
+            raise WorkerError("; ".join(self._deaths) or "no worker could be started")
+
     # Commands.
 
     def begin_stage(self, index: int, stage: Stage, template: RequestTemplate) -> None:
@@ -221,7 +235,8 @@ class Fleet:
         )
 
     def _all_finished(self) -> bool:
-        finished = [worker.last.finished for worker in self._ranks if worker.alive and worker.last is not None]
+        # One that has not ticked yet has not finished: its share is still to come.
+        finished = [worker.last.finished if worker.last is not None else None for worker in self._ranks if worker.alive]
         return bool(finished) and self._running is not None and all(index == self._running for index in finished)
 
     async def _read_ticks(self, worker: _Worker) -> None:

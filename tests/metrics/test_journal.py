@@ -1,0 +1,65 @@
+"""The journal: complete lines or none, on disk at once, and clear words when the disk is full."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import ResultError
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import Happened, Journal, Line, RunFinished, StageEnded, Ticked, read_journal
+from loadgen.metrics.stage import ClientDelta, StageDelta
+
+
+def lines() -> list[Line]:
+    latency = Histogram()
+    latency.record_ns([10_000_000, 20_000_000])
+    stage = StageDelta(sent=2, completed=2, latency={"ttft": latency.encode()}, window_start_ns=5, window_end_ns=9)
+    return [
+        Happened(t_s=0.5, kind="note", text="line\nbreak \u2028 and \x1b[31m"),
+        Ticked(t_s=1.0, span_s=0.25, stages={3: stage}, client=ClientDelta(cpu_ns=7), held=2, open_stages={3: 2}),
+        StageEnded(t_s=1.5, index=3, reason="its time was up"),
+        RunFinished(t_s=2.0, unix_s=1e9, state="complete", reason="the plan is done"),
+    ]
+
+
+def write(path: Path) -> None:
+    journal = Journal(path)
+    for line in lines():
+        journal.write(line)
+        # On disk at once: a reader beside us sees it.
+        assert list(read_journal(path))[-1] == line
+    journal.close()
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    write(tmp_path / "j")
+    assert list(read_journal(tmp_path / "j")) == lines()
+    assert len((tmp_path / "j").read_bytes().splitlines()) == len(lines())
+
+
+def test_a_torn_last_line_is_not_there(tmp_path: Path) -> None:
+    write(tmp_path / "j")
+    whole = (tmp_path / "j").read_bytes()
+    for cut in range(1, len(whole) - whole.rstrip(b"\n").rfind(b"\n") - 1):
+        (tmp_path / "j").write_bytes(whole[:-cut])
+        assert list(read_journal(tmp_path / "j")) == lines()[:-1]
+
+
+def test_what_is_no_journal_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "j").write_text('{"type":"Happened","t_s":1,"kind":"a","text":"b"}\nhello\n')
+    with pytest.raises(ResultError, match=r"j:2: not a line of a journal"):
+        list(read_journal(tmp_path / "j"))
+    with pytest.raises(ResultError, match="cannot be read"):
+        list(read_journal(tmp_path / "nothing"))
+
+
+def test_a_full_disk() -> None:
+    journal = Journal(Path("/dev/full"))
+    with pytest.raises(ResultError, match=r"/dev/full: the journal cannot be written: No space left on device"):
+        journal.write(lines()[0])
+    journal.close()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="the journal cannot be written"):
+        Journal(tmp_path / "nowhere" / "j")
