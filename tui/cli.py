@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import loadgen
 from loadgen.errors import ProfileError, ResultError, VrampError
+from loadgen.text import harmless
 
 if TYPE_CHECKING:
     from loadgen.profile import Profile
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         sys.exit(_dispatch(words))
     except VrampError as error:
-        print(f"vramp: {error}", file=sys.stderr)
+        print(harmless(f"vramp: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EIO):
@@ -241,12 +242,12 @@ def _conclude(run: Run, *, interrupted: bool) -> int:
 
     if run.result is not None:
         if run.result.stages:
-            print(result_table(run.result))
+            print(harmless(result_table(run.result)))
         for path in run.result_paths:
             if path.exists():
                 print(f"result: {path}", file=sys.stderr)
     if run.error is not None:
-        print(f"vramp: {run.error}", file=sys.stderr)
+        print(harmless(f"vramp: {run.error}"), file=sys.stderr)
         return run.error.exit_code
     if interrupted:
         return INTERRUPTED

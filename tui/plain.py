@@ -7,6 +7,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from loadgen.text import harmless
+
 if TYPE_CHECKING:
     from loadgen.metrics.snapshot import Snapshot
     from loadgen.run import Run
@@ -84,4 +86,4 @@ def _number(value: float | None) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(harmless(text), file=sys.stderr, flush=True)

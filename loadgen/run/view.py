@@ -31,6 +31,7 @@ from loadgen.run.probe import Served
 from loadgen.run.steering import Steering
 from loadgen.server.masking import masked_text
 from loadgen.server.supervisor import ManagedServer, ServerState
+from loadgen.text import harmless
 
 _SHOWN = ("ttft", "tpot", "itl", "e2e")
 _CPU_POINTS = 8
@@ -200,8 +201,8 @@ def _server_view(parts: Parts) -> ServerView:
         engine=settings.engine,
         url=server.base_url if server is not None else masked_text(settings.url or ""),
         state=server.state if server is not None else attached,
-        model=served.model if served is not None else settings.served_model_name or settings.model,
-        version=served.version if served is not None else None,
+        model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
+        version=harmless(served.version or "") or None if served is not None else None,
         pid=server.pid if server is not None else None,
         uptime_s=parts.t_s,
         milestones=server.milestones if server is not None else (),

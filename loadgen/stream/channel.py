@@ -17,6 +17,7 @@ import msgspec
 from loadgen.stream.events import DONE, NO_ERROR, Chunk, Delta, EventSplitter, EventTooLong, decode_chunk
 from loadgen.stream.stream import Failure, Stream, http_failure
 from loadgen.stream.tally import Meter
+from loadgen.text import harmless
 
 _KEPT_BODY = 4096
 _KEPT_MESSAGE = 300
@@ -289,7 +290,7 @@ def _has_output(delta: Delta | None) -> bool:
 
 
 def _shown(text: bytes) -> str:
-    return text[:_KEPT_MESSAGE].decode("utf-8", "replace")
+    return harmless(text[:_KEPT_MESSAGE].decode("utf-8", "replace")).replace("\n", " ")
 
 
 def _not_connected(_: bytes) -> None:

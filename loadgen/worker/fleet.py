@@ -106,7 +106,8 @@ class Fleet:
         for number in range(self._count):
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "loadgen.worker"),
+                    # -P: what lies in the current folder is not ours to import.
+                    *(sys.executable, "-P", "-m", "loadgen.worker"),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,

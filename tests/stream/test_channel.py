@@ -231,6 +231,12 @@ def test_the_message_of_the_server_is_kept() -> None:
     assert messages["http_4xx"] == ['HTTP 400: {"error": "max_tokens is too large"}']
 
 
+def test_a_message_cannot_talk_to_the_terminal() -> None:
+    _, messages, _ = failure_of(plain("400 Bad Request", b"\x1b[2J\x1b]0;owned\x07\nnew line"))
+    assert "\x1b" not in messages["http_4xx"][0]
+    assert "\n" not in messages["http_4xx"][0]
+
+
 def test_a_reused_connection_that_dies_unanswered_gives_its_stream_back_once() -> None:
     wire = Wire()
     wire.read(head() + text("a", 1, "stop") + DONE + END, 10)
