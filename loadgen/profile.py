@@ -117,8 +117,8 @@ class Load(_Part):
     temperature: float = Field(default=0.0, ge=0)
     ignore_eos: bool = True
     timeout_s: Seconds = 600.0
-    stall_timeout_s: Seconds = 120.0
-    """A stream without an event for this long has failed."""
+    stall_timeout_s: Seconds = 300.0
+    """A stream without an event for this long has failed; it must exceed the longest TTFT that is to be measured."""
     connect_timeout_s: Seconds = 10.0
     workers: int | None = Field(default=None, ge=1, le=64)
     seed: int | None = Field(default=None, ge=0, lt=2**63)

@@ -1,8 +1,8 @@
 """Drives the streams of one worker: closed-loop slots, open-loop arrivals, and the connections under both.
 
 Invariants: a free channel is used before a new one is opened; nothing blocks the loop for longer than a slice (`_SLICE`
-requests); a failed stream makes its slot rest a little, so that a dead server is not hammered; pausing, lowering the
-load and changing the stage never touch a running stream.
+requests); a failed stream makes its slot rest a little, so that a dead server is not hammered; lowering the load,
+changing the stage and ending it never touch a running stream.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class Driver:
         self._next_due_ns: int | None = None
         self._resting = 0
         self._failures_in_row = 0
-        self._paused_at_ns: int | None = None
         self._schedule_start_ns = 0
         self._filling = False
         self._preparing = False
@@ -69,8 +68,6 @@ class Driver:
         self.current = run
         self._failures_in_row = 0
         self._schedule_start_ns = command.start_ns
-        if self._paused_at_ns is not None:
-            self._paused_at_ns = time.monotonic_ns()
         measured_at_s = (command.start_ns + command.warmup_ns - time.monotonic_ns()) / 1e9
         self._loop.call_later(max(0.0, measured_at_s), run.measure_by_time)
         self._prepare_soon()
@@ -79,17 +76,6 @@ class Driver:
         else:
             self._connect_spares(command.rate)
             self._next_due_ns = run.next_arrival()
-            self._arm()
-
-    def set_paused(self, paused: bool) -> None:
-        """Send nothing while paused; the open-loop schedule waits too."""
-        if paused and self._paused_at_ns is None:
-            self._paused_at_ns = time.monotonic_ns()
-            self._timer.cancel()
-        elif not paused and self._paused_at_ns is not None:
-            self._schedule_start_ns += time.monotonic_ns() - self._paused_at_ns
-            self._paused_at_ns = None
-            self._fill_soon()
             self._arm()
 
     def end_load(self, *, abort: bool) -> None:
@@ -144,7 +130,7 @@ class Driver:
 
     def _wants_more(self, run: StageRun, busy: int) -> bool:
         share = run.command.concurrency
-        return share is not None and self._paused_at_ns is None and busy < share and not run.exhausted
+        return share is not None and busy < share and not run.exhausted
 
     def _take_idle(self) -> Channel | None:
         while self._idle:
@@ -156,7 +142,7 @@ class Driver:
     # Open loop.
 
     def _arm(self) -> None:
-        if self._next_due_ns is not None and self._paused_at_ns is None:
+        if self._next_due_ns is not None:
             self._timer.set(self._schedule_start_ns + self._next_due_ns)
 
     def _send_due(self) -> None:

@@ -20,7 +20,7 @@ from loadgen.plan import Stage
 from loadgen.stream.request import RequestTemplate
 from loadgen.stream.transport import Target
 from loadgen.worker import messages
-from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, SetPaused, Tick, Vocabulary
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, Tick, Vocabulary
 from loadgen.workload.arrivals import share_of
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -169,11 +169,6 @@ class Fleet:
                     requests=stage.requests,
                 )
             )
-
-    def set_paused(self, paused: bool) -> None:
-        """Stop or go on sending; running streams finish."""
-        for worker in self._workers:
-            worker.tell(SetPaused(paused=paused))
 
     def end_load(self, *, abort: bool) -> None:
         """Send no more; with `abort`, cut the running streams off."""

@@ -59,19 +59,13 @@ class BeginStage(msgspec.Struct, frozen=True, tag=True):
     """Measured requests of all workers together."""
 
 
-class SetPaused(msgspec.Struct, frozen=True, tag=True):
-    """Stop or go on sending; running streams finish."""
-
-    paused: bool
-
-
 class EndLoad(msgspec.Struct, frozen=True, tag=True):
     """Send no more; with `abort`, cut the running streams off too."""
 
     abort: bool
 
 
-Command = Configure | BeginStage | SetPaused | EndLoad
+Command = Configure | BeginStage | EndLoad
 
 
 class Tick(msgspec.Struct, frozen=True):
