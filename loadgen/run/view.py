@@ -281,10 +281,11 @@ def headline(facts: HeadlineFacts) -> tuple[str, bool]:
 
 
 def _milestone_words(milestones: tuple[Milestone, ...]) -> str:
-    running = [milestone for milestone in milestones if milestone.state == "running"]
-    if not running:
-        return "waiting for its log"
-    return f"{running[-1].label} {running[-1].detail}".strip()
+    for milestone in reversed(milestones):
+        if milestone.state == "running":
+            return f"{milestone.label} {milestone.detail}".strip()
+    coming = [milestone.label for milestone in milestones if milestone.state == "waiting"]
+    return f"next: {coming[0]}" if coming else "waiting for its answer"
 
 
 def _load_headline(facts: HeadlineFacts) -> tuple[str, bool]:
