@@ -234,7 +234,7 @@ class Run:
         self._steering.take_the_wheel(fleet, self._template, self._watch.boundary)
         self._phase = "running"
         while not self._steering.over or self._hold_open or self._open_streams:
-            self._react(await self._tick(fleet))
+            self._react(fleet, await self._tick(fleet))
             self._check_server()
             self._phase = self._load_phase()
             if self._phase == "holding" and self._written is None:
@@ -274,8 +274,8 @@ class Run:
         self._beat.set()
         return merged
 
-    def _react(self, tick: FleetTick) -> None:
-        if not self._fleet_is_alive():
+    def _react(self, fleet: Fleet, tick: FleetTick) -> None:
+        if not fleet.alive:
             raise WorkerError("all workers are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
         if tick.finished is not None and tick.finished == self._steering.index:
             self._steering.advance("all requests were answered")
@@ -283,9 +283,6 @@ class Run:
         if broken is not None:
             self._steering.finish(broken, abort=False)
             raise LoadError(broken)
-
-    def _fleet_is_alive(self) -> bool:
-        return self._fleet is not None and self._fleet.alive > 0
 
     def _check_server(self) -> None:
         server = self._server

@@ -137,7 +137,7 @@ class Channel:
             self._take_any(body)
             return
         try:
-            # JSON has no raw newlines, so what decodes was one event and nothing else.
+            # Two events, or an event and a comment, do not decode as one: what decodes was a single event.
             chunk = decode_chunk(body[6:-2])
         except msgspec.DecodeError:
             self._take_any(body)

@@ -9,6 +9,7 @@ and is counted. TLS: the records hide the segments, so the user-space clock at a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -77,12 +78,9 @@ async def _connect_plain(channel: Channel, target: Target, meter: Meter) -> None
     _attach(channel, sock, loop, meter)
 
 
-def _try_timestamps(sock: socket.socket) -> bool:
-    try:
+def _try_timestamps(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-    except OSError:
-        return False
-    return True
 
 
 def _attach(channel: Channel, sock: socket.socket, loop: asyncio.AbstractEventLoop, meter: Meter) -> None:

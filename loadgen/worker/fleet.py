@@ -188,6 +188,9 @@ class Fleet:
             except TimeoutError:
                 worker.process.kill()
                 await worker.process.wait()
+        # The pipes end with the processes; what they still hold is read, so that their transports close themselves.
+        if self._readers:
+            await asyncio.wait(self._readers, timeout=2)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)

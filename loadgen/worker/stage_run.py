@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from loadgen.metrics.histogram import EncodedHistogram
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.stage import WARMUP_LATENCIES, StageDelta
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
 from loadgen.worker.messages import BeginStage
@@ -163,7 +163,8 @@ def _measured_share(command: BeginStage) -> int | None:
 
 
 def _for_series(warmup: StageDelta) -> dict[str, EncodedHistogram]:
-    return {f"warmup_{name}": warmup.latency[name] for name in ("ttft", "tpot") if name in warmup.latency}
+    named = {name: warmup.latency.get(name.removeprefix("warmup_")) for name in WARMUP_LATENCIES}
+    return {name: latency for name, latency in named.items() if latency is not None}
 
 
 def _own_arrivals(command: BeginStage, seed: int) -> Iterator[tuple[int, float]]:
