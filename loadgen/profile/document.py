@@ -1,0 +1,183 @@
+"""From a TOML file to a profile: reading, the chosen variant, overrides, and messages that name file, key and value."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from loadgen.errors import ProfileError
+from loadgen.profile.parts import Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
+
+
+def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | None = None) -> Profile:
+    """Read, vary, override and validate a profile.
+
+    `overrides` are `key.path=value` texts; a value is TOML, or else a plain string. Raises `ProfileError`.
+    """
+    return build_profile(load_document(path), where=str(path), overrides=overrides, variant=variant)
+
+
+def load_document(path: Path) -> dict[str, Any]:
+    """Read a profile's TOML without validating it; it gets a name from its file. Raises `ProfileError`."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ProfileError(_no_such_profile(path)) from None
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ProfileError(f"{path}: is not UTF-8 text; a profile is a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(f"{path}: not valid TOML: {error}") from None
+    document.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
+    return document
+
+
+def build_profile(
+    document: Mapping[str, Any], *, where: str, overrides: Iterable[str] = (), variant: str | None = None
+) -> Profile:
+    """Validate a document; `where` names its origin in messages.
+
+    The order is the file, its variant, the overrides. Raises `ProfileError`.
+    """
+    chosen = apply_variant(document, variant, where=where)
+    for override in overrides:
+        _apply_override(chosen, override)
+    try:
+        return Profile.model_validate(chosen)
+    except ValidationError as error:
+        lines = [_explain(where, details) for details in error.errors()]
+        raise ProfileError("\n".join(lines)) from None
+
+
+def variant_names(document: Mapping[str, Any]) -> list[str]:
+    """The variants that a document offers, in its order."""
+    variants = document.get("variants", {})
+    return list(variants) if isinstance(variants, Mapping) else []
+
+
+def apply_variant(document: Mapping[str, Any], variant: str | None, *, where: str) -> dict[str, Any]:
+    """The document with one of its variants laid over it, and without the others.
+
+    A variant is written like a profile: tables are merged, everything else replaces; its list `unset` takes away
+    keys, such as `"server.args.max-num-seqs"`. Raises `ProfileError`.
+    """
+    base: dict[str, Any] = _copy(document)
+    variants = base.pop("variants", {})
+    if not isinstance(variants, dict) or not all(isinstance(entry, dict) for entry in variants.values()):
+        raise ProfileError(f"{where}: variants: expected tables, such as [variants.latency.server.args]")
+    if variant is None:
+        return base
+    if variant not in variants:
+        offered = f"it has: {', '.join(variants)}" if variants else "it has none"
+        raise ProfileError(f"{where}: no variant {variant!r}; {offered}")
+    overlay = variants[variant]
+    for key in overlay.pop("unset", []):
+        _unset(base, str(key), where=f"{where}: variants.{variant}.unset")
+    merged: dict[str, Any] = _merged(base, overlay)
+    merged["name"] = f"{base.get('name', 'unnamed')}+{variant}"
+    return merged
+
+
+def _merged(base: Any, overlay: Any) -> Any:  # noqa: ANN401 - any of TOML's types
+    if not isinstance(base, dict) or not isinstance(overlay, dict):
+        return overlay
+    return base | {key: _merged(base.get(key), value) for key, value in overlay.items()}
+
+
+def _unset(document: dict[str, Any], key: str, *, where: str) -> None:
+    *parents, last = key.split(".")
+    table: Any = document
+    for parent in parents:
+        table = table.get(parent) if isinstance(table, dict) else None
+    if not isinstance(table, dict) or last not in table:
+        raise ProfileError(f"{where}: {key}: is not set, so it cannot be taken away")
+    del table[last]
+
+
+def _copy(value: Any) -> Any:  # noqa: ANN401 - a TOML document is any of TOML's types
+    if isinstance(value, Mapping):
+        return {key: _copy(entry) for key, entry in value.items()}
+    return [_copy(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _apply_override(document: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    path = [part.strip() for part in key.split(".")]
+    if not separator or not all(path):
+        raise ProfileError(f"--set {override}: expected key.path=value, such as load.isl=4096")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    _assign(document, path, value, override)
+
+
+def _assign(document: dict[str, Any], path: list[str], value: object, override: str) -> None:
+    table: Any = document
+    for depth, part in enumerate(path):
+        last = depth == len(path) - 1
+        if isinstance(table, list):
+            if not part.isdigit() or int(part) >= len(table):
+                known = ".".join(path[:depth])
+                raise ProfileError(f"--set {override}: {known} has {len(table)} entries, counted from 0; no {part!r}")
+            index: Any = int(part)
+        elif isinstance(table, dict):
+            index = part
+            if not last:
+                table.setdefault(part, {})
+        else:
+            raise ProfileError(f"--set {override}: {'.'.join(path[:depth])} is a value, not a table")
+        if last:
+            table[index] = value
+        else:
+            table = table[index]
+
+
+def _no_such_profile(path: Path) -> str:
+    folder = path.parent if path.parent.is_dir() else Path()
+    names = [entry.name for entry in folder.glob("*.toml")]
+    near = difflib.get_close_matches(path.name, names, n=1)
+    if near:
+        return f"{path}: no such profile; did you mean {folder / near[0]}?"
+    listed = ", ".join(sorted(Path(name).stem for name in names))
+    return f"{path}: no such profile" + (f"; {folder} has: {listed}" if listed else "")
+
+
+def _explain(where: str, details: ErrorDetails) -> str:
+    location = [part for part in details["loc"] if part not in ("int", "float", "str", "bool")]
+    key = ".".join(str(part) for part in location)
+    if details["type"] == "extra_forbidden":
+        return f"{where}: {key}: unknown key{_nearest(location)}"
+    if details["type"] == "missing":
+        return f"{where}: {key}: is missing"
+    message = details["msg"].removeprefix("Value error, ")
+    value = details["input"]
+    shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
+    return f"{where}: {key}{shown}: {message[:1].lower()}{message[1:]}" if key else f"{where}: {message}"
+
+
+_KNOWN_KEYS: dict[str, type[BaseModel]] = {
+    "": Profile,
+    "server": Server,
+    "server.docker": Docker,
+    "load": Load,
+    "stages": StageSettings,
+    "reference": Reference,
+    "reference.points": ReferencePoint,
+}
+
+
+def _nearest(location: list[int | str]) -> str:
+    parents = [str(part) for part in location[:-1] if not isinstance(part, int)]
+    model = _KNOWN_KEYS.get(".".join(parents))
+    known = list(model.model_fields) if model is not None else []
+    near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+    return f"; did you mean {'.'.join([*parents, near[0]])}?" if near else f"; known keys: {', '.join(known)}"
