@@ -5,6 +5,7 @@
      |- ServerError            the server could not be reached, started or understood    exit code 3
      |- LoadError              the load could not go on: everything fails, the server died  exit code 1
      |- WorkerError            a worker process could not be started or spoke nonsense   exit code 1
+     |- TelemetryError         a way to measure GPUs does not work here                  exit code 1
      +- ResultError            a result or a run's folder could not be read or written   exit code 1
 
 A failed stream is not an exception: it is data (see `loadgen.stream.stream`).
@@ -35,6 +36,10 @@ class LoadError(VrampError):
 
 class WorkerError(VrampError):
     """A worker process could not be started, died, or sent something that is not a message."""
+
+
+class TelemetryError(VrampError):
+    """A backend does not work on this box, with the exact reason; a run never fails because of it."""
 
 
 class ResultError(VrampError):

@@ -6,7 +6,7 @@ ISL/OSL shape. Stages are values; changing the load means beginning another one.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -44,13 +44,21 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def plan_of(profile: Profile) -> list[Stage]:
-    """The stages of a profile: its `[[stages]]`, or one for each concurrency or rate of `[load]`."""
+    """The stages of a profile: its `[[stages]]`, or each shape of `[load]` with each of its concurrencies or rates."""
     load = profile.load
     if profile.stages:
         return [_stage(load, settings) for settings in profile.stages]
+    return [
+        _stage(load, StageSettings(isl=isl, osl=osl, **setting))
+        for isl, osl in load.shapes or [(load.isl, load.osl)]
+        for setting in _settings(load)
+    ]
+
+
+def _settings(load: Load) -> list[dict[str, Any]]:
     if load.rate:
-        return [_stage(load, StageSettings(rate=rate)) for rate in load.rate]
-    return [_stage(load, StageSettings(concurrency=concurrency)) for concurrency in load.concurrency]
+        return [{"rate": rate} for rate in load.rate]
+    return [{"concurrency": concurrency} for concurrency in load.concurrency]
 
 
 def _stage(load: Load, own: StageSettings) -> Stage:

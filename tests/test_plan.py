@@ -20,6 +20,16 @@ def test_one_stage_for_each_concurrency() -> None:
     assert stages[1].title == "conc 4"
 
 
+def test_each_shape_with_each_concurrency() -> None:
+    stages = plan(load={"concurrency": [4, 8], "shapes": [[1024, 1024], [1024, 8192]], "isl": 10})
+    assert [(stage.isl, stage.osl, stage.concurrency) for stage in stages] == [
+        (1024, 1024, 4),
+        (1024, 1024, 8),
+        (1024, 8192, 4),
+        (1024, 8192, 8),
+    ]
+
+
 def test_one_stage_for_each_rate() -> None:
     stages = plan(load={"rate": [0.5, 8], "arrival": "constant"})
     assert [(stage.rate, stage.concurrency, stage.duration_s, stage.arrival) for stage in stages] == [

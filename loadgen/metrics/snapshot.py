@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.metrics.finding import Finding
 from loadgen.metrics.histogram import Summary
 
 WINDOW_S = 5.0
@@ -105,6 +106,20 @@ class Point(msgspec.Struct, frozen=True):
     """Memory of all workers."""
 
 
+class Comparison(msgspec.Struct, frozen=True):
+    """One published figure beside what a stage measured."""
+
+    stage: int
+    """Index of the stage."""
+    of: str
+    """Hardware or column of the publication, where it has several."""
+    figure: str
+    published: float
+    measured: float | None
+    difference_percent: float | None
+    """Measured against published; None where there is nothing to compare."""
+
+
 class StageView(msgspec.Struct, frozen=True):
     """The numbers of one stage so far."""
 
@@ -183,5 +198,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     errors: tuple[ErrorView, ...] = ()
     events: tuple[RunEvent, ...] = ()
     """All events so far, oldest first."""
+    findings: tuple[Finding, ...] = ()
+    """Of the preflight, the worst first."""
+    reference: tuple[Comparison, ...] = ()
+    """Published figures beside what the running or last stage measured."""
     result_path: str | None = None
     """Set once the result is on disk."""

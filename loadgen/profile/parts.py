@@ -114,6 +114,8 @@ class Load(_Part):
     endpoint: Literal["completions", "chat"] = "completions"
     isl: Tokens = 256
     osl: Tokens = 128
+    shapes: list[tuple[Tokens, Tokens]] = []
+    """`[[1024, 8192], ...]`: pairs of ISL and OSL, each with every concurrency or rate; `isl` and `osl` are not used."""
     concurrency: Concurrencies = [8]
     rate: Rates = []
     """Requests a second, open loop; when set, `concurrency` is not used."""

@@ -7,54 +7,50 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import ProfileError, ServerError
+from loadgen.errors import ProfileError
 from loadgen.profile import Server
+from loadgen.server.container import run_command
+from loadgen.server.executable import expanded, find_executable
 
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
 
 
 def server_command(server: Server, *, port: int) -> list[str]:
     """The argument list that starts this server on `port`; raises `ServerError` if its executable is not there."""
-    where = ["--host", server.host, "--port", str(port)]
+    name = server.served_model_name or (server.model if server.engine == "simulator" else None)
+    named = ["--served-model-name", name] if name else []
+    return [*_head(server, port), "--host", _inner_host(server), "--port", str(port), *named, *_flags(server.args)]
+
+
+def _head(server: Server, port: int) -> list[str]:
     if server.engine == "simulator":
-        name = server.served_model_name or server.model
-        head = [sys.executable, "-m", "loadgen.simulator"]
-    else:
-        assert server.model is not None, "a profile with engine vllm has a model"
-        name = server.served_model_name
-        head = [_executable(server), "serve", _expanded(server.model)]
-    return [*head, *where, *(["--served-model-name", name] if name else []), *_flags(server.args)]
+        return [sys.executable, "-m", "loadgen.simulator"]
+    assert server.model is not None, "a profile with engine vllm or docker has a model"
+    model = expanded(server.model)
+    if server.docker is not None:
+        return [*run_command(server, server.docker, port), *server.docker.serve, model]
+    return [find_executable(server, _vllm(server.command), key="server.command"), "serve", model]
+
+
+def _vllm(command: str) -> str:
+    """The executable of a Python environment, if its folder was named."""
+    inside = Path(command).expanduser() / "bin" / "vllm"
+    return str(inside) if inside.exists() else command
+
+
+def _inner_host(server: Server) -> str:
+    # Behind a network of its own, a container's loopback cannot be reached; its port is published on the host's only.
+    return server.host if server.docker is None or server.docker.network == "host" else "0.0.0.0"  # noqa: S104
 
 
 def server_environment(server: Server) -> dict[str, str]:
     """The environment of the server: vramp's own and what the profile sets, which wins."""
     return {"PYTHONUNBUFFERED": "1", **os.environ, **server.env}
-
-
-def _executable(server: Server) -> str:
-    command = _expanded(server.command)
-    search = server.env.get("PATH", os.environ.get("PATH", ""))
-    # Last, the folder of our own Python: vllm is there if vramp runs from a virtual environment that is not activated.
-    found = shutil.which(command, path=os.pathsep.join([search, str(Path(sys.executable).parent)]))
-    if found is not None:
-        return found
-    if os.sep in command:
-        reason = "is not executable" if Path(command).exists() else "does not exist"
-        raise ServerError(f"server.command = {server.command!r}: {reason}; give the path of the vllm executable")
-    raise ServerError(
-        f"server.command = {server.command!r}: not found on PATH; install vLLM, "
-        'or give its path, such as command = "~/vllm/bin/vllm"'
-    )
-
-
-def _expanded(text: str) -> str:
-    return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
 def _flags(args: Mapping[str, Any]) -> list[str]:

@@ -70,6 +70,13 @@ def test_the_executable_is_found_beside_python(monkeypatch: pytest.MonkeyPatch) 
     assert server_command(server, port=1)[0] == str(python)
 
 
+def test_the_folder_of_an_environment_is_its_vllm(tmp_path: Path) -> None:
+    executable = tmp_path / "bin" / "vllm"
+    executable.parent.mkdir()
+    executable.touch(mode=0o755)
+    assert server_command(Server(engine="vllm", model="m", command=str(tmp_path)), port=1)[0] == str(executable)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [("no-such-vllm", "not found on PATH"), ("/no/such/vllm", "does not exist"), (__file__, "is not executable")],

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Profile, build_profile, load_profile, parse_duration_s
+from loadgen.profile import Load, Profile, build_profile, load_profile, variant_names
 
-PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.toml"))
 MINIMAL = '[server]\nengine = "simulator"\n'
 
 
@@ -23,11 +22,6 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
     with pytest.raises(ProfileError) as caught:
         load_profile(write(folder, text), overrides)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_every_shipped_profile_loads_under_its_own_name(path: Path) -> None:
-    assert load_profile(path).name == path.stem
 
 
 def test_a_profile_cannot_change(tmp_path: Path) -> None:
@@ -58,6 +52,14 @@ def test_a_profile_cannot_change(tmp_path: Path) -> None:
         ('[server]\nengine = "vllm"', ["server", "model"]),
         (MINIMAL + 'url = "http://a"', ["server", "attach"]),
         (MINIMAL + "port = 70000", ["server.port", "70000"]),
+        (MINIMAL + "[server.docker]\nimage = 'i'", ["server", "no use for", "[server.docker]"]),
+        ('[server]\nengine = "docker"\nmodel = "m"', ["server", "needs a table [server.docker]"]),
+        ('[server]\nengine = "docker"\n[server.docker]\nimage = "i"', ["server", "model"]),
+        ('[server]\nengine = "attach"\nurl = "http://a"\ninstances = 2', ["server", "starts none"]),
+        (MINIMAL + "[server.docker]\nimag = 'i'", ["server.docker.imag", "did you mean server.docker.image?"]),
+        (MINIMAL + "[reference]\nsorce = 's'", ["reference.sorce", "did you mean reference.source?"]),
+        (MINIMAL + "[reference]\nsource = 's'\n[[reference.points]]\nfigures = {ttft = 1}", ["ttft_p99_ms"]),
+        (MINIMAL + "[load]\nshapes = [[1024]]", ["load.shapes.0"]),
     ],
 )
 def test_a_refusal_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -115,10 +117,62 @@ def test_overrides_that_make_no_sense(tmp_path: Path, override: str, word: str) 
     assert word in message
 
 
-@given(st.integers(1, 10_000), st.sampled_from([("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]))
-def test_durations(number: int, unit: tuple[str, float]) -> None:
-    assert parse_duration_s(f"{number}{unit[0]}") == number * unit[1]
-    assert parse_duration_s(number) == number
+VARIED = (
+    MINIMAL
+    + """
+[server.args]
+startup-s = 3
+block-size = 16
+[load]
+concurrency = [1, 2]
+osl = 8
+[variants.latency]
+description = "one at a time"
+unset = ["server.args.block-size", "load.osl"]
+load.concurrency = 1
+[variants.batch.server.args]
+startup-s = 0
+"""
+)
+
+
+def test_a_variant_lays_over_the_profile(tmp_path: Path) -> None:
+    path = write(tmp_path, VARIED)
+    plain, latency, batch = (load_profile(path, variant=name) for name in (None, "latency", "batch"))
+    assert (plain.name, latency.name, batch.name) == ("p", "p+latency", "p+batch")
+    assert latency.description == "one at a time"
+    assert latency.load.concurrency == [1]
+    assert (plain.load.osl, latency.load.osl) == (8, Load().osl)
+    assert latency.server.args == {"startup-s": 3}
+    assert batch.server.args == {"startup-s": 0, "block-size": 16}
+    assert batch.load == plain.load
+
+
+def test_an_override_wins_over_a_variant(tmp_path: Path) -> None:
+    assert load_profile(write(tmp_path, VARIED), ["load.concurrency=7"], variant="latency").load.concurrency == [7]
+
+
+def test_variants_are_named_in_order() -> None:
+    assert variant_names({"variants": {"b": {}, "a": {}}}) == ["b", "a"]
+    assert variant_names({}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (VARIED, ["no variant 'x'", "latency, batch"]),
+        (MINIMAL, ["no variant 'x'", "it has none"]),
+        (MINIMAL + "[variants]\nx = 3", ["variants: expected tables"]),
+        (MINIMAL + "[variants.x.load]\nisl = 0", ["load.isl"]),
+        (MINIMAL + "[variants.x.lod]\nisl = 1", ["did you mean load?"]),
+        (MINIMAL + "[variants.x]\nunset = ['load.isl']", ["variants.x.unset", "load.isl", "is not set"]),
+    ],
+)
+def test_a_variant_that_cannot_be_taken(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(ProfileError) as caught:
+        load_profile(write(tmp_path, text), variant="x")
+    for word in words:
+        assert word in str(caught.value)
 
 
 @given(
@@ -132,7 +186,7 @@ def test_durations(number: int, unit: tuple[str, float]) -> None:
     )
 )
 def test_any_document_is_a_profile_or_a_clear_refusal(document: object) -> None:
-    table = document if isinstance(document, dict) else {"server": document}
+    table = document if isinstance(document, dict) else {"server": document, "variants": document}
     try:
         profile = build_profile(table, where="here")
     except ProfileError as error:
