@@ -33,6 +33,15 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     stages_planned: int
 
 
+class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of several servers: where it is and how it was started."""
+
+    url: str
+    pid: int | None = None
+    command: list[str] | None = None
+    env: dict[str, str] | None = None
+
+
 class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The server reached another state, or more became known of it."""
 
@@ -47,6 +56,8 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     command: list[str] | None = None
     env: dict[str, str] | None = None
     milestones: tuple[Milestone, ...] = ()
+    instances: tuple[ServerInstance, ...] = ()
+    """All servers, where there are several; `url`, `pid`, `command` and `env` are the first's."""
 
 
 class StageStarted(msgspec.Struct, frozen=True, tag=True):
@@ -83,6 +94,8 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     rss_bytes: int | None = None
     """Memory of all workers."""
     engine: EngineView | None = None
+    instances: tuple[dict[int, StageDelta], ...] = ()
+    """`stages` by the server that the load went to, where there are several."""
 
 
 class EngineStage(msgspec.Struct, frozen=True):
@@ -110,12 +123,15 @@ class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     reason: str
 
 
-class EngineMeasured(msgspec.Struct, frozen=True, tag=True):
+class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The engine's own numbers for a stage, read once its window had closed."""
 
     t_s: float
     index: int
     engine: EngineStage
+    """Of all servers together."""
+    instances: tuple[EngineStage | None, ...] = ()
+    """Of each, where there are several; None for one that could not be read."""
 
 
 class Happened(msgspec.Struct, frozen=True, tag=True):

@@ -30,6 +30,7 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.result import (
     ClientResult,
     Concurrency,
+    InstanceResult,
     Requests,
     Result,
     SloCheck,
@@ -44,11 +45,15 @@ from loadgen.metrics.verdict import ClientFacts, client_limit
 
 
 class StageRecord:
-    """One stage: what it asked for, its numbers so far, how it ended."""
+    """One stage, or one server's part in it: what it asked for, its numbers so far, how it ended."""
 
-    def __init__(self, started: StageStarted) -> None:
+    def __init__(self, started: StageStarted, whole: StageRecord | None = None) -> None:
+        """`whole` is the stage that this is a part of: rates are over its window, so that the parts add up."""
         self.started = started
         self.metrics = StageMetrics()
+        self.parts: list[StageRecord] = []
+        """By server, where there are several."""
+        self._whole = whole
         self.client = ClientMetrics()
         self.client_span_ns = 0
         self.ended: StageEnded | None = None
@@ -59,15 +64,26 @@ class StageRecord:
         """The counts of `StageMetrics`."""
         return self.metrics.counters
 
+    @property
+    def window_s(self) -> float:
+        """Length of the measured window in seconds, 0 before it has begun."""
+        return (self._whole or self).metrics.window_s
+
+    def part(self, number: int) -> StageRecord:
+        """The part of one of several servers."""
+        while len(self.parts) <= number:
+            self.parts.append(StageRecord(self.started, self))
+        return self.parts[number]
+
     def per_second(self, *counters: str) -> float | None:
         """Counts of the window over its length; None before it has one."""
-        window_s = self.metrics.window_s
+        window_s = self.window_s
         return sum(self.counters[name] for name in counters) / window_s if window_s else None
 
     @property
     def held_mean(self) -> float | None:
         """Mean number of open streams in the window."""
-        window_s = self.metrics.window_s
+        window_s = self.window_s
         return self.counters["held_area_ns"] / 1e9 / window_s if window_s else None
 
     def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:
@@ -77,7 +93,7 @@ class StageRecord:
 
     def limit(self) -> str | None:
         """Why the client could not keep up in this stage; None when it could."""
-        started, window_s = self.started, self.metrics.window_s
+        started, window_s = self.started, self.window_s
         bounded_by_time = started.requests is None
         e2e = self.metrics.latency.get("e2e", Histogram())
         facts = ClientFacts(
@@ -131,7 +147,7 @@ class Record:
                 self.stages[line.index].ended = line
                 self.current = None
             case EngineMeasured():
-                self.stages[line.index].engine = line.engine
+                self._measured(line)
             case Happened():
                 self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=line.text))
             case ServerChanged():
@@ -141,8 +157,18 @@ class Record:
             case RunFinished():
                 self.finished = line
 
+    def _measured(self, line: EngineMeasured) -> None:
+        stage = self.stages[line.index]
+        stage.engine = line.engine
+        for number, engine in enumerate(line.instances):
+            stage.part(number).engine = engine
+
     def _tick(self, line: Ticked) -> None:
         self.last_tick = line
+        for number, stages in enumerate(line.instances):
+            for index, delta in stages.items():
+                if index in self.stages:
+                    self.stages[index].part(number).metrics.add(delta)
         ttft, tpot = [], []
         for index, delta in line.stages.items():
             metrics = StageMetrics.of(delta)
@@ -222,7 +248,7 @@ class Record:
         server = self.server
         if server is None:
             return {}
-        return {
+        environment = {
             "engine": server.engine,
             "server_url": server.url,
             "model": server.model,
@@ -231,6 +257,9 @@ class Record:
             "server_command": server.command,
             "server_env": server.env,
         }
+        if server.instances:
+            environment["server_instances"] = [msgspec.to_builtins(instance) for instance in server.instances]
+        return environment
 
     def _client_result(self) -> ClientResult:
         client = self.client
@@ -264,7 +293,7 @@ class Record:
             osl=started.osl,
             started_at=_iso(self.run.unix_s + started.t_s),
             duration_s=round(max(0.0, end_s - started.t_s), 3),
-            measured_s=stage.metrics.window_s,
+            measured_s=stage.window_s,
             stop_reason=stage.ended.reason if stage.ended is not None else "the run ended in this stage",
             requests=_requests(stage),
             concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
@@ -279,7 +308,23 @@ class Record:
             engine=stage.engine,
             limited=why is not None,
             why=why,
+            instances=self._instance_results(stage),
         )
+
+    def _instance_results(self, stage: StageRecord) -> list[InstanceResult]:
+        urls = [instance.url for instance in self.server.instances] if self.server is not None else []
+        # A server that took no part in a stage has a part of zeros.
+        return [_instance_result(url, stage.part(number)) for number, url in enumerate(urls)]
+
+
+def _instance_result(url: str, part: StageRecord) -> InstanceResult:
+    return InstanceResult(
+        url=url,
+        requests=_requests(part),
+        throughput=_throughput(part),
+        latency_ms=part.summaries("ttft", "tpot"),
+        engine=part.engine,
+    )
 
 
 def _requests(stage: StageRecord) -> Requests:

@@ -71,6 +71,7 @@ class Concurrency(msgspec.Struct, frozen=True):
 
     mean: float | None
     peak: int
+    """The peaks of all workers added: exact in closed loop, an upper bound in open loop."""
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -100,6 +101,18 @@ class SloCheck(msgspec.Struct, frozen=True):
     met: bool
 
 
+class InstanceResult(msgspec.Struct, frozen=True):
+    """One server's part in a stage that several shared; all parts add up to the stage."""
+
+    url: str
+    requests: Requests
+    throughput: Throughput
+    """Over the window of the whole stage, so that the parts add up; but for `output_tokens_per_s_per_user`."""
+    latency_ms: dict[str, Summary]
+    """`ttft` and `tpot`."""
+    engine: EngineStage | None
+
+
 class StageResult(msgspec.Struct, frozen=True):
     """The numbers of one stage."""
 
@@ -122,6 +135,8 @@ class StageResult(msgspec.Struct, frozen=True):
     limited: bool
     """The client could not do what was asked of it in this stage."""
     why: str | None
+    instances: list[InstanceResult] = []
+    """Each server's part, where there are several."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,20 @@ class Milestone(msgspec.Struct, frozen=True):
     detail: str = ""
     started_s: float | None = None
     finished_s: float | None = None
+    expected_s: float | None = None
+    """How long it took in the last start of the same kind."""
+
+
+class InstanceView(msgspec.Struct, frozen=True):
+    """One of several servers of a run; the gauges are those of its /metrics."""
+
+    url: str
+    state: Literal["starting", "ready", "stopping", "stopped", "died"]
+    pid: int | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    """0 to 1."""
 
 
 class ServerView(msgspec.Struct, frozen=True):
@@ -46,6 +60,8 @@ class ServerView(msgspec.Struct, frozen=True):
     milestones: tuple[Milestone, ...] = ()
     log_tail: tuple[str, ...] = ()
     """The last lines, oldest first, without control sequences."""
+    instances: tuple[InstanceView, ...] = ()
+    """All servers, where there are several; `url` and `pid` are the first's, `milestones` the slowest's."""
 
 
 class LoadView(msgspec.Struct, frozen=True):

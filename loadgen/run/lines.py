@@ -1,16 +1,19 @@
-"""Lines of the journal that say what ran where, with every secret masked."""
+"""Lines of the journal: what ran where, with every secret masked, and what came of it."""
 
 from __future__ import annotations
 
 import time
 
 import loadgen
-from loadgen.metrics.journal import RunStarted, ServerChanged
-from loadgen.profile import Profile, Server
+from loadgen.metrics.journal import RunStarted, ServerChanged, Ticked
+from loadgen.metrics.snapshot import EngineView
+from loadgen.profile import Profile
 from loadgen.run.environment import describe_environment
 from loadgen.run.probe import Served
+from loadgen.run.servers import Servers
 from loadgen.server.masking import masked_environment, masked_text
-from loadgen.server.supervisor import ManagedServer, ServerState
+from loadgen.server.supervisor import ServerState
+from loadgen.worker.fleet import FleetTick
 
 
 def run_started(profile: Profile, run_id: str, seed: int, workers: int, stages_planned: int) -> RunStarted:
@@ -36,20 +39,38 @@ def run_started(profile: Profile, run_id: str, seed: int, workers: int, stages_p
     )
 
 
-def server_changed(
-    settings: Server, managed: ManagedServer | None, served: Served | None, state: ServerState, *, t_s: float
-) -> ServerChanged:
-    """The server reached a state; `managed` is None for one that is not ours, `served` until it was asked."""
+def server_changed(servers: Servers, served: Served | None, state: ServerState, *, t_s: float) -> ServerChanged:
+    """The servers reached a state; `served` is None until they were asked."""
+    described = servers.described()
+    settings, first = servers.settings, next(iter(described), None)
     return ServerChanged(
         t_s=t_s,
         state=state,
         engine=settings.engine,
-        url=managed.base_url if managed is not None else masked_text(settings.url or ""),
+        url=servers.url,
         model=served.model if served is not None else settings.model,
         version=served.version if served is not None else None,
-        pid=managed.pid if managed is not None else None,
+        pid=first.pid if first is not None else None,
         max_model_len=served.max_model_len if served is not None else None,
-        command=managed.command if managed is not None else None,
-        env=masked_environment(settings.env),
-        milestones=managed.milestones if managed is not None else (),
+        command=first.command if first is not None else None,
+        env=first.env if first is not None else masked_environment(settings.env),
+        milestones=servers.milestones,
+        instances=described if servers.count > 1 else (),
+    )
+
+
+def ticked(tick: FleetTick, engine: EngineView | None, *, workers: int, t_s: float) -> Ticked:
+    """What the fleet did in a quarter of a second."""
+    return Ticked(
+        t_s=t_s,
+        span_s=tick.span_s,
+        stages=tick.stages,
+        client=tick.client,
+        held=tick.held,
+        queued=tick.queued,
+        open_stages=tick.open_stages,
+        workers=workers,
+        rss_bytes=tick.rss_bytes,
+        engine=engine,
+        instances=tick.instances,
     )

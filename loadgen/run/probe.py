@@ -69,6 +69,21 @@ async def probe(client: ServerClient, model: str | None, load: Load, plan: Seque
     )
 
 
+async def probe_twin(client: ServerClient, first: Served, load: Load) -> Target:
+    """Ask another instance whether it serves the same, and send it one request too; raises `ServerError`."""
+    target = await resolve_target(client.base_url)
+    twin = pick_model(await client.models(), first.model)
+    if twin.max_model_len != first.max_model_len:
+        raise ServerError(
+            f"{client.base_url}: max_model_len is {twin.max_model_len}, but {first.max_model_len} on {first.base_url}; "
+            "instances of one server must be the same: are their devices?"
+        )
+    status, answer = await _first_request(client, first.model, load, first.vocabulary, first.options)
+    if status != 200:
+        raise ServerError(f"{client.base_url}: the first request failed: HTTP {status}: {answer}")
+    return target
+
+
 async def resolve_target(url: str) -> Target:
     """Resolve a URL's host to the first address that answers; raises `ServerError`."""
     parts = urlsplit(url)

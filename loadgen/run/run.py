@@ -14,11 +14,12 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from loadgen.errors import LoadError, VrampError, WorkerError
-from loadgen.metrics.journal import Happened, Line, RunFinished, RunState, Ticked
+from loadgen.metrics.journal import Happened, Line, RunFinished, RunState
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, write_result
 from loadgen.metrics.snapshot import Phase, Snapshot
@@ -27,14 +28,16 @@ from loadgen.profile import Profile
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.folder import SafeJournal, claim_folder, require_writable
 from loadgen.run.guard_rail import FailureRail
-from loadgen.run.lines import run_started, server_changed
-from loadgen.run.probe import Served, probe
+from loadgen.run.lines import run_started, server_changed, ticked
+from loadgen.run.probe import Served, probe, probe_twin
+from loadgen.run.requests import templates_of
+from loadgen.run.servers import Servers
 from loadgen.run.steering import Steering
 from loadgen.run.view import Parts, StageViews, snapshot_of
 from loadgen.server.client import ServerClient, api_key
-from loadgen.server.supervisor import ManagedServer, ServerState
-from loadgen.stream.request import RequestTemplate, endpoint_url, request_template, stream_body
-from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, default_workers
+from loadgen.server.supervisor import ServerState
+from loadgen.stream.transport import Target
+from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, workers_for
 
 BEAT_S = 0.25
 _LAST_TICKS = 4
@@ -46,9 +49,10 @@ class Run:
     def __init__(self, profile: Profile, *, where: str, json_path: Path | None = None, hold_open: bool = False) -> None:
         """`where` names the profile in messages; with `hold_open` the server stays up after the plan, for an operator.
 
-        Raises `ResultError` when the results could not be written.
+        Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
         self.profile = profile
+        self._servers = Servers(profile.server)
         self.plan: list[Stage] = plan_of(profile)
         self.result: Result | None = None
         self.error: VrampError | None = None
@@ -65,11 +69,11 @@ class Run:
         self._began_s = time.monotonic()
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
         self._phase: Phase = "starting"
-        self._server: ManagedServer | None = None
         self._served: Served | None = None
         self._watch: EngineWatch | None = None
         self._fleet: Fleet | None = None
-        self._workers = profile.load.workers or default_workers(max(stage.concurrency or 0 for stage in self.plan))
+        most_streams = max(stage.concurrency or 0 for stage in self.plan)
+        self._workers = workers_for(profile.load.workers, most_streams=most_streams, servers=self._servers.count)
         self._steering = Steering(self.plan, self._log, self._clock_s)
         self._rail = FailureRail()
         self._ending: RunState | None = None
@@ -118,8 +122,7 @@ class Run:
 
     def abort(self) -> None:
         """The same at once: streams are cut off and the server gets no time of its own."""
-        if self._server is not None:
-            self._server.hurry()
+        self._servers.hurry()
         self._end("stopped", "aborted by the operator")
 
     def _end(self, state: RunState, reason: str) -> None:
@@ -162,8 +165,7 @@ class Run:
             await self._until_ended(self._go())
         except VrampError as error:
             self.error = error
-            died = self._server is not None and self._server.state == "died"
-            self._end("server_died" if died else "failed", str(error))
+            self._end("server_died" if self._servers.died else "failed", str(error))
         finally:
             await self._close()
 
@@ -179,48 +181,44 @@ class Run:
             await going
 
     async def _go(self) -> None:
-        base_url = await self._start_server()
-        key = api_key(self.profile.server)
-        client = ServerClient(base_url, key, api_key_env=self.profile.server.api_key_env)
-        async with client:
+        await self._start_servers()
+        key, key_env = api_key(self.profile.server), self.profile.server.api_key_env
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [ServerClient(url, key, api_key_env=key_env) for url in self._servers.base_urls]
+            for client in clients:
+                await stack.enter_async_context(client)
             self._phase = "probing"
-            await self._learn(client)
-            self._watch = EngineWatch(client, self._log, self._clock_s)
-            try:
-                await self._watch.start()
-                await self._load()
-            finally:
-                await self._watch.close()
+            served, targets = await self._learn(*clients)
+            self._watch = EngineWatch(clients, self._log, self._clock_s)
+            stack.push_async_callback(self._watch.close)
+            await self._watch.start()
+            await self._load(served, targets)
 
-    async def _start_server(self) -> str:
-        server = self.profile.server
-        if server.engine == "attach":
-            assert server.url is not None
-            self._server_is("starting")
-            return server.url
-        self._server = ManagedServer(server, log_path=self.folder / "server.log")
-        await self._server.start()
+    async def _start_servers(self) -> None:
+        await self._servers.start(self.folder)
         self._server_is("starting")
-        await self._server.wait_ready()
-        return self._server.base_url
+        await self._servers.wait_ready()
 
-    async def _learn(self, client: ServerClient) -> None:
-        server = self.profile.server
+    async def _learn(self, client: ServerClient, *twins: ServerClient) -> tuple[Served, list[Target]]:
+        """What the servers serve, and where each of them is."""
+        server, load = self.profile.server, self.profile.load
         wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
-        self._served = await probe(client, wanted, self.profile.load, self.plan, where=self._where)
+        served = self._served = await probe(client, wanted, load, self.plan, where=self._where)
+        targets = [served.target, *[await probe_twin(twin, served, load) for twin in twins]]
         self._server_is("ready")
-        for note in self._served.notes:
+        for note in served.notes:
             self._event("server", note)
+        return served, targets
 
     # The load.
 
-    async def _load(self) -> None:
-        assert self._served is not None and self._watch is not None
+    async def _load(self, served: Served, targets: list[Target]) -> None:
+        assert self._watch is not None
         load = self.profile.load
         fleet = self._fleet = Fleet(
             FleetSettings(
-                target=self._served.target,
-                vocabulary=self._served.vocabulary,
+                targets=tuple(targets),
+                vocabulary=served.vocabulary,
                 seed=self._seed,
                 timeout_s=load.timeout_s,
                 stall_timeout_s=load.stall_timeout_s,
@@ -231,11 +229,12 @@ class Run:
         await fleet.start()
         await fleet.wait_ready()
         await self._tick(fleet)
-        self._steering.take_the_wheel(fleet, self._template, self._watch.boundary)
+        templates = partial(templates_of, self.profile, served, self._servers.base_urls)
+        self._steering.take_the_wheel(fleet, templates, self._watch.boundary)
         self._phase = "running"
         while not self._steering.over or self._hold_open or self._open_streams:
             self._react(fleet, await self._tick(fleet))
-            self._check_server()
+            self._servers.check()
             self._phase = self._load_phase()
             if self._phase == "holding" and self._written is None:
                 await self._settle_and_write()
@@ -256,52 +255,23 @@ class Run:
 
     async def _tick(self, fleet: Fleet) -> FleetTick:
         merged = await fleet.tick()
-        line = Ticked(
-            t_s=self._clock_s(),
-            span_s=merged.span_s,
-            stages=merged.stages,
-            client=merged.client,
-            held=merged.held,
-            queued=merged.queued,
-            open_stages=merged.open_stages,
-            workers=fleet.alive,
-            rss_bytes=merged.rss_bytes,
-            engine=self._watch.view if self._watch is not None else None,
-        )
-        self._log(line)
+        engine = self._watch.view if self._watch is not None else None
+        self._log(ticked(merged, engine, workers=fleet.alive, t_s=self._clock_s()))
         for death in merged.deaths:
             self._event("error", death)
         self._beat.set()
         return merged
 
     def _react(self, fleet: Fleet, tick: FleetTick) -> None:
-        if not fleet.alive:
-            raise WorkerError("all workers are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
+        if not fleet.complete:
+            whose = "" if self._servers.count == 1 else " of an instance"
+            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
         if tick.finished is not None and tick.finished == self._steering.index:
             self._steering.advance("all requests were answered")
         broken = self._rail.check(self._record, self._clock_s())
         if broken is not None:
             self._steering.finish(broken, abort=False)
             raise LoadError(broken)
-
-    def _check_server(self) -> None:
-        server = self._server
-        if server is not None and server.died.is_set():
-            lines = "\n".join(f"  {line}" for line in list(server.log.lines)[-8:])
-            raise LoadError(f"the server {server.exit} during the load; its log is {server.log.path}\n{lines}")
-
-    def _template(self, stage: Stage) -> RequestTemplate:
-        assert self._served is not None
-        load = self.profile.load
-        body = stream_body(
-            load.endpoint,
-            model=self._served.model,
-            osl=stage.osl,
-            temperature=load.temperature,
-            options=self._served.options,
-        )
-        url = endpoint_url(self._served.base_url, load.endpoint)
-        return request_template(url, body, api_key=api_key(self.profile.server))
 
     # The end.
 
@@ -310,8 +280,8 @@ class Run:
         self._beat.set()
         if self._fleet is not None:
             await self._end_load(self._fleet)
-        if self._server is not None:
-            await self._stop_server(self._server)
+        if self._servers.managed:
+            await self._stop_servers()
         state, reason = self._ending or "failed", self._reason
         self._log(RunFinished(t_s=self._clock_s(), unix_s=time.time(), state=state, reason=reason))
         self._write()
@@ -327,19 +297,20 @@ class Run:
             await self._tick(fleet)
         await fleet.close()
 
-    async def _stop_server(self, server: ManagedServer) -> None:
-        stopping = asyncio.create_task(server.stop())
+    async def _stop_servers(self) -> None:
+        stopping = asyncio.create_task(self._servers.stop())
         while not stopping.done():
             self._beat.set()
             await asyncio.wait({stopping}, timeout=BEAT_S)
-        report = await stopping
-        self._server_is("died" if server.state == "died" else "stopped")
-        if report.killed:
-            names = ", ".join(f"{process.name} ({process.pid})" for process in report.killed)
-            self._event("server", f"had to be killed: {names}")
-        if report.left:
-            names = ", ".join(f"{process.name} ({process.pid})" for process in report.left)
-            self._event("error", f"could not be ended: {names}")
+        reports = await stopping
+        self._server_is("died" if self._servers.died else "stopped")
+        for report in reports:
+            if report.killed:
+                names = ", ".join(f"{process.name} ({process.pid})" for process in report.killed)
+                self._event("server", f"had to be killed: {names}")
+            if report.left:
+                names = ", ".join(f"{process.name} ({process.pid})" for process in report.left)
+                self._event("error", f"could not be ended: {names}")
 
     async def _settle_and_write(self) -> None:
         """The plan is done but the operator may go on: what there is goes to disk now."""
@@ -372,7 +343,7 @@ class Run:
         self._log(Happened(t_s=self._clock_s(), kind=kind, text=text))
 
     def _server_is(self, state: ServerState) -> None:
-        self._log(server_changed(self.profile.server, self._server, self._served, state, t_s=self._clock_s()))
+        self._log(server_changed(self._servers, self._served, state, t_s=self._clock_s()))
 
     # What the screen draws.
 
@@ -384,9 +355,10 @@ class Run:
             stages_planned=len(self.plan),
             record=self._record,
             steering=self._steering,
-            server=self._server,
+            servers=self._servers,
             served=self._served,
             engine=self._watch.view if self._watch is not None else None,
+            engines=self._watch.views if self._watch is not None else [],
             workers=self._workers,
             ending=self._ending,
             reason=self._reason,

@@ -17,6 +17,8 @@ from loadgen.plan import Stage
 from loadgen.stream.request import RequestTemplate
 from loadgen.worker.fleet import Fleet
 
+TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]
+"""The requests of a stage, a template for each server."""
 Boundary = Callable[[int | None, int | None], None]
 """(index of the stage that ended, index of the one that begins): what the engine's metrics are cut by."""
 
@@ -30,7 +32,7 @@ class Steering:
         self._log = log
         self._clock_s = clock_s
         self._fleet: Fleet | None = None
-        self._template_of: Callable[[Stage], RequestTemplate] | None = None
+        self._templates_of: TemplatesOf | None = None
         self._boundary: Boundary = _no_boundary
         self._due: asyncio.TimerHandle | None = None
         self._last = plan[0]
@@ -43,9 +45,9 @@ class Steering:
         self.manual = False
         """The operator has taken the load in hand: the running stage has no end of its own."""
 
-    def take_the_wheel(self, fleet: Fleet, template_of: Callable[[Stage], RequestTemplate], boundary: Boundary) -> None:
+    def take_the_wheel(self, fleet: Fleet, templates_of: TemplatesOf, boundary: Boundary) -> None:
         """The server is ready and the workers stand by: begin the plan."""
-        self._fleet, self._template_of, self._boundary = fleet, template_of, boundary
+        self._fleet, self._templates_of, self._boundary = fleet, templates_of, boundary
         if self._early is not None:
             self._switch(self._early, "", manual=True)
         else:
@@ -82,7 +84,7 @@ class Steering:
             self._fleet.end_load(abort=abort)
 
     def _switch(self, stage: Stage | None, reason: str, *, manual: bool) -> None:
-        if self._fleet is None or self._template_of is None:
+        if self._fleet is None or self._templates_of is None:
             return
         if self._due is not None:
             self._due.cancel()
@@ -98,12 +100,12 @@ class Steering:
             self._begin(stage, ended)
 
     def _begin(self, stage: Stage, ended: int | None) -> None:
-        assert self._fleet is not None and self._template_of is not None
+        assert self._fleet is not None and self._templates_of is not None
         self.index, self._next_index = self._next_index, self._next_index + 1
         self._last = stage
         self._log(_started(stage, self.index, self._clock_s(), manual=self.manual))
         self._boundary(ended, self.index)
-        self._fleet.begin_stage(self.index, stage, self._template_of(stage))
+        self._fleet.begin_stage(self.index, stage, self._templates_of(stage))
         if stage.duration_s is not None:
             delay_s = stage.warmup_s + stage.duration_s
             self._due = asyncio.get_running_loop().call_later(delay_s, self.advance, "its time was up")

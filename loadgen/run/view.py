@@ -28,14 +28,12 @@ from loadgen.metrics.verdict import engine_limit
 from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.run.probe import Served
+from loadgen.run.servers import Servers
 from loadgen.run.steering import Steering
-from loadgen.server.masking import masked_text
-from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.text import harmless
 
 _SHOWN = ("ttft", "tpot", "itl", "e2e")
 _CPU_POINTS = 8
-_LOG_LINES = 200
 
 
 _SETTLED_S = 1.0
@@ -150,9 +148,11 @@ class Parts(msgspec.Struct, frozen=True):
     stages_planned: int
     record: Record
     steering: Steering
-    server: ManagedServer | None
+    servers: Servers
     served: Served | None
     engine: EngineView | None
+    engines: list[EngineView | None]
+    """Of each server."""
     workers: int
     ending: RunState | None
     reason: str
@@ -169,7 +169,7 @@ def snapshot_of(parts: Parts, views: StageViews) -> Snapshot:
         engine=parts.engine,
         errors=record.total.counters["failed"],
         completed=record.total.counters["completed"],
-        milestones=parts.server.milestones if parts.server is not None else (),
+        milestones=parts.servers.milestones,
         state=record.finished.state if record.finished is not None else parts.ending,
         reason=parts.reason,
     )
@@ -195,18 +195,18 @@ def snapshot_of(parts: Parts, views: StageViews) -> Snapshot:
 
 
 def _server_view(parts: Parts) -> ServerView:
-    server, served, settings = parts.server, parts.served, parts.profile.server
-    attached: ServerState = "ready" if served is not None else "starting"
+    servers, served, settings = parts.servers, parts.served, parts.profile.server
     return ServerView(
         engine=settings.engine,
-        url=server.base_url if server is not None else masked_text(settings.url or ""),
-        state=server.state if server is not None else attached,
+        url=servers.url,
+        state="ready" if settings.engine == "attach" and served is not None else servers.state,
         model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
         version=harmless(served.version or "") or None if served is not None else None,
-        pid=server.pid if server is not None else None,
+        pid=servers.pid,
         uptime_s=parts.t_s,
-        milestones=server.milestones if server is not None else (),
-        log_tail=tuple(list(server.log.lines)[-_LOG_LINES:]) if server is not None else (),
+        milestones=servers.milestones,
+        log_tail=servers.log_lines,
+        instances=servers.views(parts.engines),
     )
 
 

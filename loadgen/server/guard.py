@@ -4,11 +4,14 @@ A killed API server leaves its engine processes behind, and they go on holding t
 "child subreaper" of the server's tree: a descendant whose parent dies becomes the guard's own child, whatever session
 it made for itself. Invariants: as long as the guard has a child, something of the tree is left, and once the kernel
 says that it has none, nothing is; the guard signals only its own descendants; it ends when the tree has ended, or
-when the killed did not go within a bounded time, which it reports.
+when the killed did not go within a bounded time, which it reports. What runs in a container is no descendant: there
+the order names the commands that stop and kill it, and the kill command runs whenever the main process has ended.
 
-Spoken over pipes, one line of JSON each. In: the order `{argv, env, cwd, log_path, stop_timeout_s}`, later
-`{"do": "stop"}`; the end of stdin means that vramp is gone. Out: `started`, `tree`, `exited`, `stopping`, `stopped`,
-or `failed`. It runs in a session of its own and imports only what starts fast.
+Spoken over pipes, one line of JSON each. In: the order `{argv, env, cwd, log_path, stop_timeout_s}` with, if there
+are such, `stop_command`, `kill_command` and `record: {path, facts}`; later `{"do": "stop"}` or `{"do": "leave"}`. The
+end of stdin means that vramp is gone, and after `leave` means nothing: SIGTERM ends the server then. Out: `started`,
+`tree`, `exited`, `stopping`, `left`, `stopped`, or `failed`. It runs in a session of its own and imports only what
+starts fast.
 """
 
 from __future__ import annotations
@@ -18,13 +21,16 @@ import ctypes
 import json
 import math
 import os
-import selectors
+import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
+from loadgen.server.inbox import Inbox
+from loadgen.server.record_file import RecordFile
 from loadgen.server.tree import ProcessId, ProcessInfo, descendants, send_signal
 
 LEFTOVER_GRACE_S = 2.0
@@ -35,6 +41,8 @@ ORPHAN_GRACE_S = 2.0
 ORPHAN_KILL_WAIT_S = 2.0
 """Without vramp nobody waits for the guard: the two together keep it under five seconds."""
 
+_LAST_S = 1.0
+"""A kill command that has not ended this long before the guard gives up is killed too."""
 _SAMPLE_S = 1.0
 _ENDING_TICK_S = 0.1
 _PR_SET_PDEATHSIG = 1
@@ -42,66 +50,26 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Inbox:
-    """What the guard waits for: lines and the end of stdin, and signals; one thread, and no signal is lost."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self._lines: list[bytes] = []
-        self._partial = b""
-        self._signals, wakeup = os.pipe()
-        os.set_blocking(self._signals, False)
-        os.set_blocking(wakeup, False)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        # Handlers rather than SIG_IGN: the server would inherit an ignored signal, but not a handler.
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(0, selectors.EVENT_READ)
-        self._selector.register(self._signals, selectors.EVENT_READ)
-
-    def wait(self, timeout_s: float | None) -> tuple[list[bytes], set[int]]:
-        """The lines and signals that came, at the latest after `timeout_s`."""
-        signals: set[int] = set()
-        for key, _ in self._selector.select(0 if self._lines else timeout_s):
-            if key.fd == 0:
-                self._read()
-            else:
-                signals |= set(os.read(self._signals, 4096))
-        lines, self._lines = self._lines, []
-        return lines, signals
-
-    def first_line(self) -> bytes | None:
-        """The order; None if vramp is gone before it gave one. Lines that came with it stay for `wait`."""
-        while not self.closed:
-            lines, _ = self.wait(None)
-            if lines:
-                self._lines = lines[1:]
-                return lines[0]
-        return None
-
-    def _read(self) -> None:
-        data = os.read(0, 65536)
-        if not data:
-            self.closed = True
-            self._selector.unregister(0)
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._lines += lines
-
-
 class Guard:
     """The life of one server, from its start until nothing of it is left."""
 
     def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
         self._stop_timeout_s = float(order["stop_timeout_s"])
-        self._main = _start_server(order)
+        self._main = _start(order, order["argv"], preexec_fn=_end_with_the_guard)
+        self._stopper: subprocess.Popen[bytes] | None = None
+        self._killer: subprocess.Popen[bytes] | None = None
         self._asked_to_end = False
+        self._stays = False
+        self._problem = ""
         self._kill_at = math.inf
         self._give_up_at = math.inf
         self._sample_at = 0.0
         self._told_tree: frozenset[ProcessId] = frozenset()
         self._told_stopping: frozenset[ProcessId] = frozenset()
         self._killed: dict[ProcessId, ProcessInfo] = {}
+        self._record = RecordFile(order["record"], self._main.pid) if order.get("record") else None
+        self._note()
         _tell("started", pid=self._main.pid)
 
     def run(self, inbox: Inbox) -> None:
@@ -110,14 +78,16 @@ class Guard:
         while self._reap():
             now = time.monotonic()
             if now >= self._kill_at:
-                self._kill()
+                self._kill(spare_killer=now < self._give_up_at - _LAST_S)
             if now >= self._give_up_at:
                 left = descendants(os.getpid())
                 break
             self._sample(now)
             lines, signals = inbox.wait(max(0.0, self._sample_at - now))
             self._obey(lines, signals, orphaned=inbox.closed)
-        _tell("stopped", killed=_described(self._killed.values()), left=_described(left))
+        if self._record is not None and not left:
+            self._record.remove()
+        _tell("stopped", killed=_described(self._killed.values()), left=_described(left), problem=self._problem)
 
     def _reap(self) -> bool:
         """Collect the dead; False when no descendant is left, alive or dead."""
@@ -128,29 +98,51 @@ class Guard:
                 return False
             if pid == 0:
                 return True
-            if pid == self._main.pid:
-                self._main_ended(os.waitstatus_to_exitcode(status))
+            self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, pid: int, code: int) -> None:
+        if pid == self._main.pid:
+            self._main_ended(code)
+        elif self._killer is not None and pid == self._killer.pid and code != 0:
+            how = f"ended with exit code {code}" if code > 0 else "did not end in time"
+            self._problem = f"{shlex.join(self._order['kill_command'])} {how}"
+        elif self._stopper is not None and pid == self._stopper.pid and code != 0 and self._main.returncode is None:
+            os.kill(self._main.pid, signal.SIGTERM)  # such as a container that does not exist yet
 
     def _main_ended(self, code: int) -> None:
         self._main.returncode = code
         _tell("exited", code=code if code >= 0 else None, signal=-code if code < 0 else None)
         self._end_within(LEFTOVER_GRACE_S, KILL_WAIT_S)
         for info in descendants(os.getpid()):
-            send_signal(info.id, signal.SIGTERM)
+            if not self._is_killer(info):
+                send_signal(info.id, signal.SIGTERM)
+        # Its client may end before the container does. Mostly there is none any more, which is not worth a log line.
+        self._run_kill_command(quiet=True)
 
     def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
-        if signal.SIGTERM in signals or any(json.loads(line).get("do") == "stop" for line in lines):
+        wishes = [json.loads(line).get("do") for line in lines]
+        if "leave" in wishes:
+            self._stays = True
+            self._note(left=True)
+            _tell("left")
+        if signal.SIGTERM in signals or "stop" in wishes:
             self._stop(self._stop_timeout_s, KILL_WAIT_S)
-        if orphaned:
+        if orphaned and not self._stays:
             self._stop(min(self._stop_timeout_s, ORPHAN_GRACE_S), ORPHAN_KILL_WAIT_S)
 
     def _stop(self, grace_s: float, kill_wait_s: float) -> None:
         self._end_within(grace_s, kill_wait_s)
         if not self._asked_to_end and self._main.returncode is None:
             self._sample(time.monotonic())  # who is there to be waited for
+            self._ask_to_end()
+        self._asked_to_end = True
+
+    def _ask_to_end(self) -> None:
+        command = self._order.get("stop_command")
+        self._stopper = self._run(command) if command else None
+        if self._stopper is None:
             # Its own children the server ends itself; they get a signal only once it is gone.
             os.kill(self._main.pid, signal.SIGTERM)
-        self._asked_to_end = True
 
     def _end_within(self, grace_s: float, kill_wait_s: float) -> None:
         """Bring the end forward, never back: the shortest grace of all causes holds."""
@@ -158,10 +150,33 @@ class Guard:
         self._give_up_at = min(self._give_up_at, self._kill_at + kill_wait_s)
         self._sample_at = 0.0
 
-    def _kill(self) -> None:
+    def _kill(self, *, spare_killer: bool) -> None:
+        self._run_kill_command()
         for info in descendants(os.getpid()):
-            if send_signal(info.id, signal.SIGKILL):
+            if not (spare_killer and self._is_killer(info)) and send_signal(info.id, signal.SIGKILL):
                 self._killed[info.id] = info
+
+    def _run_kill_command(self, *, quiet: bool = False) -> None:
+        command = self._order.get("kill_command")
+        if command and self._killer is None:
+            self._killer = self._run(command, quiet=quiet)
+
+    def _is_killer(self, info: ProcessInfo) -> bool:
+        return self._killer is not None and info.session == self._killer.pid
+
+    def _run(self, command: list[str], *, quiet: bool = False) -> subprocess.Popen[bytes] | None:
+        try:
+            return _start(self._order, command, quiet=quiet)
+        except OSError as error:
+            self._problem = f"cannot run {shlex.join(command)}: {error.strerror}"
+            return None
+
+    def _note(self, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
+        try:
+            if self._record is not None:
+                self._record.note(**facts)
+        except OSError as error:  # the server runs as well without it
+            os.write(2, f"vramp: cannot record this server: {error}\n".encode())
 
     def _sample(self, now: float) -> None:
         if now < self._sample_at:
@@ -171,6 +186,7 @@ class Guard:
         tree = descendants(os.getpid())
         ids = frozenset(info.id for info in tree)
         if ids != self._told_tree:
+            self._note(tree=[asdict(info.id) for info in tree])
             _tell("tree", processes=[[info.id.pid, info.id.start_ticks, info.name] for info in tree])
             self._told_tree = ids
         if ending and ids and ids != self._told_stopping:
@@ -178,19 +194,21 @@ class Guard:
             self._told_stopping = ids
 
 
-def _start_server(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+def _start(
+    order: dict[str, Any], argv: list[str], *, quiet: bool = False, preexec_fn: Callable[[], None] | None = None
+) -> subprocess.Popen[bytes]:
     # The log may show what the server was told, keys included: it is for the owner's eyes.
     log = os.open(order["log_path"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            order["argv"],
+            argv,
             env=order["env"],
             cwd=order["cwd"],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=subprocess.DEVNULL if quiet else log,
+            stderr=subprocess.DEVNULL if quiet else log,
             start_new_session=True,
-            preexec_fn=_end_with_the_guard,  # noqa: PLW1509 - the guard has one thread, so that nothing can deadlock
+            preexec_fn=preexec_fn,  # noqa: PLW1509 - the guard has one thread, so that nothing can deadlock
         )
     finally:
         os.close(log)

@@ -20,9 +20,16 @@ _ESCAPES = re.compile(
 # C0 and C1, line separators, and the marks that turn the direction of text or hide it.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
-_PREFIX = re.compile(r"(?:\([^)]*\)\s*)?(?:(?P<level>[A-Z]+) [\d-]+ [\d:.,]+ \[[^\]]*\] ?)?")
+# The process that logs, then the level as vLLM, torch's C++ side or uvicorn writes it.
+_PREFIX = re.compile(
+    r"(?:\([^()]*(?:pid|rank)=[^()]*\)\s*)?(?:\[rank\d+\]:\s?)?"
+    r"(?:(?P<level>[A-Z]+) [\d-]+ [\d:.,]+ (?:\[[^\]]*\]|\S+\]) ?"
+    r"|\[(?P<torch>[IWEF])\d{3,4} [^\]]*\] ?"
+    r"|(?P<uvicorn>DEBUG|INFO|WARNING|ERROR|CRITICAL): +)?"
+)
+_TORCH_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _UNTELLING = re.compile(r'\s*$|\s+\S|Traceback \(most recent|\s*File "|[\s^~]*$|.*\d+%\|')
-_LEVELS_UNTELLING = ("DEBUG", "INFO", "WARNING")
+_ROUTINE = ("DEBUG", "INFO", "WARNING")
 
 
 def clean_line(data: bytes) -> str:
@@ -41,7 +48,19 @@ def telling_lines(lines: Iterable[str], limit: int = 15) -> list[str]:
     return (telling or plain)[-limit:]
 
 
-def _tells(line: str) -> bool:
+def split_line(line: str) -> tuple[str, str]:
+    """The level of a line, empty where it names none, and what it says after the names of process, time and source."""
     prefix = _PREFIX.match(line)
     assert prefix is not None, "every part of the pattern is optional"
-    return prefix["level"] not in _LEVELS_UNTELLING and _UNTELLING.match(line, prefix.end()) is None
+    level = prefix["level"] or prefix["uvicorn"] or _TORCH_LEVELS.get(prefix["torch"] or "", "")
+    return level, line[prefix.end() :]
+
+
+def is_routine(level: str) -> bool:
+    """Whether lines of this level say nothing about a failure."""
+    return level in _ROUTINE
+
+
+def _tells(line: str) -> bool:
+    level, message = split_line(line)
+    return not is_routine(level) and _UNTELLING.match(message) is None

@@ -9,6 +9,8 @@ from typing import Any
 
 from loadgen.server.tree import ProcessInfo
 
+NOT_ASKED = "not checked"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerExit:
@@ -42,6 +44,25 @@ class StopReport:
     elapsed_s: float
     killed: tuple[ProcessName, ...] = ()
     left: tuple[ProcessName, ...] = ()
+    problem: str = ""
+    """What else went wrong, such as a container that could not be removed."""
+    gpu_memory: str = NOT_ASKED
+    """Whether the GPUs' memory is back at its level before the start, who holds it if not, or why nobody knows."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is known to be left."""
+        return not self.left and not self.problem
+
+    @property
+    def sentence(self) -> str:
+        """All of it, for a screen."""
+        parts = [f"stopped in {self.elapsed_s:.1f} s"]
+        if self.killed:
+            parts.append(f"had to be killed: {_listed(self.killed)}")
+        parts.append(f"could not be ended: {_listed(self.left)}" if self.left else "no process left")
+        parts += [self.problem] if self.problem else []
+        return "; ".join([*parts, f"GPU memory: {self.gpu_memory}"])
 
 
 def names_from_guard(processes: Iterable[dict[str, Any]]) -> tuple[ProcessName, ...]:
@@ -52,3 +73,7 @@ def names_from_guard(processes: Iterable[dict[str, Any]]) -> tuple[ProcessName, 
 def names_of(processes: Iterable[ProcessInfo]) -> tuple[ProcessName, ...]:
     """Processes as they were seen from here."""
     return tuple(ProcessName(info.id.pid, info.name) for info in processes)
+
+
+def _listed(processes: Iterable[ProcessName]) -> str:
+    return ", ".join(f"{process.name} ({process.pid})" for process in processes)

@@ -2,32 +2,33 @@
 
 The wording of the log changes with version and platform, so nothing depends on any one line: a line that matches no
 rule is ignored, a milestone whose line never comes is passed over when a later one begins, and `finish` closes whatever
-is open. A milestone that is done stays done, however many workers report it again.
+is open. A milestone that is done stays done, and a figure once read stays as it is, however many workers and replicas
+report it again; only a progress bar may go back, because a second one began.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from string import Formatter
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from loadgen.metrics.snapshot import Milestone
 
-_State = Literal["waiting", "running", "done"]
+_State = Literal["running", "done"]
 
 
 class _Rule(NamedTuple):
     milestone: str
     state: _State
     pattern: re.Pattern[str]
-    detail: str = ""
-    """Filled from the named groups; `i` and `n`, or `percent`, also give the progress."""
+    """Its named groups are figures; `i` and `n`, or `percent`, also give the progress."""
 
 
-def _rule(milestone: str, state: _State, pattern: str, detail: str = "") -> _Rule:
-    return _Rule(milestone, state, re.compile(pattern, re.IGNORECASE), detail)
+def _rule(milestone: str, state: _State, pattern: str) -> _Rule:
+    return _Rule(milestone, state, re.compile(pattern, re.IGNORECASE))
 
 
 _MILESTONES = (
@@ -40,44 +41,56 @@ _MILESTONES = (
     Milestone("ready", "ready"),
 )
 
+_WHILE_RUNNING = {"weights": ("{i}/{n} shards",), "kv_cache": ("{memory}",), "graphs": ("{i}/{n} {kind}",)}
+_DETAILS = {
+    "import": ("version {version}",),
+    "config": ("{architecture}",),
+    "weights": ("{size}", "{took} s"),
+    "compile": ("{took} s",),
+    "kv_cache": ("{tokens} tokens", "{blocks} blocks", "{times}x at {length} tokens"),
+    "graphs": ("{took} s",),
+}
+"""The parts of a detail, each shown once all its figures are known."""
+_PROGRESS_FIGURES = {"i", "n", "kind", "percent"}
+
 _MATCHED_CHARS = 400
 """What a milestone says, it says early; the limit keeps a hostile line from costing more than a glance."""
 _COUNT = r"(?P<i>\d+)\s*/\s*(?P<n>\d+)\b"
+_SIZE = r"[\d.]+ ?Gi?B"
+# Wordings of vLLM 0.6 to 0.32, engines V0 and V1, on ROCm, CUDA and CPU.
 _RULES = (
-    _rule("import", "done", r"\bversion v?(?P<version>\d+\.\d[\w.+-]*)", "version {version}"),
-    _rule("config", "running", r"non-default args"),
-    _rule("config", "running", r"Resolved architecture: (?P<name>\w+)", "{name}"),
+    _rule("import", "done", r"(?:\bvLLM\b[\w ]*|[█▄▀] +)\bversion v?(?P<version>\d+\.\d[\w.+-]*)"),
+    _rule("config", "running", r"non-default args|\bargs: Namespace\("),
+    _rule("config", "running", r"Resolved architecture: (?P<architecture>\w+)"),
     _rule("config", "done", r"Initializing an? .*\bengine\b"),
     _rule("weights", "running", r"Starting to load model"),
-    _rule("weights", "running", r"shards:\s*\d+%.*?\|\s*" + _COUNT, "{i}/{n} shards"),
-    _rule("weights", "running", r"Loading weights took (?P<took>[\d.]+) s", "{took} s"),
-    _rule("weights", "done", r"Model loading took (?P<size>[\d.]+ ?Gi?B)", "{size}"),
-    _rule(
-        "compile", "running", r"torch_compile_cache|Dynamo bytecode|Compiling a graph|Warming up model for the compil"
-    ),
-    _rule("compile", "done", r"torch\.compile (?:takes|took) (?P<took>[\d.]+) s", "{took} s"),
+    _rule("weights", "running", r"\bLoading [^|]*:\s*\d+%[^|]*\|\s*(?:[^|]*\|\s*)?" + _COUNT),
+    _rule("weights", "running", r"Loading weights took (?P<took>[\d.]+) s"),
+    _rule("weights", "done", rf"(?:Model loading|Loading model weights) took (?P<size>{_SIZE})"),
+    _rule("compile", "running", r"torch_compile_cache|Dynamo bytecode|Compiling a graph|Warming up model for the comp"),
+    _rule("compile", "done", r"torch\.compile (?:takes|took) (?P<took>[\d.]+) s"),
     _rule("compile", "done", r"Warming up done"),
-    _rule("kv_cache", "running", r"Available KV cache memory: (?P<size>[\d.]+ ?Gi?B)", "{size}"),
+    _rule("kv_cache", "running", rf"Available KV cache memory: (?P<memory>{_SIZE})"),
+    _rule("kv_cache", "running", rf"memory reserved for KV Cache is (?P<memory>{_SIZE})"),
+    _rule("kv_cache", "running", r"Memory profiling (?:takes|results)|instance can use total_gpu_memory"),
     _rule(
         "kv_cache",
         "done",
-        r"KV cache size: (?P<size>[\d,]+) tokens"
+        r"KV cache size: (?P<tokens>[\d,]+) tokens"
         r"(?:.*Maximum concurrency for (?P<length>[\d,]+) tokens per request: (?P<times>[\d.]+)x)?",
-        "{size} tokens|, {times}x at {length} tokens",
     ),
+    _rule("kv_cache", "done", r"# (?!CPU)\w+ blocks: (?P<blocks>\d+)"),
+    _rule("kv_cache", "done", r"Maximum concurrency for (?P<length>[\d,]+) tokens per request: (?P<times>[\d.]+)x"),
     _rule(
-        "kv_cache",
-        "done",
-        r"Maximum concurrency for (?P<length>[\d,]+) tokens per request: (?P<times>[\d.]+)x",
-        "+{times}x at {length} tokens",
+        "graphs", "running", r"Capturing [^|]*graphs?\b[^|]*?(?:(?P<kind>[A-Z]+)\))?:\s*\d+%[^|]*\|[^|]*\|\s*" + _COUNT
     ),
-    _rule("graphs", "running", r"Capturing .*graphs?\b.*?:\s*\d+%.*?\|\s*" + _COUNT, "{i}/{n}"),
     _rule("graphs", "running", r"Capturing .*graphs?\b.*?(?P<percent>\d+)\s*%"),
     _rule("graphs", "running", r"Capturing .*graphs?\b"),
-    _rule("graphs", "done", r"Graph capturing finished in (?P<took>[\d.]+) s", "{took} s"),
-    _rule("ready", "running", r"init engine .*took"),
+    _rule("graphs", "done", r"(?<!Encoder )Graph capturing finished in (?P<took>[\d.]+) s"),
+    _rule("graphs", "done", r"Skipping .*CUDA graph capture"),
+    _rule("ready", "running", r"init engine .*took|Started server process"),
     _rule("ready", "running", r"Starting (?:vLLM|the)?.*\bserver\b.* on https?://"),
-    _rule("ready", "done", r"Application startup complete"),
+    _rule("ready", "done", r"Application startup complete|Uvicorn running on"),
 )
 
 
@@ -87,6 +100,7 @@ class StartupWatch:
     def __init__(self, now: float) -> None:
         self._milestones = list(_MILESTONES)
         self._milestones[0] = replace(_MILESTONES[0], state="running", started_s=now)
+        self._figures: dict[str, dict[str, str]] = {milestone.id: {} for milestone in _MILESTONES}
 
     @property
     def milestones(self) -> Sequence[Milestone]:
@@ -103,53 +117,66 @@ class StartupWatch:
 
     def finish(self, now: float) -> None:
         """The server answers: everything is done, whatever the log said."""
-        self._milestones = [_closed(milestone, now) for milestone in self._milestones]
+        for position in range(len(self._milestones)):
+            self._close(position, now)
 
     def _apply(self, rule: _Rule, match: re.Match[str], now: float) -> None:
         position = next(i for i, milestone in enumerate(self._milestones) if milestone.id == rule.milestone)
-        before = self._milestones[position]
-        if before.state == "done":
-            if rule.detail.startswith("+"):
-                self._milestones[position] = replace(before, detail=_detail(rule, match, before.detail))
+        figures = {name: value for name, value in match.groupdict().items() if value is not None}
+        self._note(rule.milestone, figures)
+        if self._milestones[position].state == "done":
+            self._describe(position)  # a figure that was still missing
             return
         for earlier in range(position):
-            self._milestones[earlier] = _closed(self._milestones[earlier], now)
-        begun = replace(
+            self._close(earlier, now)
+        self._go_on(position, _progress(figures), now)
+        if rule.state == "done":
+            self._close(position, now)
+
+    def _note(self, milestone: str, figures: Mapping[str, str]) -> None:
+        known = self._figures[milestone]
+        if "i" in figures:
+            known.pop("kind", None)
+        known |= {name: value for name, value in figures.items() if name in _PROGRESS_FIGURES or name not in known}
+
+    def _go_on(self, position: int, progress: float | None, now: float) -> None:
+        before = self._milestones[position]
+        self._milestones[position] = replace(
             before,
             state="running",
             started_s=now if before.started_s is None else before.started_s,
-            progress=_progress(match.groupdict(), before.progress),
-            detail=_detail(rule, match, before.detail),
+            progress=before.progress if progress is None else progress,
         )
-        self._milestones[position] = _closed(begun, now) if rule.state == "done" else begun
+        self._describe(position)
+
+    def _close(self, position: int, now: float) -> None:
+        before = self._milestones[position]
+        if before.state == "done":
+            return
+        if before.started_s is None:  # passed over: it took no time that we saw
+            self._milestones[position] = replace(before, state="done")
+            return
+        progress = None if before.progress is None else 1.0
+        self._milestones[position] = replace(before, state="done", progress=progress, finished_s=now)
+        self._describe(position)
+
+    def _describe(self, position: int) -> None:
+        before = self._milestones[position]
+        known = {"kind": "", **self._figures[before.id]}
+        parts = _DETAILS.get(before.id, ())
+        if before.state == "running":
+            parts = _WHILE_RUNNING.get(before.id, ()) + parts
+        detail = ", ".join(part.format(**known).strip() for part in parts if _names(part) <= known.keys())
+        self._milestones[position] = replace(before, detail=detail)
 
 
-def _closed(milestone: Milestone, now: float) -> Milestone:
-    if milestone.state == "done":
-        return milestone
-    if milestone.started_s is None:  # passed over: it took no time that we saw
-        return replace(milestone, state="done")
-    progress = None if milestone.progress is None else 1.0
-    return replace(milestone, state="done", progress=progress, finished_s=now)
+def _names(part: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(part) if name}
 
 
-def _progress(groups: dict[str, str | None], before: float | None) -> float | None:
-    if (percent := groups.get("percent")) is not None:
-        return min(1.0, int(percent) / 100)
-    if (done := groups.get("i")) is not None and (of := groups.get("n")) is not None and int(of) > 0:
-        return min(1.0, int(done) / int(of))
-    return before
-
-
-def _detail(rule: _Rule, match: re.Match[str], before: str) -> str:
-    """What the rule makes of its line: `+` adds to what is there; what follows `|` appears only if the line had it."""
-    if not rule.detail:
-        return before
-    groups = match.groupdict()
-    always, _, optional = rule.detail.removeprefix("+").partition("|")
-    text = always.format(**groups)
-    if optional and None not in groups.values():
-        text += optional.format(**groups)
-    if not rule.detail.startswith("+") or text in before:
-        return before if text in before else text
-    return f"{before}, {text}" if before else text
+def _progress(figures: Mapping[str, str]) -> float | None:
+    if "percent" in figures:
+        return min(1.0, int(figures["percent"]) / 100)
+    if "i" in figures and int(figures["n"]) > 0:
+        return min(1.0, int(figures["i"]) / int(figures["n"]))
+    return None

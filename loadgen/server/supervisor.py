@@ -2,51 +2,57 @@
 
 Invariants: the server runs under a guard that ends the tree when vramp dies in any way; if the guard itself is killed,
 the tree it reported is killed from here; a death is known within a moment, not at the next poll; `stop` may be called
-at any time, any number of times, and being cancelled does not undo it.
+at any time, any number of times, and being cancelled does not undo it; from before its start until it has stopped or
+was left, no other vramp drives it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import subprocess
-import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import loadgen
 from loadgen.errors import ServerError
 from loadgen.metrics.snapshot import Milestone
 from loadgen.profile import Server
-from loadgen.server import guard, tree
+from loadgen.server import guard, guard_client, tree
+from loadgen.server.claims import DriveLock, claim_port
 from loadgen.server.client import ServerClient, api_key, base_url
 from loadgen.server.command import server_command, server_environment
+from loadgen.server.container import stop_commands
 from loadgen.server.log_tail import LogTail
 from loadgen.server.log_text import telling_lines
 from loadgen.server.masking import masked_command
-from loadgen.server.outcome import ProcessName, ServerExit, StopReport, names_from_guard, names_of
-from loadgen.server.ports import free_port, require_free_port
+from loadgen.server.memory_return import HeldSince, NoteLevel, level_now, wait_back
+from loadgen.server.outcome import NOT_ASKED, ProcessName, ServerExit, StopReport, names_from_guard
+from loadgen.server.readiness import until_ready
+from loadgen.server.records import record_path
 from loadgen.server.startup import StartupWatch
+from loadgen.server.stopping import end_without_guard
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 
 _LOG_POLL_S = 0.2
-_READY_POLL_S = 0.25
-_DEATH_NOTICE_S = 1.0
 _START_WAIT_S = 15.0
 _GUARD_MARGIN_S = 5.0
-_PACKAGE_ROOT = Path(loadgen.__file__).parents[1]
+_LEAVE_WAIT_S = 15.0
 
 
 class ManagedServer:
     """One server process tree; use it with `async with`, or call `stop` in the end."""
 
-    def __init__(self, server: Server, *, log_path: Path) -> None:
-        """Nothing starts yet; the server's output is appended to `log_path`."""
+    def __init__(
+        self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: NoteLevel | None = None
+    ) -> None:
+        """Nothing starts yet; the server's output is appended to `log_path`.
+
+        `profile` names it to other vramps; with `gpu_memory` a stop waits until that memory is free again.
+        """
         assert server.engine != "attach", "an attached server is not ours to start or stop"
         self.state: ServerState = "starting"
         self.pid: int | None = None
@@ -62,13 +68,21 @@ class ManagedServer:
         self.port = server.port
         self.log = LogTail(log_path, offset=log_path.stat().st_size if log_path.exists() else 0)
         self._server = server
+        self._profile = profile
+        self._note_level = gpu_memory
+        self._held: HeldSince | str = NOT_ASKED
+        self._lock: DriveLock | None = None
+        self._kill_command: list[str] | None = None
+        self._record: Path | None = None
         self._startup = StartupWatch(time.monotonic())
         self._guard: subprocess.Popen[bytes] | None = None
         self._seen: set[tree.ProcessId] = set()
         self._report: StopReport | None = None
         self._failure = ""
-        self._hurried = False
+        self._hurried = asyncio.Event()
+        self._left = asyncio.Event()
         self._started = asyncio.Event()
+        self._ended_once = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[StopReport] | None = None
@@ -96,12 +110,9 @@ class ManagedServer:
         """Start the server and return at once; raises `ServerError` if it cannot even be executed."""
         if self._stopping is not None:
             raise ServerError("the server was stopped before it was started")
-        host = self._server.host
-        self.port = require_free_port(host, self.port) if self.port else free_port(host)
-        argv = server_command(self._server, port=self.port)
-        self.command = masked_command(argv)
+        self.port, self._lock = claim_port(self._server.host, self.port, profile=self._profile)
         try:
-            await self._launch(argv)
+            await self._launch()
             await asyncio.wait_for(self._started.wait(), _START_WAIT_S)
         except TimeoutError:
             await self.stop()
@@ -136,40 +147,65 @@ class ManagedServer:
 
     def hurry(self) -> None:
         """Make the stop that is under way, or the next, a quick one: the server gets two seconds of its own at most."""
-        self._hurried = True
-        if self._stopping is not None:
-            self._leave_guard()
+        self._hurried.set()
+        if self._stopping is not None and self._guard is not None:
+            guard_client.hang_up(self._guard)
 
-    def _leave_guard(self) -> None:
-        # What a dead vramp looks like to the guard, and nothing ends a tree faster.
-        if self._guard is not None and self._guard.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._guard.stdin.close()
+    async def leave(self) -> None:
+        """Let the server run on without us; `stop` does nothing any more, and `vramp stop` ends it later.
 
-    async def _launch(self, argv: list[str]) -> None:
-        self._guard = _start_guard(self.log.path)
+        Raises `ServerError` if it has ended, is being stopped, or its guard does not answer.
+        """
+        if self._guard is None or self._watching is None or self.exit is not None or self._stopping is not None:
+            raise ServerError("the server has ended or is being stopped; there is nothing to leave running")
+        await asyncio.to_thread(guard_client.tell, self._guard, {"do": "leave"})
+        answer = asyncio.create_task(self._left.wait())
+        await asyncio.wait({answer, self._watching}, timeout=_LEAVE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        answer.cancel()
+        if not self._left.is_set():
+            raise ServerError("the guard of the server does not answer, so that the server cannot be left running")
+        self._stopping = asyncio.create_task(self._part(self._guard, self._watching))
+        await asyncio.shield(self._stopping)
+
+    async def _launch(self) -> None:
+        argv = server_command(self._server, port=self.port)
+        self.command = masked_command(argv)
+        self._held = await level_now(self._note_level)
+        self._guard = guard_client.start_guard(self.log.path)
         self._watching = asyncio.create_task(self._watch(self._guard))
         self._following = asyncio.create_task(self._follow_log())
-        order = {
+        await asyncio.to_thread(guard_client.tell, self._guard, self._order(argv))
+
+    def _order(self, argv: list[str]) -> dict[str, Any]:
+        self._record = record_path(self.port)
+        stop_command, self._kill_command = stop_commands(self._server, port=self.port) or (None, None)
+        return {
             "argv": argv,
             "env": server_environment(self._server),
-            "cwd": str(_PACKAGE_ROOT if self._server.engine == "simulator" else Path.cwd()),
+            "cwd": str(guard_client.PACKAGE_ROOT if self._server.engine == "simulator" else Path.cwd()),
             "log_path": str(self.log.path.absolute()),
             "stop_timeout_s": self._server.stop_timeout_s,
+            "stop_command": stop_command,
+            "kill_command": self._kill_command,
+            "record": {"path": str(self._record), "facts": self._facts()},
         }
-        await asyncio.to_thread(_send, self._guard, order)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "port": self.port,
+            "url": self.base_url,
+            "profile": self._profile,
+            "model": self._server.model,
+            "command": self.command,
+            "kill_command": self._kill_command,
+            "log_path": str(self.log.path.absolute()),
+            "started_unix_s": time.time(),
+        }
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Take in what the guard reports until it ends, and do its work if it ended too early."""
-        reader = asyncio.StreamReader(limit=1 << 22)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
-        )
-        try:
-            while line := await reader.readline():
-                self._take(json.loads(line))
-        finally:
-            transport.close()
+        async for event in guard_client.events(process):
+            self._take(event)
         await asyncio.to_thread(process.wait)
         if self._report is None and self.pid is not None:
             await self._replace_guard()
@@ -190,9 +226,12 @@ class ManagedServer:
                 self._ended(ServerExit(event["code"], event["signal"]))
             case "stopping":
                 self.waiting_for = names_from_guard(event["waiting_for"])
+            case "left":
+                self._left.set()
             case "stopped":
-                self._report = StopReport(0.0, names_from_guard(event["killed"]), names_from_guard(event["left"]))
-                self.waiting_for = self.processes = self._report.left
+                killed, left = names_from_guard(event["killed"]), names_from_guard(event["left"])
+                self._report = StopReport(0.0, killed, left, event["problem"])
+                self.waiting_for = self.processes = left
 
     def _note_main(self) -> None:
         assert self.pid is not None
@@ -202,6 +241,7 @@ class ManagedServer:
 
     def _ended(self, how: ServerExit) -> None:
         self.exit = how
+        self._ended_once.set()
         if self._stopping is None:
             self.state = "died"
             self.died.set()
@@ -209,9 +249,11 @@ class ManagedServer:
     async def _replace_guard(self) -> None:
         if self.exit is None:
             self._ended(ServerExit())
-        killed, left = await asyncio.to_thread(tree.kill_seen, self._seen, within_s=guard.KILL_WAIT_S)
-        self._report = StopReport(0.0, names_of(killed), names_of(left))
+        environment = server_environment(self._server)
+        self._report = await end_without_guard(self._seen, self._kill_command, environment=environment)
         self.processes = self._report.left
+        if self._record is not None and not self._report.left:
+            self._record.unlink(missing_ok=True)
 
     async def _follow_log(self) -> None:
         while True:
@@ -226,26 +268,8 @@ class ManagedServer:
 
     async def _until_ready(self) -> None:
         async with ServerClient(self.base_url, api_key(self._server), api_key_env=self._server.api_key_env) as client:
-            while True:
-                if self.exit is not None:
-                    raise ServerError(self._with_log(f"the server {self.exit} before it was ready"))
-                if await client.health() and await self._answers(client):
-                    return
-                await self._death_within(_READY_POLL_S)
-
-    async def _answers(self, client: ServerClient) -> bool:
-        try:
-            await client.models()
-        except ServerError:
-            if await self._death_within(_DEATH_NOTICE_S):  # the better explanation, given by the caller
-                return False
-            raise
-        return True
-
-    async def _death_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.died.wait(), seconds)
-        return self.died.is_set()
+            if not await until_ready(client, self._ended_once):
+                raise ServerError(self._with_log(f"the server {self.exit} before it was ready"))
 
     def _with_log(self, message: str) -> str:
         self._read_log()
@@ -257,28 +281,45 @@ class ManagedServer:
         began = time.monotonic()
         if self.state != "died":
             self.state = "stopping"
-        if self._guard is not None and self._watching is not None:
-            await self._end_guard(self._guard, self._watching)
-        await self._end_following()
+        try:
+            if self._guard is not None and self._watching is not None:
+                await self._end_guard(self._guard, self._watching)
+            await self._end_following()
+            gpu_memory = await wait_back(self._held, self._hurried)
+        finally:
+            self._release()
         if self.state != "died":
             self.state = "stopped"
         report = self._report or StopReport(0.0)
-        return StopReport(time.monotonic() - began, report.killed, report.left)
+        return replace(report, elapsed_s=time.monotonic() - began, gpu_memory=gpu_memory)
+
+    async def _part(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> StopReport:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        guard_client.forget(process)
+        await self._end_following()
+        self._release()
+        return StopReport(0.0, gpu_memory="the server was left running")
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     async def _end_guard(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> None:
         limit_s = self._server.stop_timeout_s + guard.KILL_WAIT_S + _GUARD_MARGIN_S
         try:
             async with asyncio.timeout(limit_s):
-                if self._hurried:
-                    self._leave_guard()
+                if self._hurried.is_set():
+                    guard_client.hang_up(process)
                 else:
-                    await asyncio.to_thread(_send, process, {"do": "stop"})
+                    await asyncio.to_thread(guard_client.tell, process, {"do": "stop"})
                 await asyncio.shield(watching)
         except TimeoutError:  # a guard that hangs is worth no more than one that is gone
             process.kill()
             await watching
         finally:
-            self._leave_guard()
+            guard_client.hang_up(process)
 
     async def _end_following(self) -> None:
         if self._following is not None:
@@ -286,26 +327,3 @@ class ManagedServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._following
             self._read_log()
-
-
-def _start_guard(log_path: Path) -> subprocess.Popen[bytes]:
-    # Not asyncio's subprocess: it kills its child when the loop is closed, and the guard must outlive that.
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", guard.__name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=_PACKAGE_ROOT,
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
-
-
-def _send(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it ended; what it reported last says why
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        process.stdin.flush()

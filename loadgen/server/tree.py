@@ -57,6 +57,12 @@ def look_at(pid: int) -> ProcessInfo | None:
     )
 
 
+def lives(target: ProcessId) -> bool:
+    """Whether this very process still runs."""
+    info = look_at(target.pid)
+    return info is not None and info.id == target and info.alive
+
+
 def all_processes() -> dict[int, ProcessInfo]:
     """Every process that can be seen, by pid."""
     found = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - names suffice

@@ -2,6 +2,9 @@
 
 A worker that dies is reported in the next `FleetTick` and the rest go on. Ticks are merged by their number; a worker
 that is late by more than one tick is not waited for, and what it brings later is merged then: nothing is lost.
+
+Each worker drives one server: of N servers, worker w drives number w mod N. There are as many workers for each, so the
+shares of a stage are even, and a server's figures are those of its workers.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -35,6 +39,8 @@ class FleetTick(msgspec.Struct, frozen=True):
     span_s: float
     """The time it covers."""
     stages: dict[int, StageDelta]
+    instances: tuple[dict[int, StageDelta], ...]
+    """The same by the server that was driven, where there are several."""
     client: ClientDelta
     held: int
     queued: int
@@ -49,7 +55,8 @@ class FleetTick(msgspec.Struct, frozen=True):
 class FleetSettings(msgspec.Struct, frozen=True):
     """What every worker is told at its start."""
 
-    target: Target
+    targets: tuple[Target, ...]
+    """The servers."""
     vocabulary: Vocabulary
     seed: int
     timeout_s: float
@@ -58,27 +65,40 @@ class FleetSettings(msgspec.Struct, frozen=True):
     verify_tls: bool = True
 
 
-def default_workers(most_streams: int) -> int:
-    """How many workers a load needs: one for every few hundred streams, but not more than half the cores."""
+def workers_for(wanted: int | None, *, most_streams: int, servers: int) -> int:
+    """How many workers a load gets: as many for each server, so a wanted number is rounded up.
+
+    Unless told, one for every few hundred streams, but not more than half the cores.
+    """
     cores = os.cpu_count() or 1
-    return max(1, min(cores // 2, -(-most_streams // _STREAMS_A_WORKER)))
+    workers = wanted or max(1, min(cores // 2, -(-most_streams // _STREAMS_A_WORKER)))
+    return -(-workers // servers) * servers
 
 
 class _Worker:
     """One worker process and what it said last."""
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, number: int, instance: int, process: asyncio.subprocess.Process) -> None:
         self.number = number
+        self.instance = instance
         self.process = process
         self.ticks: list[Tick] = []
         self.last: Tick | None = None
         self.alive = True
+        self.cut_off: dict[int, StageDelta] = {}
+        """The streams that it took with it when it died."""
         self.stderr = b""
 
     def tell(self, command: messages.Command) -> None:
         assert self.process.stdin is not None
         if self.alive:
             self.process.stdin.write(messages.encode(command) + b"\n")
+
+    def take_stages(self) -> dict[int, StageDelta]:
+        """What it did in the ticks that are here."""
+        stages = _merge_stages([*(tick.stages for tick in self.ticks), self.cut_off])
+        self.cut_off = {}
+        return stages
 
 
 class Fleet:
@@ -90,7 +110,6 @@ class Fleet:
         self._workers: list[_Worker] = []
         self._readers: list[asyncio.Task[None]] = []
         self._deaths: list[str] = []
-        self._lost_streams: dict[int, StageDelta] = {}
         self._arrived = asyncio.Event()
         self._running: int | None = None
         self._last_number = 0
@@ -100,6 +119,11 @@ class Fleet:
     def alive(self) -> int:
         """How many workers there are."""
         return sum(worker.alive for worker in self._workers)
+
+    @property
+    def complete(self) -> bool:
+        """Every server has a worker left; one without would be missing from the load."""
+        return {worker.instance for worker in self._workers if worker.alive} == set(range(len(self._settings.targets)))
 
     async def start(self) -> None:
         """Start and configure all workers; raises `WorkerError`."""
@@ -117,14 +141,16 @@ class Fleet:
                 )
             except OSError as error:
                 raise WorkerError(f"worker {number} could not be started: {error.strerror}") from error
-            worker = _Worker(number, process)
+            worker = _Worker(number, number % len(self._settings.targets), process)
             self._workers.append(worker)
             self._readers.append(asyncio.create_task(self._read_ticks(worker)))
             self._readers.append(asyncio.create_task(self._read_stderr(worker)))
-            worker.tell(self._configure(number))
+            worker.tell(self._configure(worker))
 
-    def _configure(self, number: int) -> Configure:
-        return Configure(worker=number, **msgspec.structs.asdict(self._settings))
+    def _configure(self, worker: _Worker) -> Configure:
+        settings = msgspec.structs.asdict(self._settings)
+        target = settings.pop("targets")[worker.instance]
+        return Configure(worker=worker.number, target=target, **settings)
 
     async def wait_ready(self) -> None:
         """Wait until every worker has ticked once and can send; raises `WorkerError`."""
@@ -136,13 +162,13 @@ class Fleet:
         except TimeoutError:
             silent = [str(worker.number) for worker in self._workers if not worker.ticks]
             raise WorkerError(f"worker {', '.join(silent)} did not start within {_START_S:g} s") from None
-        if not self.alive:
+        if not self.complete:
             raise WorkerError("; ".join(self._deaths) or "no worker could be started")
 
     # Commands.
 
-    def begin_stage(self, index: int, stage: Stage, template: RequestTemplate) -> None:
-        """End the running stage on all workers and begin another, sliced over them."""
+    def begin_stage(self, index: int, stage: Stage, templates: Sequence[RequestTemplate]) -> None:
+        """End the running stage on all workers and begin another, sliced over them; a template for each server."""
         alive = [worker for worker in self._workers if worker.alive]
         # A worker without a slot would never send its share of the requests.
         ranks = len(alive) if stage.concurrency is None else min(len(alive), stage.concurrency)
@@ -156,7 +182,7 @@ class Fleet:
             worker.tell(
                 BeginStage(
                     index=index,
-                    template=template,
+                    template=templates[worker.instance],
                     isl=stage.isl,
                     rank=rank,
                     ranks=ranks,
@@ -213,9 +239,9 @@ class Fleet:
 
     def _merge(self) -> FleetTick:
         ticks = [tick for worker in self._workers for tick in worker.ticks]
+        instances = self._take_instances()
         for worker in self._workers:
             worker.ticks.clear()
-        lost, self._lost_streams = self._lost_streams, {}
         last = [worker.last for worker in self._workers if worker.alive and worker.last is not None]
         deaths, self._deaths = tuple(self._deaths), []
         number = max((tick.number for tick in ticks), default=self._last_number)
@@ -223,7 +249,8 @@ class Fleet:
         self._last_number = number
         return FleetTick(
             span_s=span_s,
-            stages=_merge_stages([*(tick.stages for tick in ticks), lost]),
+            stages=_merge_stages(instances, peak=sum),
+            instances=instances if len(instances) > 1 else (),
             client=_merge_clients([tick.client for tick in ticks]),
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
@@ -232,6 +259,12 @@ class Fleet:
             deaths=deaths,
             rss_bytes=sum(tick.rss_bytes for tick in last),
         )
+
+    def _take_instances(self) -> tuple[dict[int, StageDelta], ...]:
+        taken: list[list[dict[int, StageDelta]]] = [[] for _ in self._settings.targets]
+        for worker in self._workers:
+            taken[worker.instance].append(worker.take_stages())
+        return tuple(_merge_stages(stages, peak=sum) for stages in taken)
 
     def _all_finished(self) -> bool:
         # One that has not ticked yet has not finished: its share is still to come.
@@ -256,9 +289,8 @@ class Fleet:
         worker.alive = False
         self._deaths.append(message)
         if worker.last is not None:
-            for index, count in worker.last.open_stages.items():
-                known = self._lost_streams.get(index, StageDelta())
-                self._lost_streams[index] = StageDelta(unfinished=known.unfinished + count)
+            open_stages = worker.last.open_stages.items()
+            worker.cut_off = {index: StageDelta(unfinished=count) for index, count in open_stages}
         self._arrived.set()
 
     async def _read_stderr(self, worker: _Worker) -> None:
@@ -272,16 +304,23 @@ def _last_words(stderr: bytes) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-def _merge_stages(ticks: list[dict[int, StageDelta]]) -> dict[int, StageDelta]:
+def _merge_stages(
+    parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
+) -> dict[int, StageDelta]:
+    """The sums by stage; `peak` is `max` over ticks of one worker, `sum` over workers, which hold theirs at once."""
     by_stage: dict[int, list[StageDelta]] = {}
-    for stages in ticks:
+    for stages in parts:
         for index, delta in stages.items():
             by_stage.setdefault(index, []).append(delta)
+    return {index: _merged(deltas, peak) for index, deltas in by_stage.items()}
+
+
+def _merged(deltas: list[StageDelta], peak: Callable[[Iterable[int]], int]) -> StageDelta:
     # One worker is the usual case, and its delta is the sum already.
-    return {
-        index: deltas[0] if len(deltas) == 1 else StageMetrics.of(*deltas).encode()
-        for index, deltas in by_stage.items()
-    }
+    if len(deltas) == 1:
+        return deltas[0]
+    total = StageMetrics.of(*deltas).encode()
+    return msgspec.structs.replace(total, peak=peak(delta.peak for delta in deltas))
 
 
 def _merge_clients(deltas: list[ClientDelta]) -> ClientDelta:

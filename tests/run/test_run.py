@@ -1,14 +1,11 @@
 """Whole runs on the simulator: what comes out is what was served, whatever the operator and the server do."""
 
 import asyncio
-import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import psutil
 import pytest
 
@@ -20,14 +17,7 @@ from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
-
-Act = Callable[[Run, Snapshot], None]
-SCHEMA = json.loads((Path(__file__).parents[2] / "loadgen/metrics/result.schema.json").read_text())
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome
 
 
 @pytest.fixture(scope="module")
@@ -40,57 +30,6 @@ def shared() -> Iterator[Simulator]:
 def engine(shared: Simulator) -> Simulator:
     shared.forget()
     return shared
-
-
-def left_behind() -> list[list[str]]:
-    """Command lines of processes of ours, but for the shared simulator and what is dead already."""
-    children = psutil.Process().children(recursive=True)
-    alive = [child.cmdline() for child in children if child.status() != psutil.STATUS_ZOMBIE]
-    return [words for words in alive if words[-4:] != ["--preset", "fast", "--port", "0"]]
-
-
-async def finish(run: Run, act: Act | None = None) -> Result:
-    """Run to the end; `act` sees every snapshot."""
-    async for snapshot in run.snapshots():
-        if act is not None:
-            act(run, snapshot)
-    assert run.result is not None
-    document = json.loads((run.folder / "result.json").read_text())
-    jsonschema.validate(document, SCHEMA)
-    return run.result
-
-
-async def outcome(parts: Profile, act: Act | None = None, **options: Any) -> tuple[Result, VrampError | None]:
-    run = Run(parts, where="test", **options)
-    return await finish(run, act), run.error
-
-
-def once(condition: Callable[[Snapshot], bool], action: Callable[[Run], None]) -> Act:
-    """Do something the first time that a snapshot is right for it."""
-    done = False
-
-    def act(run: Run, snapshot: Snapshot) -> None:
-        nonlocal done
-        if not done and condition(snapshot):
-            done = True
-            action(run)
-
-    return act
-
-
-def in_turn(*steps: tuple[Callable[[Snapshot], bool], Callable[[Run], None]]) -> Act:
-    """Do one thing after another, each when a snapshot is right for it."""
-    left = list(steps)
-
-    def act(run: Run, snapshot: Snapshot) -> None:
-        if left and left[0][0](snapshot):
-            left.pop(0)[1](run)
-
-    return act
-
-
-def flowing(snapshot: Snapshot) -> bool:
-    return snapshot.phase == "running" and bool(snapshot.stages) and snapshot.stages[-1].completed > 0
 
 
 # The main job.
@@ -148,6 +87,7 @@ async def test_what_is_sent_does_not_depend_on_the_workers(engine: Simulator, wo
     assert (requests.warmup, requests.sent, requests.completed) == (4, 23, 23)
     assert engine.truth()["requests"]["completed"] == 28
     assert result.client.workers == workers
+    assert result.stages[0].concurrency.peak == 5
 
 
 async def test_a_ladder_in_one_run(engine: Simulator) -> None:

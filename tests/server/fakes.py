@@ -1,9 +1,12 @@
 """Fake servers as real processes, and the proof that nothing of them is left."""
 
 import asyncio
+import json
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import psutil
 from loadgen.profile import Server
 
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
+FAKE_DOCKER = Path(__file__).with_name("fake_docker.py")
+CONTAINER = "import signal, sys, time; signal.signal(signal.SIGINT, {}); print(flush=True); time.sleep(600)"
 PATIENCE_S = 20.0
 """A deadline against hanging, never a measurement."""
 
@@ -70,3 +75,43 @@ class FakeServer:
         listed = list(processes)
         assert listed
         wait_until(lambda: all(is_gone(process) for process in listed))
+
+
+@dataclass(frozen=True)
+class FakeDocker:
+    """A stand-in for `docker`, with its one container."""
+
+    folder: Path
+    container: psutil.Process
+
+    @property
+    def executable(self) -> Path:
+        return self.folder / "docker"
+
+    def env(self, habits: str = "") -> dict[str, str]:
+        return {"FAKE_HABITS": habits, "FAKE_DOCKER": str(self.folder)}
+
+    def calls(self) -> list[list[str]]:
+        """The arguments of each call, in order."""
+        path = self.folder / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def verbs(self) -> list[str]:
+        return [call[0] for call in self.calls()]
+
+
+@contextmanager
+def fake_docker(folder: Path, *, deaf: bool = False) -> Iterator[FakeDocker]:
+    """With `deaf` the container does not mind SIGINT."""
+    body = CONTAINER.format("signal.SIG_IGN" if deaf else "signal.SIG_DFL")
+    with subprocess.Popen([sys.executable, "-S", "-c", body], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        docker = FakeDocker(folder, psutil.Process(process.pid))
+        (folder / "container").write_text(str(process.pid))
+        docker.executable.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE_DOCKER} "$@"\n')
+        docker.executable.chmod(0o755)
+        try:
+            yield docker
+        finally:
+            process.kill()

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.server.fakes import FakeServer
+from tests.server.fakes import FakeDocker, FakeServer, fake_docker, wait_until
 
 ROOT = Path(__file__).parents[2]
 PARENT = """
@@ -38,6 +38,19 @@ class Guard:
 
     def order(self, argv: list[str], habits: str = "", stop_timeout_s: float = 0.3) -> None:
         self.say(order(self._fake, argv, habits, stop_timeout_s))
+
+    def contain(self, docker: FakeDocker, habits: str = "", stop_timeout_s: float = 0.3) -> psutil.Process:
+        """Start a container; returns the client, once it is there."""
+        commands = {
+            "argv": [str(docker.executable), "run", "x"],
+            "env": docker.env(habits),
+            "stop_command": [str(docker.executable), "stop", "x"],
+            "kill_command": [str(docker.executable), "rm", "x"],
+        }
+        self.say(order(self._fake, [], "", stop_timeout_s) | commands)
+        client = psutil.Process(self.hear("started")["pid"])
+        wait_until(lambda: docker.verbs() == ["run"])
+        return client
 
     def serve(self, habits: str = "", *, processes: int = 1, stop_timeout_s: float = 0.3) -> list[psutil.Process]:
         self.order(self._fake.argv("--port", "0"), habits, stop_timeout_s)
@@ -85,7 +98,7 @@ def test_a_server_that_obeys_is_not_killed(fake: FakeServer, guard: Guard) -> No
     guard.say({"do": "stop"})
     assert guard.hear("stopping")["waiting_for"] == [waited_for]
     assert guard.hear("exited") == {"event": "exited", "code": None, "signal": signal.SIGTERM}
-    assert guard.hear("stopped") == {"event": "stopped", "killed": [], "left": []}
+    assert guard.hear("stopped") == {"event": "stopped", "killed": [], "left": [], "problem": ""}
     fake.assert_gone(tree)
 
 
@@ -170,3 +183,126 @@ def test_a_parent_killed_with_sigkill_takes_the_tree_with_it(fake: FakeServer) -
         guards = psutil.Process(parent.pid).children()
         parent.kill()
     fake.assert_gone([*tree, *guards])
+
+
+def record_of(fake: FakeServer) -> dict[str, Any]:
+    return {"path": str(fake.folder / "8000.json"), "facts": {"port": 8000}}
+
+
+def test_after_leave_the_end_of_stdin_ends_nothing_and_sigterm_does(fake: FakeServer, guard: Guard) -> None:
+    guard.say(order(fake, fake.argv("--port", "0"), stop_timeout_s=20) | {"record": record_of(fake)})
+    tree = fake.processes(1)
+    guard.say({"do": "leave"})
+    guard.hear("left")
+    assert guard.process.stdin is not None
+    guard.process.stdin.close()
+    record = json.loads(Path(record_of(fake)["path"]).read_text())
+    assert (record["left"], record["server"]["pid"]) == (True, tree[0].pid)
+    guard.process.send_signal(signal.SIGHUP)
+    assert guard.process.poll() is None
+    guard.process.send_signal(signal.SIGTERM)
+    assert guard.hear("exited")["signal"] == signal.SIGTERM
+    assert guard.hear("stopped")["killed"] == []
+    fake.assert_gone(tree)
+
+
+def test_leave_and_the_end_of_stdin_in_one_breath(fake: FakeServer, guard: Guard) -> None:
+    tree = guard.serve()
+    guard.say({"do": "leave"})
+    assert guard.process.stdin is not None
+    guard.process.stdin.close()
+    guard.hear("left")
+    assert tree[0].is_running()
+    guard.process.send_signal(signal.SIGTERM)
+    guard.hear("stopped")
+    fake.assert_gone(tree)
+
+
+def test_the_record_is_there_while_the_server_is(fake: FakeServer, guard: Guard) -> None:
+    path = Path(record_of(fake)["path"])
+    guard.say(order(fake, fake.argv("--port", "0"), "children") | {"record": record_of(fake)})
+    tree = fake.processes(2)
+    wait_until(lambda: len(json.loads(path.read_text())["tree"]) == 2)
+    record = json.loads(path.read_text())
+    assert record["guard"]["pid"] == guard.process.pid
+    assert record["server"]["pid"] == tree[0].pid
+    assert (record["port"], record["left"]) == (8000, False)
+    guard.say({"do": "stop"})
+    guard.hear("stopped")
+    assert not path.exists()
+
+
+def test_a_record_that_cannot_be_written_is_no_reason_not_to_serve(fake: FakeServer, guard: Guard) -> None:
+    record = {"path": str(fake.folder / "nothing" / "8000.json"), "facts": {}}
+    guard.say(order(fake, fake.argv("--port", "0")) | {"record": record})
+    fake.processes(1)
+    guard.hear("tree")
+    guard.say({"do": "stop"})
+    assert guard.hear("stopped")["left"] == []
+
+
+def test_a_container_is_stopped_by_its_command(fake: FakeServer, guard: Guard) -> None:
+    with fake_docker(fake.folder) as docker:
+        client = guard.contain(docker, stop_timeout_s=20)
+        guard.say({"do": "stop"})
+        assert guard.hear("exited")["code"] == 0
+        assert guard.hear("stopped") == {"event": "stopped", "killed": [], "left": [], "problem": ""}
+        fake.assert_gone([client, docker.container])
+        assert docker.calls() == [["run", "x"], ["stop", "x"], ["rm", "x"]]
+        assert fake.log.read_text() == "docker says run\ndocker says stop\n"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_container_that_does_not_stop_is_killed(fake: FakeServer, guard: Guard, gone: bool) -> None:
+    with fake_docker(fake.folder, deaf=True) as docker:
+        client = guard.contain(docker)
+        if gone:
+            assert guard.process.stdin is not None
+            guard.process.stdin.close()
+        else:
+            guard.say({"do": "stop"})
+        report = guard.hear("stopped")
+        assert (report["left"], report["problem"]) == ([], "")
+        fake.assert_gone([client, docker.container])
+        assert docker.verbs() == ["run", "stop", "rm"]
+
+
+def test_a_container_does_not_outlive_its_client(fake: FakeServer, guard: Guard) -> None:
+    with fake_docker(fake.folder) as docker:
+        client = guard.contain(docker)
+        client.kill()
+        assert guard.hear("exited")["signal"] == signal.SIGKILL
+        assert guard.hear("stopped")["problem"] == ""
+        fake.assert_gone([client, docker.container])
+
+
+def test_a_container_that_cannot_be_stopped_yet_takes_its_client_along(fake: FakeServer, guard: Guard) -> None:
+    with fake_docker(fake.folder) as docker:
+        guard.contain(docker, "stop-fails", stop_timeout_s=3600)
+        guard.say({"do": "stop"})
+        assert guard.hear("exited")["signal"] == signal.SIGTERM
+        guard.hear("stopped")
+        fake.assert_gone([docker.container])
+
+
+@pytest.mark.parametrize(
+    ("habit", "how"), [("rm-fails", "ended with exit code 1"), ("rm-hangs", "did not end in time")]
+)
+def test_a_container_that_could_not_be_removed_is_told(fake: FakeServer, guard: Guard, habit: str, how: str) -> None:
+    with fake_docker(fake.folder) as docker:
+        guard.contain(docker, habit)
+        assert guard.process.stdin is not None
+        guard.process.stdin.close()
+        report = guard.hear("stopped")
+        assert report["problem"] == f"{docker.executable} rm x {how}"
+        assert report["left"] == []
+
+
+def test_without_its_stop_command_the_client_gets_the_signal(fake: FakeServer, guard: Guard) -> None:
+    with fake_docker(fake.folder) as docker:
+        client = guard.contain(docker, stop_timeout_s=3600)
+        docker.executable.unlink()
+        guard.say({"do": "stop"})
+        assert guard.hear("exited")["signal"] == signal.SIGTERM
+        assert "cannot run" in guard.hear("stopped")["problem"]
+        fake.assert_gone([client])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.server.log_tail import RING_LINES, LogTail
-from loadgen.server.log_text import MAX_LINE_CHARS, clean_line, telling_lines
+from loadgen.server.log_text import MAX_LINE_CHARS, clean_line, split_line, telling_lines
 
 NASTY = st.one_of(
     st.binary(max_size=30),
@@ -107,3 +107,26 @@ def test_the_lines_that_tell() -> None:
     assert telling_lines(lines, limit=1) == [lines[-1]]
     assert telling_lines(lines[:1]) == lines[:1]
     assert telling_lines([]) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "message"),
+    [
+        ("(EngineCore pid=2) ERROR 10-21 09:00:09 [core.py:700]   File", "ERROR", "  File"),
+        ("(VllmWorkerProcess pid=1252) ERROR 12-25 01:10:28 multiproc_worker_utils.py:229]   File", "ERROR", "  File"),
+        ("INFO 11-15 09:07:04 api_server.py:528] vLLM API server version 0.6", "INFO", "vLLM API server version 0.6"),
+        ("[rank0]: ValueError: x", "", "ValueError: x"),
+        ("[rank0]:[W217 13:41:38.699860505 ProcessGroupNCCL.cpp:1487] Warning: w", "WARNING", "Warning: w"),
+        ("INFO:     Application startup complete.", "INFO", "Application startup complete."),
+        ("(Worker_TP0 pid=3) Loading", "", "Loading"),
+        ("(a) plain", "", "(a) plain"),
+        ("", "", ""),
+    ],
+)
+def test_a_line_is_a_level_and_a_message(line: str, level: str, message: str) -> None:
+    assert split_line(line) == (level, message)
+
+
+def test_routine_of_every_version_is_not_telling() -> None:
+    routine = ["INFO 11-15 09:07:04 api_server.py:528] version", "INFO:     Shutting down", "[W217 13:41 x.cpp:1] w"]
+    assert telling_lines([*routine, "ValueError: x"]) == ["ValueError: x"]

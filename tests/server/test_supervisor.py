@@ -1,20 +1,26 @@
 """A managed server over real processes: its states, its deaths, and that nothing is left."""
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.profile import Server
+from loadgen.profile import Docker, Server
+from loadgen.server.claims import claim_port, drive_lock, list_servers
 from loadgen.server.outcome import ServerExit
+from loadgen.server.ports import require_free_port
+from loadgen.server.stopping import stop_server
 from loadgen.server.supervisor import ManagedServer
-from tests.server.fakes import PATIENCE_S, FakeServer, eventually
+from tests.server.fakes import PATIENCE_S, FakeServer, eventually, fake_docker, is_gone, wait_until
 
 ROOT = Path(__file__).parents[2]
 PARENT = """
@@ -27,6 +33,7 @@ async def main():
     server = ManagedServer(Server.model_validate_json(sys.argv[1]), log_path=Path(sys.argv[2]))
     await server.start()
     await server.wait_ready()
+    print(*(process.pid for process in server.processes), flush=True)
     if sys.argv[3] == "raises":
         raise RuntimeError("without stop")
     await asyncio.Event().wait()
@@ -191,3 +198,147 @@ def test_nothing_outlives_its_parent(fake: FakeServer, end: str) -> None:
         if end == "killed":
             parent.kill()
     fake.assert_gone(tree)
+
+
+# Left running.
+
+
+async def test_what_was_left_runs_on_and_is_no_longer_driven(fake: FakeServer) -> None:
+    async with ManagedServer(fake.profile(stop_timeout_s=PATIENCE_S), log_path=fake.log, profile="p") as server:
+        await server.wait_ready(PATIENCE_S)
+        await server.leave()
+        tree = fake.processes(1)
+        with drive_lock("127.0.0.1", server.port) as lock:
+            assert lock.descriptor is not None
+    assert tree[0].is_running()
+    (record,) = [record for record in list_servers() if record.port == server.port]
+    assert (record.left, record.server.pid, record.command) == (True, server.pid, server.command)
+    assert (await server.stop()).gpu_memory == "the server was left running"
+    assert (await stop_server(record, timeout_s=PATIENCE_S)).clean
+    fake.assert_gone(tree)
+
+
+async def test_what_has_ended_cannot_be_left(fake: FakeServer) -> None:
+    async with managed(fake) as server:
+        fake.processes(1)[0].kill()
+        await asyncio.wait_for(server.died.wait(), PATIENCE_S)
+        with pytest.raises(ServerError, match="nothing to leave running"):
+            await server.leave()
+
+
+async def test_a_guard_that_does_not_answer_cannot_be_told_to_leave(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.server.supervisor._LEAVE_WAIT_S", 0.1)
+    async with managed(fake) as server:
+        tree = fake.processes(1)
+        guard = tree[0].parent()
+        assert guard is not None
+        guard.suspend()
+        with pytest.raises(ServerError, match="does not answer"):
+            await server.leave()
+        guard.resume()
+    fake.assert_gone([*tree, guard])
+
+
+# One driver, one record.
+
+
+async def test_while_it_runs_it_is_recorded_and_locked(fake: FakeServer) -> None:
+    async with managed(fake) as server:
+        assert [record.port for record in list_servers()] == [server.port]
+        with pytest.raises(ServerError, match=f"port {server.port} is already driven by a vramp \\(pid {os.getpid()}"):
+            claim_port("127.0.0.1", server.port)
+    assert list_servers() == []
+    _, lock = claim_port("127.0.0.1", server.port)
+    lock.release()
+
+
+# The memory of the GPUs.
+
+
+async def test_a_stop_waits_for_the_memory_of_the_gpus(fake: FakeServer) -> None:
+    levels = iter(["GPU 0: 3 GiB", ""])
+    server = ManagedServer(fake.profile(), log_path=fake.log, gpu_memory=lambda: lambda: next(levels))
+    await server.start()
+    report = await server.stop()
+    assert report.gpu_memory == "back at its level before the start"
+    assert report.sentence.endswith("; no process left; GPU memory: back at its level before the start")
+
+
+# In a container.
+
+
+@pytest.mark.parametrize("lost", ["nobody", "guard"])
+async def test_a_container_ends_with_its_server(fake: FakeServer, lost: str) -> None:
+    with fake_docker(fake.folder, deaf=lost == "guard") as docker:
+        settings = Docker(image="vllm", executable=str(docker.executable))
+        profile = Server(engine="docker", model="m", docker=settings, env=docker.env(), stop_timeout_s=PATIENCE_S)
+        async with ManagedServer(profile, log_path=fake.log) as server:
+            assert server.pid is not None
+            client = psutil.Process(server.pid)
+            await eventually(lambda: docker.verbs() == ["run"])
+            if lost == "guard":
+                guard = client.parent()
+                assert guard is not None
+                guard.kill()
+            report = await server.stop()
+        assert report.clean
+        fake.assert_gone([client, docker.container])
+        assert docker.verbs() == (["run", "rm"] if lost == "guard" else ["run", "stop", "rm"])
+
+
+# Again and again.
+
+
+def simulator(**args: int) -> Server:
+    return Server(engine="simulator", args={"preset": "fast", "startup-s": 0, **args})
+
+
+async def test_twenty_times_and_nothing_left(tmp_path: Path) -> None:
+    body = {"model": "simulator", "prompt": [1, 2, 3], "max_tokens": 30000, "ignore_eos": True, "stream": True}
+    for cycle in range(20):
+        async with httpx.AsyncClient(trust_env=False) as client, contextlib.AsyncExitStack() as streams:
+            server = ManagedServer(simulator(), log_path=tmp_path / f"{cycle}.log")
+            await server.start()
+            guards = psutil.Process().children()
+            await server.wait_ready(PATIENCE_S)
+            tree = [psutil.Process(process.pid) for process in server.processes]
+            if cycle % 3 == 0:
+                request = client.stream("POST", f"{server.base_url}/v1/completions", json=body)
+                await anext((await streams.enter_async_context(request)).aiter_raw())
+            report = await asyncio.wait_for(server.stop(), PATIENCE_S)
+            assert report.clean
+            assert all(is_gone(process) for process in [*tree, *guards])
+            assert require_free_port("127.0.0.1", server.port) == server.port
+    assert list_servers() == []
+
+
+@pytest.mark.parametrize("victim", ["main", "child", "guard"])
+async def test_whoever_is_killed_nothing_is_left(tmp_path: Path, victim: str) -> None:
+    async with ManagedServer(simulator(**{"spawn-children": 2}), log_path=tmp_path / "log") as server:
+        await server.wait_ready(PATIENCE_S)
+        await eventually(lambda: len(server.processes) == 3)
+        tree = [psutil.Process(process.pid) for process in server.processes]
+        guard = tree[0].parent()
+        assert guard is not None
+        {"main": tree[0], "child": tree[2], "guard": guard}[victim].kill()
+        if victim != "child":
+            await asyncio.wait_for(server.died.wait(), PATIENCE_S)
+        report = await server.stop()
+    assert report.clean
+    wait_until(lambda: all(is_gone(process) for process in [*tree, guard]))
+    assert list_servers() == []
+
+
+def test_a_vramp_that_is_killed_leaves_nothing_of_its_simulator(tmp_path: Path) -> None:
+    profile = simulator(**{"spawn-children": 2}).model_dump_json()
+    command = [sys.executable, "-c", PARENT, profile, str(tmp_path / "log"), "killed"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        tree = psutil.Process(parent.pid).children(recursive=True)
+        assert len(tree) >= 4
+        parent.kill()
+    wait_until(lambda: all(is_gone(process) for process in tree))
+    assert list_servers() == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.server.tree import descendants, kill_seen, look_at, send_signal
+from loadgen.server.tree import descendants, kill_seen, lives, look_at, send_signal
 
 SLEEPER = "open('/proc/self/comm', 'w').write('a) S (b'); print(flush=True); import time; time.sleep(600)"
 
@@ -44,6 +44,7 @@ def test_only_the_very_process_is_signalled(
     earlier = replace(info.id, start_ticks=info.id.start_ticks - 1)
     assert not send_signal(earlier, signal.SIGKILL)
     assert child.poll() is None
+    assert (lives(info.id), lives(earlier)) == (True, False)
     assert send_signal(info.id, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
     assert not send_signal(info.id, signal.SIGKILL)
@@ -57,3 +58,4 @@ def test_a_zombie_is_not_alive(child: subprocess.Popen[bytes]) -> None:
     dead = look_at(child.pid)
     assert dead is not None
     assert not dead.alive
+    assert not lives(info.id)

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from tests.engines import Simulator, simulator
-from tui.cli import find_profile, main
+from tui.cli import main
+from tui.commands.options import find_profile
 
 VRAMP = [sys.executable, "-m", "tui.cli"]
 SMALL = ["--isl", "16", "--osl", "8", "--workers", "1"]

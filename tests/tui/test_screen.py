@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.metrics.snapshot import Comparison, Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, running, starting
 
@@ -38,6 +38,17 @@ async def test_tables_keep_their_columns() -> None:
         stage = next(row for row in seat.rows if row.startswith("▸  4 "))
         assert stage.split() == "▸ 4 64 63.8 3.58 3.67k 49.0 756 1.59k 20.4 42.8 MISS 0".split()
         assert [heads[column] for column in (12, 18, 24, 30, 36, 42, 43)] == ["n", "0", "0", "9", "9", "x", "│"]
+
+
+async def test_published_figures_stand_beside_the_measured() -> None:
+    async with seated() as seat:
+        await seat.show(running())
+        assert "published" not in seat.text
+        figures = [("output_tokens_per_s", 479.07, 2.0), ("ttft_p50_ms", 833.79, -0.46), ("e2e_mean_ms", 17097.0, None)]
+        compared = [Comparison(0, "MI300X", name, value, None, difference) for name, value, difference in figures]
+        await seat.show(running(reference=(*compared, Comparison(0, "A100", "ttft_p50_ms", 1.0, None, None))))
+        row = next(row for row in seat.rows if row.startswith("published"))
+        assert "published MI300X  TTFT p50 834 (-0.5%)  out tok/s 479 (+2.0%)  E2E mean 17.1k" in row
 
 
 async def test_charts_share_one_time_axis_and_its_marks() -> None:

@@ -6,6 +6,7 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.snapshot import StageView
 from tui import format as fmt
 from tui.paint import Row, Rows, Word
+from tui.panels.published import published
 from tui.view import View
 
 _METRICS = (("TTFT", "ttft", "ms"), ("TPOT", "tpot", "ms"), ("ITL", "itl", "ms"), ("E2E", "e2e", "s"))
@@ -23,9 +24,9 @@ _HALF = _CELL * len(_COLUMNS)
 
 
 def latency(view: View, width: int, height: int) -> Rows:
-    """Two tables of one height; their names are the panel's title."""
+    """Two tables of one height, their names as the panel's title; below them what was published."""
     stage, whole = view.stage, view.snapshot.whole
-    return [_title(stage, whole), _heads(), *_body(stage, whole)]
+    return [_title(stage, whole), _heads(), *_body(stage, whole), published(view, width)]
 
 
 def _title(stage: StageView | None, whole: StageView | None) -> Row:

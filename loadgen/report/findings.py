@@ -1,0 +1,53 @@
+"""The findings of a preflight, for a person and for a script."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.metrics.finding import Finding, Severity
+
+_WIDTH = 100
+_ORDER: dict[Severity, int] = {"blocks": 0, "warns": 1, "info": 2}
+
+
+def by_severity(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first, otherwise in the order in which they were found."""
+    return sorted(findings, key=lambda finding: _ORDER[finding.severity])
+
+
+def findings_json(findings: Sequence[Finding]) -> str:
+    """A JSON list of objects with id, severity, seen, why, fix and source."""
+    return msgspec.json.format(msgspec.json.encode(by_severity(findings)), indent=1).decode()
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Each finding in a few lines, and a last line that counts them."""
+    blocks = [_paragraph(finding) for finding in by_severity(findings)]
+    return "\n\n".join([*blocks, findings_count(findings)])
+
+
+def findings_count(findings: Sequence[Finding]) -> str:
+    """How many of each kind, in words."""
+    if not findings:
+        return "nothing found"
+    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in _ORDER}
+    words = {"blocks": ("blocks", "block"), "warns": ("warning", "warnings"), "info": ("note", "notes")}
+    return ", ".join(f"{count} {words[severity][count > 1]}" for severity, count in counts.items() if count)
+
+
+def _paragraph(finding: Finding) -> str:
+    head = f"{finding.severity:<6} {finding.id}: {finding.seen}"
+    details = [("why", finding.why), ("fix", finding.fix), ("source", finding.source)]
+    return "\n".join([_wrapped(head, "       "), *(_detail(name, text) for name, text in details if text)])
+
+
+def _detail(name: str, text: str) -> str:
+    return _wrapped(f"       {name}: {text}", "         ")
+
+
+def _wrapped(text: str, indent: str) -> str:
+    # A command that is to be copied must not be broken inside a word.
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

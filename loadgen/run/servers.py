@@ -1,0 +1,175 @@
+"""The server side of a run: one server, several instances of it, or none that is ours.
+
+All start together and all stop together. Invariants: the death of any is the death of the whole, known at the next
+`check` or while the others still start; `stop` ends every one that was started, whatever became of the others; an
+attached server is neither started nor stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from loadgen.errors import LoadError, ServerError
+from loadgen.metrics.journal import ServerInstance
+from loadgen.metrics.snapshot import EngineView, InstanceView, Milestone
+from loadgen.profile import Server
+from loadgen.server.instances import instance_servers
+from loadgen.server.masking import masked_environment, masked_text
+from loadgen.server.outcome import StopReport
+from loadgen.server.supervisor import ManagedServer, ServerState
+
+_LOG_LINES = 200
+_LAST_LINES = 8
+_TELLING: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "stopped")
+"""The state of several is the first of these that any of them is in."""
+
+
+class Servers:
+    """The servers of a profile: `start`, `wait_ready`, `check` now and then, and `stop` in the end."""
+
+    def __init__(self, settings: Server) -> None:
+        """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all instances."""
+        self.settings = settings
+        self.managed: list[ManagedServer] = []
+        """Those of ours, once they are started; instance 0 first."""
+        self._each = [] if settings.engine == "attach" else instance_servers(settings)
+
+    @property
+    def count(self) -> int:
+        """How many servers take load."""
+        return self.settings.instances
+
+    # Their life.
+
+    async def start(self, folder: Path) -> None:
+        """Start all at once, each with its log in `folder`; raises `ServerError` if one cannot be executed."""
+        alone = len(self._each) == 1
+        self.managed = [
+            ManagedServer(server, log_path=folder / ("server.log" if alone else f"server-{number}.log"))
+            for number, server in enumerate(self._each)
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for server in self.managed:
+                    group.create_task(server.start())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def wait_ready(self) -> None:
+        """Return once every server answers; raises `ServerError` if one dies first or takes longer than it may."""
+        watches: list[asyncio.Task[None]] = []
+
+        async def ready_and_watched(number: int, server: ManagedServer) -> None:
+            await server.wait_ready()
+            watches.append(group.create_task(self._dies(number, server)))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                waits = [group.create_task(ready_and_watched(*entry)) for entry in enumerate(self.managed)]
+                if waits:
+                    await asyncio.wait(waits)
+                for watch in watches:
+                    watch.cancel()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _dies(self, number: int, server: ManagedServer) -> None:
+        await server.died.wait()
+        raise ServerError(self._obituary(number, server, "while others still started"))
+
+    def check(self) -> None:
+        """Raise `LoadError` if a server has died under the load."""
+        for number, server in enumerate(self.managed):
+            if server.died.is_set():
+                raise LoadError(self._obituary(number, server, "during the load"))
+
+    def _obituary(self, number: int, server: ManagedServer, when: str) -> str:
+        name = "the server" if self.count == 1 else f"instance {number} of the server"
+        lines = "\n".join(f"  {line}" for line in server.log.lines[-_LAST_LINES:])
+        return f"{name} {server.exit} {when}; its log is {server.log.path}\n{lines}"
+
+    async def stop(self) -> list[StopReport]:
+        """End all trees at once; end the load and close its connections first."""
+        return await asyncio.gather(*(server.stop() for server in self.managed))
+
+    def hurry(self) -> None:
+        """Make the stop, under way or to come, a quick one."""
+        for server in self.managed:
+            server.hurry()
+
+    # What is known of them.
+
+    @property
+    def state(self) -> ServerState:
+        """Of the one that matters most; `starting` before the start, and always for an attached server."""
+        states = {server.state for server in self.managed}
+        return next((state for state in _TELLING if state in states), "starting")
+
+    @property
+    def died(self) -> bool:
+        """One of them ended although nobody asked it to."""
+        return self.state == "died"
+
+    @property
+    def base_urls(self) -> list[str]:
+        """Where they answer; only meaningful after `start`."""
+        if self.settings.url is not None:
+            return [self.settings.url]
+        return [server.base_url for server in self.managed]
+
+    @property
+    def url(self) -> str:
+        """Where the first answers, for a person; empty before the start."""
+        return masked_text(next(iter(self.base_urls), ""))
+
+    @property
+    def pid(self) -> int | None:
+        """The main process of the first."""
+        return self.managed[0].pid if self.managed else None
+
+    @property
+    def milestones(self) -> tuple[Milestone, ...]:
+        """How far the start is: of the slowest."""
+        return self._shown.milestones if self._shown is not None else ()
+
+    @property
+    def log_lines(self) -> tuple[str, ...]:
+        """The last lines of the log that tells most: that of a server that died, or of the slowest to start."""
+        return tuple(self._shown.log.lines[-_LOG_LINES:]) if self._shown is not None else ()
+
+    @property
+    def _shown(self) -> ManagedServer | None:
+        return min(self.managed, key=lambda server: (not server.died.is_set(), _steps_done(server)), default=None)
+
+    def described(self) -> tuple[ServerInstance, ...]:
+        """Every instance with its command and environment, secrets masked."""
+        return tuple(
+            ServerInstance(
+                url=managed.base_url, pid=managed.pid, command=managed.command, env=masked_environment(server.env)
+            )
+            for managed, server in zip(self.managed, self._each, strict=False)
+        )
+
+    def views(self, engines: list[EngineView | None]) -> tuple[InstanceView, ...]:
+        """Every instance with its gauges, where there are several."""
+        if self.count == 1:
+            return ()
+        known = [*engines, *[None] * self.count]
+        return tuple(_view(server, engine) for server, engine in zip(self.managed, known, strict=False))
+
+
+def _steps_done(server: ManagedServer) -> int:
+    return sum(milestone.state == "done" for milestone in server.milestones)
+
+
+def _view(server: ManagedServer, engine: EngineView | None) -> InstanceView:
+    gauges = engine or EngineView()
+    return InstanceView(
+        url=server.base_url,
+        state=server.state,
+        pid=server.pid,
+        running=gauges.running,
+        waiting=gauges.waiting,
+        kv_usage=gauges.kv_usage,
+    )

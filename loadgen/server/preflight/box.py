@@ -1,0 +1,76 @@
+"""The preflight of the box: what of this machine would make a run fail, or make its numbers mean less.
+
+It reads only, within a fraction of a second, and asks no daemon. Each check is a function; the tables say which checks
+an engine needs. A check that cannot read what it needs is reported as such and never ends the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from loadgen.errors import TelemetryError, VrampError
+from loadgen.metrics.finding import Finding
+from loadgen.plan import Stage
+from loadgen.profile import Profile
+from loadgen.server.gpu_memory import GpuMemory, read_gpu_memory
+from loadgen.server.preflight import box_devices, box_kernel, box_memory, box_model, leftovers
+from loadgen.server.preflight.box_view import Box, Setup, platform_of_box
+from loadgen.server.preflight.facts import Platform
+from loadgen.text import harmless
+
+__all__ = ["Box", "box_findings", "platform_of_box"]
+
+Check = Callable[[Setup], Iterator[Finding]]
+
+_CLIENT: dict[str, Check] = {
+    "the limit of open files": box_kernel.open_files,
+    "the CPU governor": box_kernel.governor,
+    "the clock": box_kernel.clock,
+}
+_STARTED: dict[str, Check] = {"the port": box_devices.port}
+_VLLM: dict[str, Check] = {
+    "the container": box_devices.container,
+    "the GPU's device files": box_devices.gpu_devices,
+    "the model's folder": box_model.local_model,
+    "the model in the hub's cache": box_model.hub_model,
+    "free disk space": box_model.disk_space,
+    "shared memory": box_devices.shared_memory,
+    "the GPU's memory": box_memory.gpu_memory,
+    "other vLLM processes": leftovers.leftover_findings,
+    "NUMA balancing": box_kernel.numa_balancing,
+    "huge pages": box_kernel.huge_pages,
+}
+_CHECKS: dict[str, dict[str, Check]] = {
+    "attach": _CLIENT,
+    "simulator": _STARTED | _CLIENT,
+    "vllm": _STARTED | _VLLM | _CLIENT,
+    "docker": _STARTED | _VLLM | _CLIENT,
+}
+
+
+def box_findings(profile: Profile, plan: Sequence[Stage], box: Box, *, platform: Platform) -> list[Finding]:
+    """What this box has against the run; `platform` is what its server is to compute on."""
+    found: list[Finding] = []
+    gpus: list[GpuMemory] = []
+    if profile.server.engine in ("vllm", "docker") and platform != "cpu":
+        try:
+            gpus = read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"))
+        except TelemetryError as error:
+            found.append(_not_checked("what is in use of the GPU's memory", str(error)))
+    setup = Setup(profile, plan, box, platform, gpus)
+    for name, check in _CHECKS[profile.server.engine].items():
+        found += _outcome(name, check, setup)
+    return found
+
+
+def _outcome(name: str, check: Check, setup: Setup) -> list[Finding]:
+    try:
+        return list(check(setup))
+    except OSError as error:
+        return [_not_checked(name, f"{error.filename}: {error.strerror}" if error.filename else str(error))]
+    except (VrampError, ValueError) as error:  # an argument that is no number, a file that is not what it should be
+        return [_not_checked(name, str(error))]
+
+
+def _not_checked(name: str, why: str) -> Finding:
+    return Finding("not-checked", "info", f"{name}: could not be checked", harmless(why))

@@ -1,0 +1,193 @@
+"""Checks of where the model is: on this machine, or to be fetched, and whether there is room for it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from loadgen.metrics.finding import Finding
+from loadgen.server.executable import expanded
+from loadgen.server.preflight.box_view import GIB, Setup, gib
+from loadgen.server.preflight.model_facts import model_facts
+
+_LEAST_FREE_BYTES = 5 * GIB
+"""For compiled kernels, logs and temporary files of a server whose model is there."""
+_DOWNLOAD_BYTES = 50 * GIB
+"""For a model of which nothing is known."""
+_TRUE = ("1", "ON", "YES", "TRUE")
+_CONFIGURATIONS = ("config.json", "params.json")
+_HOME_OF_CONTAINER = Path("/root")
+
+
+class _Index(msgspec.Struct):
+    """The list of the files of a model's weights."""
+
+    weight_map: dict[str, str]
+
+
+def local_model(setup: Setup) -> Iterator[Finding]:
+    """A model that is a path: it must be there, and whole."""
+    name = setup.server.model or ""
+    path = _local_path(setup, name)
+    if path is None:
+        return
+    shown = f"server.model = {name}"
+    if not path.exists():
+        yield Finding("model-missing", "blocks", f"{shown}: does not exist", _REFUSED, "correct the path")
+    elif path.is_dir():
+        yield from _incomplete(shown, path)
+
+
+_REFUSED = "vLLM would refuse it after half a minute of imports"
+
+
+def _incomplete(shown: str, folder: Path) -> Iterator[Finding]:
+    if not any((folder / name).exists() for name in _CONFIGURATIONS):
+        yield Finding("model-missing", "blocks", f"{shown}: no config.json in it", _REFUSED, "name the model's folder")
+        return
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return
+    files = sorted(set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()))
+    missing = [file for file in files if not (folder / file).exists()]
+    if missing:
+        yield Finding(
+            "model-incomplete",
+            "blocks",
+            f"{shown}: {len(missing)} of {len(files)} weight files are missing, such as {missing[0]}",
+            "the server would load what is there and fail at the rest",
+            "fetch the model again; what is there already is kept",
+        )
+
+
+def hub_model(setup: Setup) -> Iterator[Finding]:
+    """A model that has a name on the hub: in the cache, or to be fetched."""
+    name, environment = setup.server.model or "", setup.environment
+    cache = _cache(setup)
+    if not _is_hub_name(setup, name):
+        return
+    if cache is None:
+        yield Finding(
+            "model-not-kept",
+            "warns",
+            f"no mount of the container keeps what is fetched of {name}",
+            "every start would fetch the model anew",
+            'server.docker.mounts = ["~/.cache/huggingface:/root/.cache/huggingface"]',
+        )
+        return
+    snapshots = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*"))
+    whole = [folder for folder in snapshots if any((folder / file).exists() for file in _CONFIGURATIONS)]
+    if not whole:
+        yield from _offline(name, cache) if _is_offline(environment) else _download(setup, name, cache)
+    elif _is_offline(environment) and all(list(_incomplete(name, folder)) for folder in whole):
+        yield from _incomplete(f"{name} in {cache}", whole[0])
+
+
+def _offline(name: str, cache: Path) -> Iterator[Finding]:
+    yield Finding(
+        "model-not-cached",
+        "blocks",
+        f"{name} is not in {cache}, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
+        "offline, the server takes models from the cache only",
+        f"hf download {name}, with the variable unset",
+    )
+
+
+def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
+    yield Finding("model-download", "info", f"{name} is not in {cache}", "it is fetched while the server starts")
+    if not _has_token(setup, cache):
+        why = "if the model is gated, the hub refuses it without a token of somebody who was let in"
+        yield Finding("no-hub-token", "info", "no token for the hub is set", why, "hf auth login, or set HF_TOKEN")
+    facts = model_facts(name, {"HF_HUB_CACHE": str(cache)})
+    known = facts.weight_bytes if facts is not None else None
+    needed_bytes = known or _DOWNLOAD_BYTES
+    where = _existing(cache)
+    free_bytes = shutil.disk_usage(where).free
+    if free_bytes < needed_bytes:
+        size = f"the model has {gib(known)}" if known else "large models have hundreds of GiB"
+        seen = f"{gib(free_bytes)} free in {where}, and {name} is to be fetched"
+        yield Finding(
+            "disk-space", "warns", seen, f"{size}; a full disk ends the start", "set HF_HOME to a larger disk"
+        )
+
+
+def disk_space(setup: Setup) -> Iterator[Finding]:
+    """Room for what every server writes."""
+    free_bytes = shutil.disk_usage(setup.box.home).free
+    if free_bytes < _LEAST_FREE_BYTES:
+        seen = f"{gib(free_bytes)} free in {setup.box.home}"
+        why = "compiled kernels, logs and results are written there"
+        yield Finding("disk-space", "warns", seen, why, "make room, or set XDG_CACHE_HOME and VLLM_CACHE_ROOT")
+
+
+def _local_path(setup: Setup, name: str) -> Path | None:
+    """Where on this machine a model is that is no name of the hub; None if that cannot be known."""
+    if "://" in name:
+        return None
+    if setup.server.docker is not None:
+        return _mounted(setup, Path(expanded(name))) if name.startswith(("/", "~")) else None
+    path = Path(expanded(name))
+    named = name.startswith(("/", "~", "./", "../")) or name.count("/") > 1
+    return path if named or path.exists() else None
+
+
+def _is_hub_name(setup: Setup, name: str) -> bool:
+    other_hub = setup.environment.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true")
+    is_name = not name.startswith(("/", "~", ".")) and name.count("/") <= 1 and "://" not in name
+    return is_name and not other_hub and _local_path(setup, name) is None
+
+
+def _mounted(setup: Setup, inner: Path) -> Path | None:
+    """The path on this machine of one in the container; None if it is the image's own."""
+    assert setup.server.docker is not None, "asked for containers only"
+    for mount in setup.server.docker.mounts:
+        outer, _, rest = mount.partition(":")
+        target = Path(rest.partition(":")[0])
+        if rest and inner.is_relative_to(target):
+            return Path(expanded(outer)) / inner.relative_to(target)
+    return None
+
+
+def _cache(setup: Setup) -> Path | None:
+    """Where the hub's files are on this machine; None if they stay in the container."""
+    environment = setup.environment
+    inside = setup.server.docker is not None
+    home = _HOME_OF_CONTAINER if inside else setup.box.home
+    cache = _hub_cache(environment, home)
+    return _mounted(setup, cache) if inside else cache
+
+
+def _hub_cache(environment: Mapping[str, str], home: Path) -> Path:
+    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    return _below_home(named, home) if named else _hub_home(environment, home) / "hub"
+
+
+def _hub_home(environment: Mapping[str, str], home: Path) -> Path:
+    named = environment.get("HF_HOME")
+    if named:
+        return _below_home(named, home)
+    return _below_home(environment.get("XDG_CACHE_HOME") or "~/.cache", home) / "huggingface"
+
+
+def _below_home(text: str, home: Path) -> Path:
+    return home / text.removeprefix("~").lstrip("/") if text.startswith("~") else Path(text)
+
+
+def _is_offline(environment: Mapping[str, str]) -> bool:
+    value = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in _TRUE
+
+
+def _has_token(setup: Setup, cache: Path) -> bool:
+    environment = setup.environment
+    if environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
+        return True
+    named = environment.get("HF_TOKEN_PATH")
+    return (Path(expanded(named)) if named else cache.parent / "token").exists()
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -1,0 +1,121 @@
+"""What the checks of the box look at: the places that they read, and the run that is planned.
+
+Everything that a check reads from the machine it reaches through `Box`, so that it can be shown another machine.
+Checks only read; what they cannot read raises `OSError` or a `VrampError`, and `box` says so instead of judging.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadgen.plan import Stage
+from loadgen.profile import Profile, Server
+from loadgen.server.gpu_memory import GpuMemory
+from loadgen.server.log_text import clean_line
+from loadgen.server.masking import masked_command
+from loadgen.server.preflight.facts import Platform
+
+GIB = 1024**3
+_MAX_COMMAND_CHARS = 120
+_TIMEX = ctypes.c_long * 64
+"""Larger than `struct timex` on every machine; its first word says what to change: nothing."""
+_STATUS_WORD = 5
+_STA_UNSYNC = 0x40
+
+
+def _open_files() -> tuple[int, int]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    return soft, hard
+
+
+def _clock_synchronised() -> bool | None:
+    """None where the kernel does not say."""
+    timex = _TIMEX()
+    if ctypes.CDLL(None).adjtimex(ctypes.byref(timex)) < 0:
+        return None
+    return timex[_STATUS_WORD] & _STA_UNSYNC == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A machine, as far as the checks look at it; by default this one, now."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    home: Path = field(default_factory=Path.home)
+    open_files: tuple[int, int] = field(default_factory=_open_files)
+    """Soft and hard limit of a process."""
+    clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
+    """By the kernel's own account (NTP or PTP); None is unknown."""
+
+    def device(self, path: str) -> Path:
+        """Where `/dev/...` is on this box."""
+        return self.dev / path.removeprefix("/dev").strip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One planned run on one box."""
+
+    profile: Profile
+    plan: Sequence[Stage]
+    box: Box
+    platform: Platform
+    gpus: Sequence[GpuMemory] = ()
+    """What was in use at the time of the check; empty if nothing is known, or no GPU is meant."""
+
+    @property
+    def server(self) -> Server:
+        """The profile's server."""
+        return self.profile.server
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The server's environment: a container gets the profile's variables only."""
+        inherited = {} if self.server.engine == "docker" else self.box.environ
+        return {**inherited, **self.server.env}
+
+
+def platform_of_box(box: Box) -> Platform:
+    """What the device files say that this box computes on."""
+    # NVIDIA first: a desktop's processor may bring a small AMD GPU along, never the other way round.
+    if any(box.dev.glob("nvidia[0-9]*")) or box.device("/dev/dxg").exists():
+        return "cuda"
+    return "rocm" if box.device("/dev/kfd").exists() else "cpu"
+
+
+def read_setting(path: Path) -> str | None:
+    """A setting of the kernel, None if this kernel does not have it; raises `OSError` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+
+
+def command_of(box: Box, pid: int) -> list[str]:
+    """The words of a process's command line; empty if it is gone, is the kernel's, or cannot be seen."""
+    try:
+        data = (box.proc / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """A command line made fit to show: masked, harmless and short."""
+    line = clean_line(" ".join(masked_command(words)).encode())
+    return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
+
+
+def gib(amount_bytes: float) -> str:
+    """An amount in GiB, to one digit."""
+    return f"{amount_bytes / GIB:.1f} GiB"

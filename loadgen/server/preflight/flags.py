@@ -1,0 +1,189 @@
+"""The flags and variables of a profile against what an installation knows.
+
+A flag that vLLM does not know ends the start after ten seconds of imports; a variable that it does not know is only a
+line in the log, and the run measures something else than its operator believes. `blocks` is said only where argparse
+would refuse, so what is in doubt passes. Values of flags are shown only where they cannot be secrets.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from loadgen.metrics.finding import Finding
+from loadgen.profile import Server
+from loadgen.server.preflight import removed
+from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
+from loadgen.text import harmless
+
+
+def flag_findings(server: Server, installation: Installation) -> list[Finding]:
+    """What of `server.args` and the environment this installation would refuse, ignore or take for something else."""
+    flags = [finding for key, value in server.args.items() for finding in _judged(key, value, installation)]
+    return [*flags, *_variable_findings(server, installation)]
+
+
+def list_form(installation: Installation | None, flag: str) -> Literal["json", "repeat", "several"]:
+    """How this flag wants a list: as JSON, as `--flag a --flag b`, or as `--flag a b`.
+
+    Without an installation the newest recorded one answers; a flag that it does not know takes several values.
+    """
+    known = installation or newest_recorded()
+    matches = _matches(f"--{_name(flag)}", known)
+    info = known.flags[matches[0]] if len(matches) == 1 else FlagInfo(names=[])
+    if info.json:
+        return "json"
+    return "repeat" if info.repeats else "several"
+
+
+def normal_args(args: Mapping[str, Any], installation: Installation | None = None) -> dict[str, Any]:
+    """The arguments by the long names of their flags: dashes, no abbreviations, and `no-x = true` as `x = false`."""
+    known = installation or newest_recorded()
+    normal: dict[str, Any] = {}
+    for key, value in args.items():
+        name = _name(key)
+        matches = _matches(f"--{name}", known)
+        negated = value is True and name.startswith("no-") and bool(matches)
+        normal[matches[0] if len(matches) == 1 else name] = False if negated else value
+    return normal
+
+
+def _name(key: str) -> str:
+    """The name of a flag as vLLM reads it: underscores are dashes, up to the first dot."""
+    head, dot, rest = key.lstrip("-").partition(".")
+    return head.replace("_", "-") + dot + rest
+
+
+def _matches(word: str, installation: Installation) -> list[str]:
+    """The flags that a word such as `--max-model` may mean, by argparse's rule: itself, or all that begin so."""
+    word = word.partition(".")[0]
+    spelled = {name: flag for flag, info in installation.flags.items() for name in info.names}
+    if word in spelled:
+        return [spelled[word]]
+    return sorted({flag for name, flag in spelled.items() if name.startswith(word)})
+
+
+def _judged(key: str, value: Any, installation: Installation) -> Iterator[Finding]:  # noqa: ANN401 - TOML's types
+    name, shown = _name(harmless(key)), f"server.args.{harmless(key)}"
+    word = f"--no-{name}" if value is False else f"--{name}"
+    matches = _matches(word, installation)
+    if not matches:
+        yield _unknown(shown, name, word, installation)
+    elif len(matches) > 1:
+        yield _blocks("ambiguous-flag", shown, f"{word} may be {_listed(matches)}", "write its whole name")
+    else:
+        info = installation.flags[matches[0]]
+        if word.partition(".")[0] not in info.names:
+            why = f"vLLM takes it for --{matches[0]}, as long as no other flag begins so"
+            yield Finding("abbreviated-flag", "info", shown, why, f"write {matches[0]}")
+        yield from _value_findings(shown, info, value, dotted="." in name)
+        yield from _json_key_findings(shown, matches[0], name, value)
+
+
+def _unknown(shown: str, name: str, word: str, installation: Installation) -> Finding:
+    if word.startswith("--no-") and _matches(f"--{name}", installation):
+        return _blocks("no-negation", f"{shown} = false", f"vLLM {installation.version} has no {word}", "take it out")
+    why = f"vLLM {installation.version} does not know {word}, and ends with exit code 2"
+    return _blocks("unknown-flag", shown, why, _replacement(name, installation))
+
+
+def _replacement(name: str, installation: Installation) -> str:
+    plain = name.lower().removeprefix("no-")
+    if plain in removed.FLAGS:
+        return removed.FLAGS[plain]
+    short = [flag for flag, info in installation.flags.items() if f"-{name}" in info.names]
+    near = short or difflib.get_close_matches(plain, installation.flags, n=1)
+    return f"did you mean {near[0]}?" if near else "take it out"
+
+
+def _value_findings(shown: str, info: FlagInfo, value: Any, *, dotted: bool) -> Iterator[Finding]:  # noqa: ANN401
+    problem = _value_problem(info, value, dotted=dotted)
+    if problem is not None:
+        yield _blocks("flag-value", shown, *problem)
+        return
+    for entry in value if isinstance(value, list) else [value]:
+        if info.choices and not isinstance(entry, bool) and not _is_choice(entry, info.choices):
+            near = difflib.get_close_matches(str(entry), info.choices, n=1)
+            fix = f"did you mean {near[0]}?" if near else ""
+            seen = f"{shown} = {harmless(str(entry))}"
+            yield _blocks("flag-choice", seen, f"it takes one of: {', '.join(info.choices)}", fix)
+
+
+def _value_problem(info: FlagInfo, value: Any, *, dotted: bool) -> tuple[str, str] | None:  # noqa: ANN401
+    """Why argparse refuses a value of this kind, and what to do; None if it does not."""
+    long = next(name for name in info.names if name.startswith("--"))
+    if dotted and not info.json:
+        return f"{long} takes no JSON, so it has no keys to set one by one", f"write {long[2:]} with its value"
+    if info.takes == "nothing":
+        return None if isinstance(value, bool) else (f"{long} is a switch and takes no value", "write true or false")
+    if value is True and info.takes != "optional":
+        return f"{long} takes a value", "write the value instead of true"
+    if value == [] and info.takes == "several":
+        return f"{long} takes at least one value", "take it out"
+    if info.json or info.takes == "several" or info.repeats:
+        return None
+    if isinstance(value, list):
+        return f"{long} takes one value, not a list", "write one value; some flags take several with commas between"
+    if isinstance(value, dict):
+        return f"{long} takes no JSON, and a table is passed as JSON", "write a plain value"
+    return None
+
+
+def _is_choice(value: object, choices: list[str]) -> bool:
+    # Some flags read their value in any case and with dashes for underscores; which ones, their parser does not say.
+    return str(value) in choices or str(value).lower().replace("-", "_") in choices
+
+
+def _json_key_findings(shown: str, flag: str, name: str, value: Any) -> Iterator[Finding]:  # noqa: ANN401
+    given = [name.partition(".")[2].partition(".")[0]] if "." in name else _keys(value)
+    for key, fix in removed.JSON_KEYS.get(flag, {}).items():
+        if key in given:
+            yield _blocks("unknown-flag", f"{shown}: {key}", f"{flag} no longer has {key}, and the start fails", fix)
+
+
+def _keys(value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return []  # not JSON: a path, a name, or a mistake that vLLM explains
+    return list(value) if isinstance(value, dict) else []
+
+
+def _variable_findings(server: Server, installation: Installation) -> Iterator[Finding]:
+    strict = normal_args(server.args, installation).get("fail-on-environ-validation") is True
+    inherited = os.environ if server.engine == "vllm" else {}
+    ours = [name for name in inherited if name.startswith("VLLM_") and name not in server.env]
+    for name in [*server.env, *ours]:
+        shown = (
+            f"server.env.{harmless(name)}" if name in server.env else f"{harmless(name)} in the environment of vramp"
+        )
+        if name in installation.variables or name in removed.WELL_KNOWN:
+            continue
+        if name.startswith("VLLM_"):
+            yield _unknown_variable(name, shown, installation, strict=strict)
+        elif near := difflib.get_close_matches(name, removed.WELL_KNOWN, n=1, cutoff=0.9):
+            why = f"no library is known to read it, but {near[0]} is: a misspelt variable does nothing"
+            yield Finding("misspelt-variable", "warns", shown, why, f"did you mean {near[0]}?")
+
+
+def _unknown_variable(name: str, shown: str, installation: Installation, *, strict: bool) -> Finding:
+    fix = removed.VARIABLES.get(name)
+    if fix is None:
+        near = difflib.get_close_matches(name, installation.variables, n=1, cutoff=0.8)
+        fix = f"did you mean {near[0]}?" if near else "take it out"
+    why = f"vLLM {installation.version} does not read it: it has no effect, and only the log says so"
+    if strict:
+        return _blocks("unknown-variable", shown, "fail-on-environ-validation is set: vLLM will not start", fix)
+    return Finding("unknown-variable", "warns", shown, why, fix)
+
+
+def _blocks(name: str, seen: str, why: str, fix: str) -> Finding:
+    return Finding(id=name, severity="blocks", seen=seen, why=why, fix=fix)
+
+
+def _listed(flags: list[str]) -> str:
+    return ", ".join(f"--{flag}" for flag in flags[:5]) + (" and others" if len(flags) > 5 else "")

@@ -1,0 +1,222 @@
+"""What a vLLM installation knows: the flags of `vllm serve` and the environment variables that it reads.
+
+Both change with every release, and vLLM takes ten seconds to say that it no longer knows a flag. So an installation is
+asked once: its own Python imports it and describes the real parser; the answer is kept until the installation changes.
+For installations that cannot be asked (a container's, one on another machine) there are recorded ones, made by
+
+    python -m loadgen.server.preflight.installation PYTHON > loadgen/server/preflight/installations/VERSION.json
+
+0.32.0 was recorded from the CPU build; the builds for ROCm and CUDA have the same parser and read the same variables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from loadgen.errors import ServerError
+from loadgen.server.log_text import clean_line, telling_lines
+
+_RECORDED = Path(__file__).parent / "installations"
+_FORMAT = 1  # part of the cache's key: raise it when Installation or the script below changes
+_ANSWER = b"vramp-installation "
+_ASK_TIMEOUT_S = 180.0
+
+# A flag takes JSON if its type makes an object of an empty one: no text, nor the pieces of one.
+_SCRIPT = """
+import json, sys
+import vllm, vllm.envs
+from vllm.entrypoints.cli import serve
+
+def takes_json(action):
+    try:
+        return callable(action.type) and not isinstance(action.type("{}"), (str, list))
+    except Exception:
+        return False
+
+def takes(action):
+    return {None: "one", 0: "nothing", "?": "optional"}.get(action.nargs, "several")
+
+def described(action):
+    return {
+        "names": list(action.option_strings),
+        "takes": takes(action),
+        "repeats": "Append" in type(action).__name__,
+        "json": takes_json(action),
+        "choices": [str(choice) for choice in action.choices or []],
+    }
+
+def key(action):
+    return next((name[2:] for name in action.option_strings if name.startswith("--")), None)
+
+parsers = serve.FlexibleArgumentParser().add_subparsers()
+actions = serve.ServeSubcommand().subparser_init(parsers)._actions
+flags = {key(action): described(action) for action in actions if key(action)}
+answer = {"version": vllm.__version__, "flags": flags, "variables": sorted(vllm.envs.environment_variables)}
+sys.stdout.write("\\nvramp-installation " + json.dumps(answer) + "\\n")
+"""
+
+
+class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One flag of `vllm serve`."""
+
+    names: list[str]
+    """Every way to write it, dashes included: `--enable-lora`, `--no-enable-lora`, `-tp`."""
+    takes: Literal["nothing", "one", "optional", "several"] = "one"
+    repeats: bool = False
+    """It may be given several times, with one value each."""
+    json: bool = False
+    choices: list[str] = []
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """What one vLLM knows."""
+
+    version: str
+    flags: dict[str, FlagInfo]
+    """By long name without dashes: `max-model-len`."""
+    variables: list[str]
+
+
+def recorded_versions() -> list[str]:
+    """The versions that `recorded_installation` has, oldest first."""
+    return sorted((path.stem for path in _RECORDED.glob("*.json")), key=_numbers)
+
+
+def recorded_installation(version: str) -> Installation:
+    """The recorded installation of a version, `0.32.0` or `0.32.0+rocm`; raises `ServerError` if there is none."""
+    release = version.partition("+")[0]
+    if release not in recorded_versions():
+        raise ServerError(f"vLLM {version}: its flags are not recorded; there are: {', '.join(recorded_versions())}")
+    return msgspec.json.decode((_RECORDED / f"{release}.json").read_bytes(), type=Installation)
+
+
+def newest_recorded() -> Installation:
+    """The recorded installation of the newest version."""
+    return recorded_installation(recorded_versions()[-1])
+
+
+def python_of(command: str) -> Path | None:
+    """The Python that runs a `vllm` command; None when that cannot be told.
+
+    `command` is a path, a name on PATH, or the folder of a Python environment.
+    """
+    path = Path(command).expanduser()
+    if path.is_dir():
+        path = path / "bin" / "vllm"
+    search = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    found = shutil.which(path, path=search)
+    if found is None:
+        return None
+    executable = Path(found).absolute()
+    named = _interpreter(executable)
+    siblings = [] if named else [executable.parent / name for name in ("python3", "python")]
+    candidates = [named] if named else [python for python in siblings if next(_installed(python), None)]
+    return next((python for python in candidates if os.access(python, os.X_OK)), None)
+
+
+def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK_TIMEOUT_S) -> Installation:
+    """What the vLLM of this Python knows, from `cache` if it was asked before.
+
+    Takes milliseconds or, the first time, as long as importing vLLM does. Raises `ServerError` if it cannot tell.
+    """
+    entry = _cache_entry(python, cache)
+    if entry is None:
+        return _asked(python, timeout_s)
+    known = _cached(entry)
+    if known is None:
+        known = _asked(python, timeout_s)
+        _keep(entry, known)
+    return known
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def _interpreter(executable: Path) -> Path | None:
+    """The Python in the first lines of a script, also where the path was too long for them."""
+    with executable.open("rb") as file:
+        head = file.read(2000)
+    match = re.match(rb"#!\s*(\S*python[\d.]*)\s|#!/bin/sh\n'''exec' \"?(\S*?python[\d.]*)\"? ", head)
+    if match is not None:
+        return Path(os.fsdecode(match[1] or match[2]))
+    match = re.match(rb"#!\s*/usr/bin/env\s+(?:-S\s+)?(python[\d.]*)\s", head)
+    found = shutil.which(os.fsdecode(match[1])) if match is not None else None
+    return Path(found) if found else None
+
+
+def _installed(python: Path) -> Iterator[Path]:
+    """The metadata folders of vLLM where this Python may look for packages."""
+    root = python.absolute().parent.parent  # not resolved: the python of a virtual environment is a link
+    for base in (root, root / "local", Path.home() / ".local"):
+        for packages in ("site-packages", "dist-packages"):
+            yield from base.glob(f"lib*/python3*/{packages}/vllm-*.dist-info")
+
+
+def _cache_entry(python: Path, cache: Path) -> Path | None:
+    """The file for this installation as it is now; None where a change of it would not show."""
+    stamps = [str(_FORMAT), str(python.absolute())]
+    for metadata in sorted(_installed(python)):
+        package = metadata.with_name("vllm")
+        if not package.is_dir():
+            return None  # an editable installation: its code is elsewhere, and changes without a trace here
+        stamps += [f"{path} {path.stat().st_mtime_ns}" for path in (metadata, package)]
+    if len(stamps) == 2:
+        return None
+    return cache / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:24]}.json"
+
+
+def _cached(entry: Path) -> Installation | None:
+    try:
+        return msgspec.json.decode(entry.read_bytes(), type=Installation)
+    except (OSError, msgspec.DecodeError):
+        return None  # never written, or not to the end: it is asked anew
+
+
+def _keep(entry: Path, installation: Installation) -> None:
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".part", delete=False) as file:
+        file.write(msgspec.json.encode(installation))
+    Path(file.name).replace(entry)
+
+
+def _asked(python: Path, timeout_s: float) -> Installation:
+    """Import that vLLM in its own Python, off the network, from a folder that has no modules in it."""
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    try:
+        done = subprocess.run(
+            [str(python.absolute()), "-c", _SCRIPT],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,  # what it printed decides
+        )
+    except OSError as error:
+        raise ServerError(f"{python}: cannot be run to ask its vLLM: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ServerError(f"{python}: its vLLM did not say what it knows within {timeout_s:g} s") from None
+    answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
+    try:
+        return msgspec.json.decode(answers[-1].removeprefix(_ANSWER), type=Installation)
+    except (IndexError, msgspec.DecodeError):
+        why = telling_lines([clean_line(line) for line in done.stderr.splitlines()], limit=1)
+        raise ServerError(f"{python}: its vLLM could not be asked: {' '.join(why) or 'no answer'}") from None
+
+
+if __name__ == "__main__":
+    recorded = _asked(Path(sys.argv[1]), _ASK_TIMEOUT_S)
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")

@@ -1,0 +1,69 @@
+"""Driving a whole run in a test: what sees its snapshots, and what must be left and not left in the end."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+
+from loadgen.errors import VrampError
+from loadgen.metrics.result import Result
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.profile import Profile
+from loadgen.run import Run
+
+Act = Callable[[Run, Snapshot], None]
+SCHEMA = json.loads((Path(__file__).parents[2] / "loadgen/metrics/result.schema.json").read_text())
+
+
+def left_behind() -> list[list[str]]:
+    """Command lines of processes of ours, but for the shared simulator and what is dead already."""
+    children = psutil.Process().children(recursive=True)
+    alive = [child.cmdline() for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return [words for words in alive if words[-4:] != ["--preset", "fast", "--port", "0"]]
+
+
+async def finish(run: Run, act: Act | None = None) -> Result:
+    """Run to the end; `act` sees every snapshot."""
+    async for snapshot in run.snapshots():
+        if act is not None:
+            act(run, snapshot)
+    assert run.result is not None
+    document = json.loads((run.folder / "result.json").read_text())
+    jsonschema.validate(document, SCHEMA)
+    return run.result
+
+
+async def outcome(parts: Profile, act: Act | None = None, **options: Any) -> tuple[Result, VrampError | None]:
+    run = Run(parts, where="test", **options)
+    return await finish(run, act), run.error
+
+
+def once(condition: Callable[[Snapshot], bool], action: Callable[[Run], None]) -> Act:
+    """Do something the first time that a snapshot is right for it."""
+    done = False
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        nonlocal done
+        if not done and condition(snapshot):
+            done = True
+            action(run)
+
+    return act
+
+
+def in_turn(*steps: tuple[Callable[[Snapshot], bool], Callable[[Run], None]]) -> Act:
+    """Do one thing after another, each when a snapshot is right for it."""
+    left = list(steps)
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        if left and left[0][0](snapshot):
+            left.pop(0)[1](run)
+
+    return act
+
+
+def flowing(snapshot: Snapshot) -> bool:
+    return snapshot.phase == "running" and bool(snapshot.stages) and snapshot.stages[-1].completed > 0

@@ -1,0 +1,153 @@
+"""Runs on two servers of one profile: even shares, parts that add up, and one fate for both."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
+from loadgen.metrics.journal import read_journal
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import Result
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.plan import plan_of
+from loadgen.profile import Profile
+from loadgen.run import Run
+from loadgen.run.probe import probe, probe_twin
+from loadgen.server.client import ServerClient
+from tests.engines import MANAGED, profile, simulator
+from tests.run.driving import Act, finish, flowing, left_behind, once
+
+ENDLESS: dict[str, Any] = {"requests": None, "duration": "60s"}
+
+
+def twins(**parts: Any) -> Profile:
+    return profile(MANAGED | {"instances": 2}, **parts)
+
+
+async def outcome(parts: Profile, act: Act | None = None) -> tuple[Result, Run]:
+    run = Run(parts, where="test")
+    return await finish(run, act), run
+
+
+async def test_streams_are_spread_and_the_parts_add_up() -> None:
+    seen: list[Snapshot] = []
+    result, run = await outcome(twins(), lambda _, snapshot: seen.append(snapshot))
+    assert (result.state, run.error, result.client.workers) == ("complete", None, 2)
+    stage = result.stages[0]
+    parts = stage.instances
+    assert [(part.requests.sent, part.requests.completed) for part in parts] == [(10, 10), (10, 10)]
+    assert (stage.requests.completed, stage.concurrency.peak) == (20, 4)
+    assert [part.latency_ms["ttft"].count for part in parts] == [10, 10]
+    assert [part.latency_ms["tpot"].count for part in parts] == [10, 10]
+    # What the servers themselves say of it.
+    assert [part.engine.generation_tokens for part in parts if part.engine is not None] == [80, 80]
+    assert stage.engine is not None
+    assert (stage.engine.generation_tokens, stage.engine.ttft_count) == (160, 20)
+    for name in ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s"):
+        of_parts = sum(getattr(part.throughput, name) for part in parts)
+        assert of_parts == pytest.approx(getattr(stage.throughput, name))
+    assert left_behind() == []
+    shown = seen[-1].server.instances
+    assert [(view.url, view.state) for view in shown] == [(part.url, "stopped") for part in parts]
+    assert len({view.pid for view in shown}) == 2
+    assert [instance["url"] for instance in result.environment["server_instances"]] == [part.url for part in parts]
+    assert result.environment["server_command"] == result.environment["server_instances"][0]["command"]
+
+
+async def test_the_journal_of_several_folds_to_the_same_result() -> None:
+    result, run = await outcome(twins(load={"concurrency": [2, 4], "requests": 8}))
+    record = Record()
+    for line in read_journal(run.folder / "journal.jsonl"):
+        record.apply(line)
+    assert record.result() == result
+    assert [[part.requests.completed for part in stage.instances] for stage in result.stages] == [[4, 4], [4, 4]]
+    assert sorted(path.name for path in files(run.folder)) == [
+        "journal.jsonl",
+        "result.json",
+        "server-0.log",
+        "server-1.log",
+    ]
+
+
+def files(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("load", "completed"),
+    [
+        # As many workers for each: three become four.
+        ({"workers": 3, "concurrency": 5, "requests": 21}, [11, 10]),
+        # One stream cannot be on two servers.
+        ({"concurrency": 1, "requests": 6}, [6, 0]),
+        ({"rate": 100.0, "arrival": "constant", "requests": 31}, [16, 15]),
+    ],
+)
+async def test_shares_are_as_even_as_they_can_be(load: dict[str, Any], completed: list[int]) -> None:
+    result, _ = await outcome(twins(load=load))
+    assert [part.requests.completed for part in result.stages[0].instances] == completed
+    assert result.client.workers in (2, 4)
+
+
+async def test_a_single_server_has_no_parts() -> None:
+    result, _ = await outcome(profile(MANAGED))
+    assert result.stages[0].instances == []
+    assert "server_instances" not in result.environment
+
+
+async def test_the_death_of_one_is_the_end_of_all() -> None:
+    killed: list[int] = []
+
+    def act(_: Run, snapshot: Snapshot) -> None:
+        pid = snapshot.server.instances[1].pid if flowing(snapshot) else None
+        if pid is not None and not killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    result, run = await outcome(twins(load=ENDLESS), act)
+    assert isinstance(run.error, LoadError)
+    assert result.state == "server_died"
+    assert result.reason.startswith("instance 1 of the server was killed by SIGKILL")
+    assert "server-1.log" in result.reason
+    assert result.stages[0].instances[0].requests.completed > 0
+    assert left_behind() == []
+
+
+async def test_a_server_without_workers_is_not_left_out_silently() -> None:
+    def kill_one(_: Run) -> None:
+        workers = [child for child in psutil.Process().children() if "loadgen.worker" in child.cmdline()]
+        workers[0].kill()
+
+    result, run = await outcome(twins(load=ENDLESS), once(flowing, kill_one))
+    assert isinstance(run.error, WorkerError)
+    assert "all workers of an instance are gone" in result.reason
+    assert left_behind() == []
+
+
+async def test_too_few_devices_are_refused_before_a_folder_is_claimed(tmp_path: Path) -> None:
+    server = {"engine": "vllm", "model": "m", "platform": "cuda", "instances": 2, "env": {"CUDA_VISIBLE_DEVICES": "3"}}
+    with pytest.raises(ProfileError, match="they take 2 devices"):
+        Run(profile(server), where="test")
+    assert files(tmp_path) == []
+
+
+async def test_servers_that_differ_are_refused() -> None:
+    parts = profile(MANAGED)
+    with simulator() as first, simulator("--max-model-len", "4096") as shorter, simulator() as broken:
+        async with ServerClient(first.url) as client:
+            served = await probe(client, None, parts.load, plan_of(parts), where="test")
+        async with ServerClient(shorter.url) as client:
+            with pytest.raises(ServerError, match="max_model_len is 4096, but 8192 on http"):
+                await probe_twin(client, served, parts.load)
+        await asyncio.to_thread(broken.faults, "http_503")
+        async with ServerClient(broken.url) as client:
+            with pytest.raises(ServerError, match="the first request failed: HTTP 503"):
+                await probe_twin(client, served, parts.load)
+            await asyncio.to_thread(broken.forget)
+            target = await probe_twin(client, served, parts.load)
+        assert broken.url.endswith(f":{target.port}")

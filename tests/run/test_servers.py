@@ -1,0 +1,124 @@
+"""The server side of a run: several real processes as one, whichever of them misbehaves."""
+
+import asyncio
+from pathlib import Path
+
+import psutil
+import pytest
+
+from loadgen.errors import LoadError, ProfileError, ServerError
+from loadgen.metrics.snapshot import EngineView
+from loadgen.profile import Server
+from loadgen.run.servers import Servers
+from tests.server.fakes import FakeServer, eventually
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeServer:
+    return FakeServer(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_devices_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def logs(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.log"))
+
+
+def two(fake: FakeServer, habits: str = "", *, of_second: str = "") -> Server:
+    """Two instances; the second knows itself by its device and has habits of its own."""
+    server = fake.profile(habits)
+    script = Path(server.command).read_text().splitlines()
+    script.insert(1, f'[ "$CUDA_VISIBLE_DEVICES" = 1 ] && export FAKE_HABITS="{of_second or habits}"')
+    Path(server.command).write_text("\n".join(script) + "\n")
+    return server.model_copy(update={"instances": 2, "platform": "cuda"})
+
+
+async def test_several_start_and_stop_as_one(fake: FakeServer, tmp_path: Path) -> None:
+    servers = Servers(two(fake))
+    assert (servers.state, servers.count, servers.url) == ("starting", 2, "")
+    await servers.start(tmp_path)
+    await servers.wait_ready()
+    servers.check()
+    pids = [server.pid for server in servers.managed]
+    assert (servers.state, servers.pid, len(set(servers.base_urls))) == ("ready", pids[0], 2)
+    assert [psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] for pid in pids] == ["0", "1"]
+    assert [(each.url, each.pid) for each in servers.described()] == list(zip(servers.base_urls, pids, strict=True))
+    assert [(each.env or {})["CUDA_VISIBLE_DEVICES"] for each in servers.described()] == ["0", "1"]
+    views = servers.views([None, EngineView(running=3.0)])
+    assert [(view.state, view.running) for view in views] == [("ready", None), ("ready", 3.0)]
+    assert logs(tmp_path) == ["server-0.log", "server-1.log"]
+    processes = fake.processes(2)
+    reports = await servers.stop()
+    assert [report.left for report in reports] == [(), ()]
+    assert servers.state == "stopped"
+    fake.assert_gone(processes)
+
+
+async def test_one_alone_is_named_as_ever(fake: FakeServer, tmp_path: Path) -> None:
+    servers = Servers(fake.profile())
+    await servers.start(tmp_path)
+    await servers.wait_ready()
+    assert logs(tmp_path) == ["server.log"]
+    assert servers.views([None]) == ()
+    psutil.Process(servers.pid).kill()
+    await eventually(lambda: servers.died)
+    with pytest.raises(LoadError, match=r"^the server was killed by SIGKILL .*server\.log"):
+        servers.check()
+    await servers.stop()
+    assert servers.state == "died"
+
+
+async def test_one_that_dies_while_the_other_starts_is_not_waited_out(fake: FakeServer, tmp_path: Path) -> None:
+    servers = Servers(two(fake, of_second="mute"))
+    await servers.start(tmp_path)
+    waiting = asyncio.create_task(servers.wait_ready())
+    await eventually(lambda: servers.managed[0].state == "ready")
+    assert servers.state == "starting"
+    # The screen shows the slowest.
+    assert servers.milestones == servers.managed[1].milestones
+    processes = fake.processes(2)
+    psutil.Process(servers.managed[0].pid).kill()
+    with pytest.raises(ServerError, match="instance 0 of the server was killed by SIGKILL"):
+        await waiting
+    assert servers.died
+    # And now the dead one.
+    assert servers.milestones == servers.managed[0].milestones
+    await servers.stop()
+    fake.assert_gone(processes)
+
+
+async def test_one_that_cannot_start_ends_the_wait(fake: FakeServer, tmp_path: Path) -> None:
+    servers = Servers(two(fake, "mute", of_second="crash"))
+    await servers.start(tmp_path)
+    with pytest.raises(ServerError, match=r"ended with exit code 3 before it was ready; its log is .*server-1\.log"):
+        await servers.wait_ready()
+    assert any("ValueError: max_model_len" in line for line in servers.log_lines)
+    await servers.stop()
+    assert not psutil.pid_exists(servers.managed[0].pid or 0)
+
+
+async def test_what_is_not_there_is_said_once(fake: FakeServer, tmp_path: Path) -> None:
+    servers = Servers(two(fake).model_copy(update={"command": str(tmp_path / "nothing")}))
+    with pytest.raises(ServerError, match="does not exist"):
+        await servers.start(tmp_path)
+    await servers.stop()
+
+
+async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:
+    servers = Servers(Server(engine="attach", url="http://127.0.0.1:9"))
+    await servers.start(tmp_path)
+    await servers.wait_ready()
+    servers.check()
+    servers.hurry()
+    assert (servers.base_urls, servers.state, servers.pid) == (["http://127.0.0.1:9"], "starting", None)
+    assert (servers.milestones, servers.log_lines, servers.described()) == ((), (), ())
+    assert await servers.stop() == []
+
+
+def test_too_few_devices_are_refused_before_anything_starts(fake: FakeServer) -> None:
+    server = two(fake)
+    with pytest.raises(ProfileError, match="they take 2 devices"):
+        Servers(server.model_copy(update={"env": server.env | {"CUDA_VISIBLE_DEVICES": "5"}}))

@@ -1,0 +1,207 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import ServerError
+from loadgen.server.preflight.installation import (
+    FlagInfo,
+    ask_installation,
+    newest_recorded,
+    python_of,
+    recorded_installation,
+    recorded_versions,
+)
+
+ENVS = "environment_variables = {'VLLM_B': None, 'VLLM_A': None}\n"
+SERVE = """
+import argparse, json
+FlexibleArgumentParser = argparse.ArgumentParser
+print("a line of log without an end", end="")
+
+class ServeSubcommand:
+    def subparser_init(self, parsers):
+        parser = parsers.add_parser("serve")
+        parser.add_argument("model_tag", nargs="?")
+        parser.add_argument("--enable-lora", action=argparse.BooleanOptionalAction)
+        parser.add_argument("--headless", action="store_true")
+        parser.add_argument("--tensor-parallel-size", "-tp", type=int)
+        parser.add_argument("--middleware", action="append")
+        parser.add_argument("--lora-modules", nargs="+")
+        parser.add_argument("--hf-token", nargs="?", const=True)
+        parser.add_argument("--hf-overrides", type=json.loads)
+        parser.add_argument("--device-ids", type=lambda text: text.split(","))
+        parser.add_argument("--rank", type=int, choices=[1, 8])
+        parser.add_argument("-q")
+        return parser
+"""
+
+
+class FakeEnvironment:
+    """A Python environment with a vllm that is only a parser; its python notes that it was run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.packages = folder / "lib/python3.11/site-packages"
+        self.python = folder / "bin/python3"
+        self.runs = folder / "runs"
+        self.write("vllm/__init__.py", "__version__ = '9.1'\nprint('INFO: noise')\n")
+        self.write("vllm/envs.py", ENVS)
+        self.write("vllm/entrypoints/cli/serve.py", SERVE)
+        (self.packages / "vllm-9.1+fake.dist-info").mkdir()
+        self.executable(
+            "python3",
+            f'#!/bin/sh\necho "$http_proxy" >> {self.runs}\nPYTHONPATH={self.packages} exec {sys.executable} "$@"\n',
+        )
+
+    def write(self, name: str, text: str) -> None:
+        path = self.packages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def executable(self, name: str, text: str) -> Path:
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def asked(self) -> int:
+        return len(self.runs.read_text().splitlines()) if self.runs.exists() else 0
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # the real one may have packages
+    return FakeEnvironment(tmp_path / "env")
+
+
+def test_its_own_python_describes_the_real_parser(environment: FakeEnvironment, tmp_path: Path) -> None:
+    known = ask_installation(environment.python, cache=tmp_path / "cache")
+    assert known.version == "9.1"
+    assert known.variables == ["VLLM_A", "VLLM_B"]
+    assert known.flags == {
+        "help": FlagInfo(names=["-h", "--help"], takes="nothing"),
+        "enable-lora": FlagInfo(names=["--enable-lora", "--no-enable-lora"], takes="nothing"),
+        "headless": FlagInfo(names=["--headless"], takes="nothing"),
+        "tensor-parallel-size": FlagInfo(names=["--tensor-parallel-size", "-tp"]),
+        "middleware": FlagInfo(names=["--middleware"], repeats=True),
+        "lora-modules": FlagInfo(names=["--lora-modules"], takes="several"),
+        "hf-token": FlagInfo(names=["--hf-token"], takes="optional"),
+        "hf-overrides": FlagInfo(names=["--hf-overrides"], json=True),
+        "device-ids": FlagInfo(names=["--device-ids"]),
+        "rank": FlagInfo(names=["--rank"], choices=["1", "8"]),
+    }
+
+
+def test_it_is_asked_once_until_it_changes(environment: FakeEnvironment, tmp_path: Path) -> None:
+    first = ask_installation(environment.python, cache=tmp_path / "cache")
+    assert ask_installation(environment.python, cache=tmp_path / "cache") == first
+    assert environment.asked() == 1
+    os.utime(environment.packages / "vllm", ns=(1, 1))
+    ask_installation(environment.python, cache=tmp_path / "cache")
+    assert environment.asked() == 2
+
+
+@pytest.mark.parametrize("left", [b"", b'{"version": "9.1", "fla', b"\xff", b'{"version": 9}'])
+def test_a_spoilt_cache_is_asked_anew(environment: FakeEnvironment, tmp_path: Path, left: bytes) -> None:
+    known = ask_installation(environment.python, cache=tmp_path / "cache")
+    (entry,) = (tmp_path / "cache").iterdir()
+    entry.write_bytes(left)
+    assert ask_installation(environment.python, cache=tmp_path / "cache") == known
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == [entry.name]
+    assert ask_installation(environment.python, cache=tmp_path / "cache") == known
+    assert environment.asked() == 2
+
+
+def test_an_editable_installation_is_asked_each_time(environment: FakeEnvironment, tmp_path: Path) -> None:
+    (environment.packages / "vllm").rename(environment.packages / "elsewhere")
+    environment.write("elsewhere.pth", "")
+    with pytest.raises(ServerError, match="No module named 'vllm'"):
+        ask_installation(environment.python, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_it_is_asked_without_proxies(
+    environment: FakeEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    ask_installation(environment.python, cache=tmp_path / "cache")
+    assert environment.runs.read_text() == "\n"
+
+
+def test_what_it_died_of_is_said(environment: FakeEnvironment, tmp_path: Path) -> None:
+    environment.write("vllm/envs.py", "raise RuntimeError('Failed to infer \\x1b[31mdevice type')")
+    with pytest.raises(ServerError, match="could not be asked: RuntimeError: Failed to infer device type"):
+        ask_installation(environment.python, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_silent_one_does_not_hold_up(environment: FakeEnvironment, tmp_path: Path) -> None:
+    environment.write("vllm/envs.py", "import time\ntime.sleep(60)")
+    with pytest.raises(ServerError, match=r"did not say what it knows within 0\.2 s"):
+        ask_installation(environment.python, cache=tmp_path / "cache", timeout_s=0.2)
+
+
+def test_no_python_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"python3: cannot be run .*: No such file"):
+        ask_installation(tmp_path / "python3", cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["#!{python}\n", "#!{python} -sP\nimport x\n", "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"],
+)
+def test_the_python_of_a_script(environment: FakeEnvironment, tmp_path: Path, head: str) -> None:
+    script = tmp_path / "vllm"
+    script.write_text(head.format(python=environment.python))
+    script.chmod(0o755)
+    assert python_of(str(script)) == environment.python
+
+
+def test_the_python_beside_a_script_that_does_not_tell(environment: FakeEnvironment) -> None:
+    script = environment.executable("vllm", "#!/bin/bash\nexec something\n")
+    assert python_of(str(script)) == environment.python
+    assert python_of(str(environment.folder)) == environment.python
+
+
+def test_the_python_of_a_name_on_path(environment: FakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment.executable("my-vllm", "#!/usr/bin/env python3\n")
+    monkeypatch.setenv("PATH", str(environment.folder / "bin"))
+    assert python_of("my-vllm") == environment.python
+
+
+def test_a_python_that_cannot_be_told(tmp_path: Path) -> None:
+    script = tmp_path / "vllm"
+    script.write_bytes(b"\x7fELF")
+    script.chmod(0o755)
+    assert python_of(str(script)) is None
+    assert python_of(str(tmp_path / "nothing")) is None
+    script.write_text("#!/no/such/python3\n")
+    assert python_of(str(script)) is None
+
+
+def test_recorded_versions_are_complete() -> None:
+    assert "0.32.0" in recorded_versions()
+    for version in recorded_versions():
+        known = recorded_installation(version)
+        assert known.version == version
+        assert "max-model-len" in known.flags
+        assert "VLLM_ROCM_USE_AITER" in known.variables
+
+
+def test_0_32_0_as_recorded() -> None:
+    known = recorded_installation("0.32.0+rocm")
+    assert (len(known.flags), len(known.variables)) == (317, 316)
+    assert sum(name.startswith("VLLM_ROCM_") for name in known.variables) == 34
+    assert known.flags["compilation-config"].json
+    assert known.flags["api-key"].takes == "several"
+    assert known.flags["middleware"].repeats
+    assert "fp8" in known.flags["kv-cache-dtype"].choices
+    assert newest_recorded().version == recorded_versions()[-1]
+
+
+def test_a_version_that_is_not_recorded() -> None:
+    with pytest.raises(ServerError, match=r"vLLM 0\.1\.4: its flags are not recorded; there are: .*0\.32\.0"):
+        recorded_installation("0.1.4")

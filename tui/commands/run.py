@@ -1,0 +1,121 @@
+"""`vramp` and `vramp run`: the same run, with the cockpit or without a screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import loadgen
+from loadgen.errors import ProfileError, ResultError
+from loadgen.text import harmless
+from tui.commands.options import add_profile_options, profile_of
+
+if TYPE_CHECKING:
+    from loadgen.run import Run
+
+INTERRUPTED = 130
+
+_EPILOG = """\
+exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or profile;
+            3 the server could not be reached or started; 130 interrupted (the partial result is written)
+"""
+
+_COMMANDS = """\
+       vramp run [PROFILE] [options]     the same without a screen
+       vramp check [PROFILE]             what stands in its way on this box; starts nothing
+       vramp stop [PORT]                 stop a server that was left running
+       vramp simulate [options]          the simulated engine alone"""
+
+
+def cockpit(words: list[str]) -> int:
+    """`vramp [PROFILE]`: the cockpit, or without a terminal the same as `vramp run`."""
+    parser = argparse.ArgumentParser(
+        prog="vramp",
+        description="The operator's cockpit for bringing up an LLM inference box.",
+        usage="vramp [PROFILE] [options]\n" + _COMMANDS,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"vramp {loadgen.__version__}")
+    _add_options(parser)
+    options = parser.parse_args(words)
+    if sys.stdout.isatty() and sys.stdin.isatty():
+        return _run_cockpit(options)
+    return _run_headless(options)
+
+
+def headless(words: list[str]) -> int:
+    """`vramp run [PROFILE]`."""
+    parser = argparse.ArgumentParser(
+        prog="vramp run",
+        description="A run without a screen: progress on stderr, tables on stdout.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_options(parser)
+    return _run_headless(parser.parse_args(words))
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_profile_options(parser)
+    group = parser.add_argument_group("run")
+    group.add_argument("--json", metavar="FILE", type=Path, help="write the result here too")
+    group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
+
+
+def _make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:
+    from loadgen.run import Run
+
+    profile, where = profile_of(options)
+    try:
+        return Run(profile, where=where, json_path=options.json, hold_open=hold_open)
+    except ResultError as error:
+        # Nothing has run yet: where the result shall go is a matter of usage.
+        raise ProfileError(str(error)) from error
+
+
+def _run_headless(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from tui.plain import follow
+
+    run = _make_run(options, hold_open=False)
+    interrupted = asyncio.run(follow(run))
+    return _conclude(run, interrupted=interrupted)
+
+
+def _run_cockpit(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from tui.app import open_cockpit
+
+    run = _make_run(options, hold_open=True)
+    interrupted = asyncio.run(open_cockpit(run))
+    return _conclude(run, interrupted=interrupted)
+
+
+def _conclude(run: Run, *, interrupted: bool) -> int:
+    from loadgen.report.table import result_table
+
+    if run.result is not None:
+        if run.result.stages:
+            print(harmless(result_table(run.result)))
+        for path in run.result_paths:
+            if path.exists():
+                print(f"result: {path}", file=sys.stderr)
+    if run.error is not None:
+        print(harmless(f"vramp: {run.error}"), file=sys.stderr)
+        return run.error.exit_code
+    if interrupted:
+        return INTERRUPTED
+    return 1 if run.result is None or _something_failed(run) else 0
+
+
+def _something_failed(run: Run) -> bool:
+    assert run.result is not None
+    stages = run.result.stages
+    missed = any(not check.met for stage in stages for check in stage.slo.values() if stage.requests.sent)
+    nothing = bool(stages) and not any(stage.requests.completed for stage in stages) and run.result.state == "complete"
+    return missed or nothing

@@ -1,0 +1,82 @@
+"""`vramp stop`: end a server that vramp started and left running; `--list` shows which there are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from loadgen.errors import ProfileError, ServerError
+from loadgen.text import harmless
+
+if TYPE_CHECKING:
+    from loadgen.server.outcome import StopReport
+    from loadgen.server.records import ServerRecord
+
+
+def stop(words: list[str]) -> int:
+    """Stop one server or all; 0 if nothing of them is left."""
+    options = _parser().parse_args(words)
+    from loadgen.server.claims import list_servers
+
+    servers = list_servers()
+    if options.list:
+        print("\n".join(_line(record) for record in servers))
+        return 0
+    clean = [_stop_one(record, options.timeout) for record in _chosen(servers, options)]
+    return 0 if all(clean) else ServerError.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vramp stop",
+        description="End a server that vramp started and left running. Others are never touched.",
+        epilog="exit codes: 0 nothing of it is left; 2 usage; 3 there is no such server, or something of it is left",
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("port", nargs="?", type=int, metavar="PORT", help="not needed if there is only one")
+    which.add_argument("--all", action="store_true", help="every one of them")
+    which.add_argument("--list", action="store_true", help="show them and stop none")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="until it is killed (default: 60)")
+    return parser
+
+
+def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[ServerRecord]:
+    if options.port is None and not options.all and len(servers) > 1:
+        listed = "\n".join(f"  {_line(record)}" for record in servers)
+        raise ProfileError(f"several servers are running; name a port, or use --all:\n{listed}")
+    chosen = [record for record in servers if options.port in (None, record.port)]
+    if options.port is not None and not chosen:
+        others = ", ".join(str(record.port) for record in servers) or "none"
+        raise ServerError(f"no server that vramp started listens on port {options.port}; running ones: {others}")
+    if not chosen:
+        print("no server that vramp started is running", file=sys.stderr)
+    return chosen
+
+
+def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
+    import asyncio
+
+    from loadgen.server.stopping import stop_server
+
+    print(harmless(f"stopping {_line(record)}"), file=sys.stderr)
+    report = asyncio.run(stop_server(record, timeout_s=timeout_s))
+    print(harmless(_outcome(report)), file=sys.stderr)
+    return not report.left
+
+
+def _outcome(report: StopReport) -> str:
+    words = [f"stopped after {report.elapsed_s:.1f} s"]
+    if report.killed:
+        words.append("had to kill " + ", ".join(f"{process.name} ({process.pid})" for process in report.killed))
+    if report.left:
+        left = ", ".join(f"{process.name} ({process.pid})" for process in report.left)
+        words = [f"NOT stopped: {left} cannot be ended"]
+    return "; ".join(words)
+
+
+def _line(record: ServerRecord) -> str:
+    minutes = max(0.0, time.time() - record.started_unix_s) / 60
+    kind = "left running" if record.left else "in use by a vramp"
+    return f"port {record.port}  {record.profile or '-'}  {record.model or '-'}  up {minutes:.0f} min  {kind}"

@@ -1,0 +1,53 @@
+"""What the preflight found, the worst first: what was seen, why it matters, and the command that removes it."""
+
+from __future__ import annotations
+
+import textwrap
+
+from loadgen.metrics.finding import Finding
+from tui import format as fmt
+from tui.paint import Row, Rows, Word, cropped, titled
+from tui.view import View
+
+_SIGNS: dict[str, Word] = {
+    "blocks": (" ! blocks ", "bad"),
+    "warns": (" ▲ warns  ", "warn"),
+    "info": (" · info   ", "dim"),
+}
+_INDENT = 10
+
+
+def findings(view: View, width: int, height: int) -> Rows:
+    """As many findings as fit, each whole; what was left out is counted."""
+    found = view.snapshot.findings
+    groups = [_finding(finding, width) for finding in found]
+    rows: Rows = []
+    for number, group in enumerate(groups):
+        if len(rows) + len(group) > height - 2 and rows:
+            rows.append(((f" … {len(groups) - number} more: `vramp check` prints them all", "dim"),))
+            break
+        rows += group
+    return [titled("preflight", ((_count(found), "dim"),), width), *rows]
+
+
+def _count(found: tuple[Finding, ...]) -> str:
+    return fmt.count(len(found)) if found else "nothing found"
+
+
+def _finding(finding: Finding, width: int) -> Rows:
+    role = "strong" if finding.severity == "blocks" else "text"
+    rows = _wrapped(finding.seen, width, role)
+    rows[0] = (_SIGNS[finding.severity], *rows[0][1:])
+    rows += _wrapped(finding.why, width, "dim")
+    if finding.fix:
+        rows += _wrapped(f"→ {finding.fix}", width, "key")
+    return [cropped(row, width) for row in rows]
+
+
+def _wrapped(text: str, width: int, role: str) -> Rows:
+    lines = textwrap.wrap(fmt.plain(text), max(20, width - _INDENT), break_on_hyphens=False)
+    return [_line(line, role) for line in lines or [""]]
+
+
+def _line(line: str, role: str) -> Row:
+    return ((" " * _INDENT, "text"), (line, role))
