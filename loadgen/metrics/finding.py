@@ -1,8 +1,9 @@
-"""A finding of the preflight: something about profile, installation or box that the operator should know."""
+"""What is the matter and what to do about it: findings before a start, and the diagnosis of a server that ended."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, get_args
 
 import msgspec
 
@@ -10,7 +11,7 @@ Severity = Literal["blocks", "warns", "info"]
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was seen, why it matters, and what to do about it."""
+    """Of the preflight: what was seen of profile, installation or box, why it matters, and what to do about it."""
 
     id: str
     """Stable, for scripts: `unknown-flag`, `port-taken`."""
@@ -22,3 +23,20 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """The command or the change that removes it; empty where nothing has to be done."""
     source: str = ""
     """Where the claim comes from, for what a publication says."""
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first, otherwise in the order in which they were found."""
+    order = get_args(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What ended a server."""
+
+    cause: str
+    """Stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` where nothing known was found."""
+    title: str
+    evidence: tuple[str, ...]
+    """The lines that tell, most telling first; harmless, short and without credentials."""
+    remedy: str

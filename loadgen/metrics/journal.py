@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ResultError
+from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.snapshot import EngineView, Milestone
 from loadgen.metrics.stage import ClientDelta, StageDelta
 
@@ -31,6 +32,13 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     workers: int
     seed: int
     stages_planned: int
+
+
+class Checked(msgspec.Struct, frozen=True, tag=True):
+    """What the preflight found."""
+
+    t_s: float
+    findings: tuple[Finding, ...]
 
 
 class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,6 +64,8 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     command: list[str] | None = None
     env: dict[str, str] | None = None
     milestones: tuple[Milestone, ...] = ()
+    diagnosis: Diagnosis | None = None
+    """Why it died."""
     instances: tuple[ServerInstance, ...] = ()
     """All servers, where there are several; `url`, `pid`, `command` and `env` are the first's."""
 
@@ -151,7 +161,9 @@ class RunFinished(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Line = RunStarted | ServerChanged | StageStarted | Ticked | StageEnded | EngineMeasured | Happened | RunFinished
+Line = (
+    RunStarted | Checked | ServerChanged | StageStarted | Ticked | StageEnded | EngineMeasured | Happened | RunFinished
+)
 
 encode_line = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)

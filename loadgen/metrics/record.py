@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.finding import Finding
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
+    Checked,
     EngineMeasured,
-    EngineStage,
     Happened,
     Line,
     RunFinished,
@@ -27,96 +28,13 @@ from loadgen.metrics.journal import (
     StageStarted,
     Ticked,
 )
-from loadgen.metrics.result import (
-    ClientResult,
-    Concurrency,
-    InstanceResult,
-    Requests,
-    Result,
-    SloCheck,
-    StageResult,
-    Target,
-    Throughput,
-    Tokens,
-)
-from loadgen.metrics.snapshot import WINDOW_S, Point, RunEvent
-from loadgen.metrics.stage import LATENCIES, ClientMetrics, StageMetrics
-from loadgen.metrics.verdict import ClientFacts, client_limit
-
-
-class StageRecord:
-    """One stage, or one server's part in it: what it asked for, its numbers so far, how it ended."""
-
-    def __init__(self, started: StageStarted, whole: StageRecord | None = None) -> None:
-        """`whole` is the stage that this is a part of: rates are over its window, so that the parts add up."""
-        self.started = started
-        self.metrics = StageMetrics()
-        self.parts: list[StageRecord] = []
-        """By server, where there are several."""
-        self._whole = whole
-        self.client = ClientMetrics()
-        self.client_span_ns = 0
-        self.ended: StageEnded | None = None
-        self.engine: EngineStage | None = None
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """The counts of `StageMetrics`."""
-        return self.metrics.counters
-
-    @property
-    def window_s(self) -> float:
-        """Length of the measured window in seconds, 0 before it has begun."""
-        return (self._whole or self).metrics.window_s
-
-    def part(self, number: int) -> StageRecord:
-        """The part of one of several servers."""
-        while len(self.parts) <= number:
-            self.parts.append(StageRecord(self.started, self))
-        return self.parts[number]
-
-    def per_second(self, *counters: str) -> float | None:
-        """Counts of the window over its length; None before it has one."""
-        window_s = self.window_s
-        return sum(self.counters[name] for name in counters) / window_s if window_s else None
-
-    @property
-    def held_mean(self) -> float | None:
-        """Mean number of open streams in the window."""
-        window_s = self.window_s
-        return self.counters["held_area_ns"] / 1e9 / window_s if window_s else None
-
-    def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:
-        """The statistics of the named latencies, in milliseconds."""
-        empty = Histogram()
-        return {name: self.metrics.latency.get(name, empty).summary(with_hdr=with_hdr) for name in names}
-
-    def limit(self) -> str | None:
-        """Why the client could not keep up in this stage; None when it could."""
-        started, window_s = self.started, self.window_s
-        bounded_by_time = started.requests is None
-        e2e = self.metrics.latency.get("e2e", Histogram())
-        facts = ClientFacts(
-            cpu_share=self.client.cpu_ns / self.client_span_ns if self.client_span_ns else None,
-            read_lag_p99_ms=self.client.read_lag.percentile_ms(99),
-            coalesced_share=self.client.coalesced_share,
-            # A stage that counts requests runs empty at its end, whoever is to blame.
-            held_mean=self.held_mean if bounded_by_time and window_s > 1 else None,
-            wanted=started.concurrency,
-            send_lag_mean_ms=self.client.send_lag.mean_ms(),
-            e2e_mean_ms=e2e.mean_ms(),
-        )
-        return client_limit(facts)
-
-    def slo(self, limits_ms: dict[str, float]) -> dict[str, SloCheck]:
-        """Each limit against what was measured; a metric without a value misses its limit."""
-        checks = {}
-        for name, limit_ms in limits_ms.items():
-            metric, _, statistic = name.rpartition("_")
-            measured_ms = getattr(self.summaries(metric)[metric], statistic)
-            met = measured_ms is not None and measured_ms <= limit_ms
-            checks[name] = SloCheck(limit_ms=limit_ms, measured_ms=measured_ms, met=met)
-        return checks
+from loadgen.metrics.reference import compare
+from loadgen.metrics.result import ClientResult, ReferenceResult, Result, StageResult
+from loadgen.metrics.snapshot import WINDOW_S, Comparison, Point, RunEvent
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.stage_result import stage_result
+from loadgen.profile import Reference
 
 
 class Record:
@@ -124,6 +42,7 @@ class Record:
 
     def __init__(self) -> None:
         self.run: RunStarted | None = None
+        self.findings: tuple[Finding, ...] = ()
         self.server: ServerChanged | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
@@ -134,6 +53,7 @@ class Record:
         self.points: list[Point] = []
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
+        self._reference: Reference | None = None
         self._recent: deque[tuple[float, list[Histogram], list[Histogram]]] = deque()
 
     def apply(self, line: Line) -> None:
@@ -152,8 +72,12 @@ class Record:
                 self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=line.text))
             case ServerChanged():
                 self.server = line
+            case Checked():
+                self.findings = line.findings
             case RunStarted():
                 self.run = line
+                published = line.profile.get("reference")
+                self._reference = Reference.model_validate(published) if published else None
             case RunFinished():
                 self.finished = line
 
@@ -223,7 +147,6 @@ class Record:
         run = self.run
         assert run is not None, "a record begins with RunStarted"
         state, reason = self._state()
-        slo_ms = run.profile.get("slo") or {}
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
@@ -234,10 +157,33 @@ class Record:
             profile=run.profile,
             environment=run.environment | self._server_environment(),
             client=self._client_result(),
-            stages=[self._stage_result(stage, slo_ms) for stage in self.stages.values()],
+            stages=[self._stage_result(stage, run) for stage in self.stages.values()],
             series=_columns(self.points),
             events=self.events,
+            findings=list(self.findings),
+            diagnosis=self.server.diagnosis if self.server is not None else None,
+            reference=self._reference_result(),
         )
+
+    def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
+        return stage_result(
+            stage,
+            started_at=_iso(run.unix_s + stage.started.t_s),
+            now_s=self.points[-1].t_s if self.points else stage.started.t_s,
+            slo_ms=run.profile.get("slo") or {},
+            urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
+        )
+
+    def _reference_result(self) -> ReferenceResult | None:
+        reference = self._reference
+        if reference is None:
+            return None
+        comparisons = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
+        return ReferenceResult(source=reference.source, notes=reference.notes, comparisons=comparisons)
+
+    def compared(self, stage: StageRecord) -> list[Comparison]:
+        """What was published for the load of this stage, beside what it measured."""
+        return [] if self._reference is None else compare(self._reference, stage)
 
     def _state(self) -> tuple[RunState, str]:
         if self.finished is None:
@@ -276,73 +222,6 @@ class Record:
             limited=bool(limits),
             why="; ".join(f"stage {index + 1}: {why}" for index, why in limits) or None,
         )
-
-    def _stage_result(self, stage: StageRecord, slo_ms: dict[str, float]) -> StageResult:
-        started, counters, why = stage.started, stage.counters, stage.limit()
-        assert self.run is not None
-        end_s = stage.ended.t_s if stage.ended is not None else self.points[-1].t_s if self.points else started.t_s
-        return StageResult(
-            index=started.index,
-            label=started.label,
-            target=Target(
-                concurrency=started.concurrency,
-                rate=started.rate,
-                arrival=started.arrival if started.rate is not None else None,
-            ),
-            isl=started.isl,
-            osl=started.osl,
-            started_at=_iso(self.run.unix_s + started.t_s),
-            duration_s=round(max(0.0, end_s - started.t_s), 3),
-            measured_s=stage.window_s,
-            stop_reason=stage.ended.reason if stage.ended is not None else "the run ended in this stage",
-            requests=_requests(stage),
-            concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
-            tokens=Tokens(
-                input=counters["input_tokens"],
-                output=counters["output_tokens"],
-                source="events" if counters["counted_by_events"] else "usage",
-            ),
-            throughput=_throughput(stage),
-            latency_ms=stage.summaries(*LATENCIES, with_hdr=True),
-            slo=stage.slo(slo_ms),
-            engine=stage.engine,
-            limited=why is not None,
-            why=why,
-            instances=self._instance_results(stage),
-        )
-
-    def _instance_results(self, stage: StageRecord) -> list[InstanceResult]:
-        urls = [instance.url for instance in self.server.instances] if self.server is not None else []
-        # A server that took no part in a stage has a part of zeros.
-        return [_instance_result(url, stage.part(number)) for number, url in enumerate(urls)]
-
-
-def _instance_result(url: str, part: StageRecord) -> InstanceResult:
-    return InstanceResult(
-        url=url,
-        requests=_requests(part),
-        throughput=_throughput(part),
-        latency_ms=part.summaries("ttft", "tpot"),
-        engine=part.engine,
-    )
-
-
-def _requests(stage: StageRecord) -> Requests:
-    names = ("sent", "completed", "failed", "unfinished", "warmup", "retried", "clock_steps")
-    counts = {name: stage.counters[name] for name in names}
-    return Requests(**counts, errors=dict(stage.metrics.errors), messages=dict(stage.metrics.messages))
-
-
-def _throughput(stage: StageRecord) -> Throughput:
-    output = stage.per_second("window_output_tokens")
-    held = stage.held_mean
-    return Throughput(
-        requests_per_s=stage.per_second("window_requests"),
-        input_tokens_per_s=stage.per_second("window_input_tokens"),
-        output_tokens_per_s=output,
-        total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
-        output_tokens_per_s_per_user=output / held if output is not None and held else None,
-    )
 
 
 def _merged(groups: Iterable[list[Histogram]]) -> Histogram:

@@ -6,49 +6,34 @@ A point of the publication is compared with every stage of its load and shape; w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from typing import Any
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import StageResult
 from loadgen.metrics.snapshot import Comparison
+from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile import Reference, ReferencePoint
 
 _LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
 
 
-class ReferenceResult(msgspec.Struct, frozen=True):
-    """The publication, and every comparison with it."""
-
-    source: str
-    notes: list[str]
-    comparisons: list[Comparison]
+def compare(reference: Reference, stage: StageRecord) -> list[Comparison]:
+    """Every published figure that speaks of this stage, beside what it measured."""
+    points = [point for point in reference.points if _speaks_of(point, stage)]
+    return [_comparison(point, figure, stage) for point in points for figure in point.figures]
 
 
-def compare(reference: Reference, stages: Sequence[tuple[StageResult, Mapping[str, Histogram]]]) -> ReferenceResult:
-    """Every published figure against every stage it speaks of; a stage comes with its latency histograms."""
-    comparisons = [
-        _comparison(point, figure, stage, latency)
-        for stage, latency in stages
-        for point in reference.points
-        if _speaks_of(point, stage)
-        for figure in point.figures
-    ]
-    return ReferenceResult(source=reference.source, notes=reference.notes, comparisons=comparisons)
-
-
-def _speaks_of(point: ReferencePoint, stage: StageResult) -> bool:
-    asked = (stage.target.concurrency, stage.target.rate, stage.isl, stage.osl)
+def _speaks_of(point: ReferencePoint, stage: StageRecord) -> bool:
+    started = stage.started
+    asked = (started.concurrency, started.rate, started.isl, started.osl)
     published = (point.concurrency, point.rate, point.isl, point.osl)
     return all(want is None or want == have for want, have in zip(published, asked, strict=True))
 
 
-def _comparison(point: ReferencePoint, figure: str, stage: StageResult, latency: Mapping[str, Histogram]) -> Comparison:
-    published, measured = point.figures[figure], _measured(figure, stage, latency)
+def _comparison(point: ReferencePoint, figure: str, stage: StageRecord) -> Comparison:
+    published, measured = point.figures[figure], _measured(figure, stage)
     difference = None if measured is None or published == 0 else 100 * (measured - published) / published
     return Comparison(
-        stage=stage.index,
+        stage=stage.started.index,
         of=point.of,
         figure=figure,
         published=published,
@@ -57,26 +42,30 @@ def _comparison(point: ReferencePoint, figure: str, stage: StageResult, latency:
     )
 
 
-def _measured(figure: str, stage: StageResult, latency: Mapping[str, Histogram]) -> float | None:
-    if stage.requests.completed == 0:
+def _measured(figure: str, stage: StageRecord) -> float | None:
+    if stage.counters["completed"] == 0:
         return None
     match = _LATENCY.fullmatch(figure)
-    if match is not None:
-        histogram = latency.get(match["metric"], Histogram())
-        return histogram.mean_ms() if match["percent"] is None else histogram.percentile_ms(_percent(match["percent"]))
-    rate = stage.throughput.requests_per_s
-    plain: dict[str, float | None] = {
+    if match is None:
+        plain: float | None = _plain_figures(stage)[figure]
+        return plain
+    histogram = stage.metrics.latency.get(match["metric"], Histogram())
+    return histogram.mean_ms() if match["percent"] is None else histogram.percentile_ms(_percent(match["percent"]))
+
+
+def _plain_figures(stage: StageRecord) -> dict[str, Any]:
+    rate = stage.per_second("window_requests")
+    return {
         "requests_per_s": rate,
         "requests_per_min": None if rate is None else 60 * rate,
-        "input_tokens_per_s": stage.throughput.input_tokens_per_s,
-        "output_tokens_per_s": stage.throughput.output_tokens_per_s,
-        "total_tokens_per_s": stage.throughput.total_tokens_per_s,
-        "duration_s": stage.measured_s,
-        "completed": stage.requests.completed,
-        "input_tokens": stage.tokens.input,
-        "output_tokens": stage.tokens.output,
+        "input_tokens_per_s": stage.per_second("window_input_tokens"),
+        "output_tokens_per_s": stage.per_second("window_output_tokens"),
+        "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
+        "duration_s": stage.window_s,
+        "completed": stage.counters["completed"],
+        "input_tokens": stage.counters["input_tokens"],
+        "output_tokens": stage.counters["output_tokens"],
     }
-    return plain[figure]
 
 
 def _percent(digits: str) -> float:

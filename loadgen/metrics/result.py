@@ -15,9 +15,10 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ResultError
+from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import EngineStage, RunState
-from loadgen.metrics.snapshot import RunEvent
+from loadgen.metrics.snapshot import Comparison, RunEvent
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
@@ -139,6 +140,14 @@ class StageResult(msgspec.Struct, frozen=True):
     """Each server's part, where there are several."""
 
 
+class ReferenceResult(msgspec.Struct, frozen=True):
+    """The publication of the profile, and every comparison with it."""
+
+    source: str
+    notes: list[str]
+    comparisons: list[Comparison]
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
@@ -157,7 +166,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Columns over one time axis, `t_s`."""
     events: list[RunEvent]
     telemetry_meta: dict[str, Any] | None = None
-    reference: dict[str, Any] | None = None
+    findings: list[Finding] = []
+    """Of the preflight, the worst first."""
+    diagnosis: Diagnosis | None = None
+    """Why the server died, if it did."""
+    reference: ReferenceResult | None = None
 
 
 def write_result(result: Result, path: Path) -> None:

@@ -10,14 +10,17 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.histogram import Summary
 
 WINDOW_S = 5.0
 """The span of the percentiles in a `Point`."""
 
-Phase = Literal["starting", "probing", "running", "paused", "draining", "holding", "stopping", "done"]
-"""`holding`: the plan is done, the server is still up, and the operator may go on."""
+Phase = Literal[
+    "checking", "blocked", "starting", "probing", "running", "paused", "draining", "holding", "stopping", "done"
+]
+"""`blocked`: the preflight says that the start would fail, and the operator decides; `holding`: the plan is done, the
+server is still up, and the operator may go on."""
 
 
 class Milestone(msgspec.Struct, frozen=True):
@@ -33,6 +36,18 @@ class Milestone(msgspec.Struct, frozen=True):
     finished_s: float | None = None
     expected_s: float | None = None
     """How long it took in the last start of the same kind."""
+
+
+class Liveness(msgspec.Struct, frozen=True):
+    """What the server's processes do while its log is silent."""
+
+    cpu_percent: float | None
+    """Of one core, all processes together, since the last look; None at the first."""
+    rss_bytes: int
+    """All processes together; a page that several share counts for each of them."""
+    last_line_age_s: float | None = None
+    """Since the last line of the log; None before the first."""
+    hbm_used_bytes: int | None = None
 
 
 class InstanceView(msgspec.Struct, frozen=True):
@@ -60,6 +75,12 @@ class ServerView(msgspec.Struct, frozen=True):
     milestones: tuple[Milestone, ...] = ()
     log_tail: tuple[str, ...] = ()
     """The last lines, oldest first, without control sequences."""
+    expected_s: float | None = None
+    """How long the last start of the same kind took."""
+    liveness: Liveness | None = None
+    """While it starts: what its processes do, whatever the log says."""
+    diagnosis: Diagnosis | None = None
+    """Once it has died."""
     instances: tuple[InstanceView, ...] = ()
     """All servers, where there are several; `url` and `pid` are the first's, `milestones` the slowest's."""
 

@@ -115,7 +115,7 @@ class Load(_Part):
     isl: Tokens = 256
     osl: Tokens = 128
     shapes: list[tuple[Tokens, Tokens]] = []
-    """`[[1024, 8192], ...]`: pairs of ISL and OSL, each with every concurrency or rate; `isl` and `osl` are not used."""
+    """`[[1024, 8192], ...]`: ISL and OSL in pairs, each with every concurrency or rate, in place of `isl` and `osl`."""
     concurrency: Concurrencies = [8]
     rate: Rates = []
     """Requests a second, open loop; when set, `concurrency` is not used."""

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.metrics.finding import Finding, Severity, by_severity
 
 _WIDTH = 100
-_ORDER: dict[Severity, int] = {"blocks": 0, "warns": 1, "info": 2}
-
-
-def by_severity(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first, otherwise in the order in which they were found."""
-    return sorted(findings, key=lambda finding: _ORDER[finding.severity])
+_WORDS: dict[Severity, tuple[str, str]] = {
+    "blocks": ("blocks", "block"),
+    "warns": ("warning", "warnings"),
+    "info": ("note", "notes"),
+}
 
 
 def findings_json(findings: Sequence[Finding]) -> str:
@@ -33,9 +32,8 @@ def findings_count(findings: Sequence[Finding]) -> str:
     """How many of each kind, in words."""
     if not findings:
         return "nothing found"
-    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in _ORDER}
-    words = {"blocks": ("blocks", "block"), "warns": ("warning", "warnings"), "info": ("note", "notes")}
-    return ", ".join(f"{count} {words[severity][count > 1]}" for severity, count in counts.items() if count)
+    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in _WORDS}
+    return ", ".join(f"{count} {_WORDS[severity][count > 1]}" for severity, count in counts.items() if count)
 
 
 def _paragraph(finding: Finding) -> str:

@@ -55,6 +55,7 @@ def server_changed(servers: Servers, served: Served | None, state: ServerState, 
         command=first.command if first is not None else None,
         env=first.env if first is not None else masked_environment(settings.env),
         milestones=servers.milestones,
+        diagnosis=servers.diagnosis,
         instances=described if servers.count > 1 else (),
     )
 

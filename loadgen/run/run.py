@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import LoadError, VrampError, WorkerError
-from loadgen.metrics.journal import Happened, Line, RunFinished, RunState
+from loadgen.errors import LoadError, ServerError, VrampError, WorkerError
+from loadgen.metrics.journal import Checked, Happened, Line, RunFinished, RunState
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, write_result
 from loadgen.metrics.snapshot import Phase, Snapshot
@@ -35,6 +35,7 @@ from loadgen.run.servers import Servers
 from loadgen.run.steering import Steering
 from loadgen.run.view import Parts, StageViews, snapshot_of
 from loadgen.server.client import ServerClient, api_key
+from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.server.supervisor import ServerState
 from loadgen.stream.transport import Target
 from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, workers_for
@@ -46,13 +47,23 @@ _LAST_TICKS = 4
 class Run:
     """One execution of a profile."""
 
-    def __init__(self, profile: Profile, *, where: str, json_path: Path | None = None, hold_open: bool = False) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        where: str,
+        json_path: Path | None = None,
+        hold_open: bool = False,
+        force: bool = False,
+    ) -> None:
         """`where` names the profile in messages; with `hold_open` the server stays up after the plan, for an operator.
+
+        With `force` it starts whatever the preflight says.
 
         Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
         self.profile = profile
-        self._servers = Servers(profile.server)
+        self._servers = Servers(profile)
         self.plan: list[Stage] = plan_of(profile)
         self.result: Result | None = None
         self.error: VrampError | None = None
@@ -68,7 +79,10 @@ class Run:
         self._views = StageViews()
         self._began_s = time.monotonic()
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
-        self._phase: Phase = "starting"
+        self._phase: Phase = "checking"
+        self._cleared = asyncio.Event()
+        if force:
+            self._cleared.set()
         self._served: Served | None = None
         self._watch: EngineWatch | None = None
         self._fleet: Fleet | None = None
@@ -76,6 +90,7 @@ class Run:
         self._workers = workers_for(profile.load.workers, most_streams=most_streams, servers=self._servers.count)
         self._steering = Steering(self.plan, self._log, self._clock_s)
         self._rail = FailureRail()
+        self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
         self._working: asyncio.Task[None] | None = None
@@ -84,6 +99,10 @@ class Run:
         self._written: Path | None = None
 
     # The operator's hand.
+
+    def start_anyway(self) -> None:
+        """Start although the preflight says that it will not work."""
+        self._cleared.set()
 
     def set_concurrency(self, concurrency: int) -> None:
         """Hold this many streams from now on: the stage ends, another begins."""
@@ -122,6 +141,7 @@ class Run:
 
     def abort(self) -> None:
         """The same at once: streams are cut off and the server gets no time of its own."""
+        self._aborted = True
         self._servers.hurry()
         self._end("stopped", "aborted by the operator")
 
@@ -181,6 +201,7 @@ class Run:
             await going
 
     async def _go(self) -> None:
+        await self._preflight()
         await self._start_servers()
         key, key_env = api_key(self.profile.server), self.profile.server.api_key_env
         async with contextlib.AsyncExitStack() as stack:
@@ -194,10 +215,26 @@ class Run:
             await self._watch.start()
             await self._load(served, targets)
 
+    async def _preflight(self) -> None:
+        findings = await check_profile(self.profile, self.plan)
+        self._log(Checked(t_s=self._clock_s(), findings=tuple(findings)))
+        blocking = [finding for finding in findings if finding.severity == "blocks"]
+        if not blocking or self._cleared.is_set():
+            return
+        if not self._hold_open:
+            raise ServerError(blocked_words(blocking))
+        self._phase = "blocked"
+        await self._cleared.wait()
+        self._event("server", f"started against the preflight: {', '.join(finding.id for finding in blocking)}")
+
     async def _start_servers(self) -> None:
+        self._phase = "starting"
         await self._servers.start(self.folder)
         self._server_is("starting")
         await self._servers.wait_ready()
+        problem = self._servers.remember_start()
+        if problem is not None:
+            self._event("server", problem)
 
     async def _learn(self, client: ServerClient, *twins: ServerClient) -> tuple[Served, list[Target]]:
         """What the servers serve, and where each of them is."""
@@ -280,8 +317,7 @@ class Run:
         self._beat.set()
         if self._fleet is not None:
             await self._end_load(self._fleet)
-        if self._servers.managed:
-            await self._stop_servers()
+        await self._stop_servers()
         state, reason = self._ending or "failed", self._reason
         self._log(RunFinished(t_s=self._clock_s(), unix_s=time.time(), state=state, reason=reason))
         self._write()
@@ -298,19 +334,33 @@ class Run:
         await fleet.close()
 
     async def _stop_servers(self) -> None:
+        if self._leaves and await self._left_running():
+            return
         stopping = asyncio.create_task(self._servers.stop())
         while not stopping.done():
             self._beat.set()
             await asyncio.wait({stopping}, timeout=BEAT_S)
         reports = await stopping
-        self._server_is("died" if self._servers.died else "stopped")
+        if self._servers.managed:
+            self._server_is("died" if self._servers.died else "stopped")
         for report in reports:
-            if report.killed:
-                names = ", ".join(f"{process.name} ({process.pid})" for process in report.killed)
-                self._event("server", f"had to be killed: {names}")
-            if report.left:
-                names = ", ".join(f"{process.name} ({process.pid})" for process in report.left)
-                self._event("error", f"could not be ended: {names}")
+            self._event("server" if report.clean else "error", f"server {report.sentence}")
+
+    @property
+    def _leaves(self) -> bool:
+        """Only an orderly end leaves a server: one that is ready, and nobody aborted."""
+        ready = self._servers.state == "ready" and bool(self._servers.managed)
+        return ready and self.profile.server.on_exit == "leave" and not self._aborted
+
+    async def _left_running(self) -> bool:
+        try:
+            await self._servers.leave()
+        except ServerError as error:
+            self._event("error", f"{error}; it is stopped")
+            return False
+        ports = " ".join(str(server.port) for server in self._servers.managed)
+        self._event("server", f"left running at {' '.join(self._servers.base_urls)}; `vramp stop {ports}` ends it")
+        return True
 
     async def _settle_and_write(self) -> None:
         """The plan is done but the operator may go on: what there is goes to disk now."""

@@ -8,19 +8,28 @@ attached server is neither started nor stopped.
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from loadgen.errors import LoadError, ServerError
+from loadgen.metrics.finding import Diagnosis
 from loadgen.metrics.journal import ServerInstance
-from loadgen.metrics.snapshot import EngineView, InstanceView, Milestone
-from loadgen.profile import Server
+from loadgen.metrics.snapshot import EngineView, InstanceView, Liveness, Milestone
+from loadgen.profile import Profile
+from loadgen.server.causes import Phase
+from loadgen.server.claims import DriveLock, drive_lock
 from loadgen.server.instances import instance_servers
 from loadgen.server.masking import masked_environment, masked_text
-from loadgen.server.outcome import StopReport
+from loadgen.server.memory_return import level_now
+from loadgen.server.outcome import NOT_ASKED, ProcessName, StopReport
+from loadgen.server.places import cache_folder
+from loadgen.server.start_history import ExpectedStart, expected_start, remember_start, start_key, with_expectations
 from loadgen.server.supervisor import ManagedServer, ServerState
 
 _LOG_LINES = 200
-_LAST_LINES = 8
+_LOOK_S = 1.0
+_ON_GPU = ("vllm", "docker")
 _TELLING: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "stopped")
 """The state of several is the first of these that any of them is in."""
 
@@ -28,9 +37,17 @@ _TELLING: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "s
 class Servers:
     """The servers of a profile: `start`, `wait_ready`, `check` now and then, and `stop` in the end."""
 
-    def __init__(self, settings: Server) -> None:
+    def __init__(self, profile: Profile) -> None:
         """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all instances."""
+        settings = profile.server
         self.settings = settings
+        self.diagnosis: Diagnosis | None = None
+        """Why one of them died."""
+        self._profile = profile
+        self._expected: ExpectedStart | None = None
+        self._lock: DriveLock | None = None
+        self._liveness: Liveness | None = None
+        self._look_at_s = 0.0
         self.managed: list[ManagedServer] = []
         """Those of ours, once they are started; instance 0 first."""
         self._each = [] if settings.engine == "attach" else instance_servers(settings)
@@ -43,10 +60,24 @@ class Servers:
     # Their life.
 
     async def start(self, folder: Path) -> None:
-        """Start all at once, each with its log in `folder`; raises `ServerError` if one cannot be executed."""
+        """Start all at once, each with its log in `folder`; raises `ServerError` if one cannot be executed.
+
+        An attached server becomes ours to drive, or this raises `ServerError` with who drives it.
+        """
+        if self.settings.url is not None:
+            self._lock = _lock_for(self.settings.url, self._profile.name)
+            return
+        self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
+        # Once for all: the load of one must not be the level of the next.
+        held = await level_now() if self.settings.engine in _ON_GPU else NOT_ASKED
         alone = len(self._each) == 1
         self.managed = [
-            ManagedServer(server, log_path=folder / ("server.log" if alone else f"server-{number}.log"))
+            ManagedServer(
+                server,
+                log_path=folder / ("server.log" if alone else f"server-{number}.log"),
+                profile=self._profile.name,
+                gpu_memory=held,
+            )
             for number, server in enumerate(self._each)
         ]
         try:
@@ -72,7 +103,14 @@ class Servers:
                 for watch in watches:
                     watch.cancel()
         except BaseExceptionGroup as errors:
+            self._find_cause("starting")
             raise errors.exceptions[0] from None
+
+    def remember_start(self) -> str | None:
+        """Keep how long the start took, for the next one; returns why, where that was not possible."""
+        if not self.managed:
+            return None
+        return remember_start(cache_folder("starts"), start_key(self._profile), self.milestones)
 
     async def _dies(self, number: int, server: ManagedServer) -> None:
         await server.died.wait()
@@ -82,16 +120,30 @@ class Servers:
         """Raise `LoadError` if a server has died under the load."""
         for number, server in enumerate(self.managed):
             if server.died.is_set():
+                self._find_cause("serving")
                 raise LoadError(self._obituary(number, server, "during the load"))
+
+    def _find_cause(self, phase: Phase) -> None:
+        dead = next((server for server in self.managed if server.exit is not None), None)
+        if dead is not None:
+            self.diagnosis = dead.diagnose(phase)
 
     def _obituary(self, number: int, server: ManagedServer, when: str) -> str:
         name = "the server" if self.count == 1 else f"instance {number} of the server"
-        lines = "\n".join(f"  {line}" for line in server.log.lines[-_LAST_LINES:])
-        return f"{name} {server.exit} {when}; its log is {server.log.path}\n{lines}"
+        cause = self.diagnosis or server.diagnose("serving")
+        lines = [f"{name} {server.exit} {when}: {cause.title}", *(f"  {line}" for line in cause.evidence)]
+        return "\n".join([*lines, f"  -> {cause.remedy}", f"  its log is {server.log.path}"])
 
     async def stop(self) -> list[StopReport]:
-        """End all trees at once; end the load and close its connections first."""
+        """End all trees at once; end the load and close its connections first. An attached server is let go."""
+        if self._lock is not None:
+            self._lock.release()
         return await asyncio.gather(*(server.stop() for server in self.managed))
+
+    async def leave(self) -> None:
+        """Let them run on; raises `ServerError` if one cannot be left, and then `stop` ends it."""
+        for server in self.managed:
+            await server.leave()
 
     def hurry(self) -> None:
         """Make the stop, under way or to come, a quick one."""
@@ -131,7 +183,26 @@ class Servers:
     @property
     def milestones(self) -> tuple[Milestone, ...]:
         """How far the start is: of the slowest."""
-        return self._shown.milestones if self._shown is not None else ()
+        return with_expectations(self._shown.milestones, self._expected) if self._shown is not None else ()
+
+    @property
+    def expected_s(self) -> float | None:
+        """How long the last start of the same kind took."""
+        return self._expected.total_s if self._expected is not None else None
+
+    @property
+    def liveness(self) -> Liveness | None:
+        """What the processes of the slowest do, looked at once a second."""
+        now_s = time.monotonic()
+        if self._shown is not None and now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            self._liveness = self._shown.look()
+        return self._liveness
+
+    @property
+    def waiting_for(self) -> tuple[ProcessName, ...]:
+        """While they stop: what has not ended yet."""
+        return tuple(process for server in self.managed for process in server.waiting_for)
 
     @property
     def log_lines(self) -> tuple[str, ...]:
@@ -157,6 +228,12 @@ class Servers:
             return ()
         known = [*engines, *[None] * self.count]
         return tuple(_view(server, engine) for server, engine in zip(self.managed, known, strict=False))
+
+
+def _lock_for(url: str, profile: str) -> DriveLock:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return drive_lock(parts.hostname or "", port, profile=profile)
 
 
 def _steps_done(server: ManagedServer) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.journal import RunState
-from loadgen.metrics.record import Record, StageRecord
+from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import (
     ClientView,
     EngineView,
@@ -24,12 +24,14 @@ from loadgen.metrics.snapshot import (
     StageView,
 )
 from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdict import engine_limit
 from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
 from loadgen.run.steering import Steering
+from loadgen.server.outcome import ProcessName
 from loadgen.text import harmless
 
 _SHOWN = ("ttft", "tpot", "itl", "e2e")
@@ -172,8 +174,10 @@ def snapshot_of(parts: Parts, views: StageViews) -> Snapshot:
         milestones=parts.servers.milestones,
         state=record.finished.state if record.finished is not None else parts.ending,
         reason=parts.reason,
+        waiting_for=parts.servers.waiting_for,
     )
     text, healthy = headline(facts)
+    shown = record.current or next(reversed(record.stages.values()), None)
     return Snapshot(
         t_s=parts.t_s,
         unix_s=time.time(),
@@ -190,6 +194,8 @@ def snapshot_of(parts: Parts, views: StageViews) -> Snapshot:
         whole=whole_view(list(record.stages.values()), record.total),
         errors=error_views(record.total),
         events=tuple(record.events),
+        findings=record.findings,
+        reference=tuple(record.compared(shown)) if shown is not None else (),
         result_path=str(parts.result_path) if parts.result_path is not None else None,
     )
 
@@ -206,6 +212,9 @@ def _server_view(parts: Parts) -> ServerView:
         uptime_s=parts.t_s,
         milestones=servers.milestones,
         log_tail=servers.log_lines,
+        expected_s=servers.expected_s,
+        liveness=servers.liveness if parts.phase == "starting" else None,
+        diagnosis=servers.diagnosis,
         instances=servers.views(parts.engines),
     )
 
@@ -256,6 +265,7 @@ class HeadlineFacts(msgspec.Struct, frozen=True):
     milestones: tuple[Milestone, ...]
     state: RunState | None
     reason: str
+    waiting_for: tuple[ProcessName, ...] = ()
 
 
 def headline(facts: HeadlineFacts) -> tuple[str, bool]:
@@ -264,8 +274,12 @@ def headline(facts: HeadlineFacts) -> tuple[str, bool]:
     match facts.phase:
         case "done":
             return f"{facts.state}: {first_line}", facts.state in ("complete", "stopped")
+        case "checking":
+            return "preflight: looking at profile, installation and box", True
+        case "blocked":
+            return "preflight: the start would fail; x starts all the same, q leaves", False
         case "stopping":
-            return f"stopping: {first_line}", facts.state in ("complete", "stopped")
+            return _stopping_words(facts, first_line), facts.state in ("complete", "stopped")
         case "starting":
             return f"server starting: {_milestone_words(facts.milestones)}", True
         case "probing":
@@ -278,6 +292,11 @@ def headline(facts: HeadlineFacts) -> tuple[str, bool]:
             return "the plan is done: load keys go on, q finishes", True
         case "running":
             return _load_headline(facts)
+
+
+def _stopping_words(facts: HeadlineFacts, reason: str) -> str:
+    waiting = ", ".join(f"{process.name} ({process.pid})" for process in facts.waiting_for)
+    return f"stopping: waits for {waiting}" if waiting else f"stopping: {reason}"
 
 
 def _milestone_words(milestones: tuple[Milestone, ...]) -> str:

@@ -16,6 +16,7 @@ from loadgen.errors import ProfileError
 from loadgen.profile import Server
 from loadgen.server.container import run_command
 from loadgen.server.executable import expanded, find_executable
+from loadgen.server.preflight.flags import list_form
 
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
 
@@ -63,10 +64,21 @@ def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's t
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     if isinstance(value, list):
-        return [f"--{name}", *(_text(entry) for entry in value)]
+        return _list_flag(name, value)
     text = _text(value)
     # A value that begins with a dash would be read as a flag of its own.
     return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
+
+
+def _list_flag(name: str, values: list[Any]) -> list[str]:
+    """As JSON, repeated, or with several values, as the newest vLLM that is recorded wants it."""
+    match list_form(None, name):
+        case "json":
+            return [f"--{name}", json.dumps(values)]
+        case "repeat":
+            return [word for value in values for word in (f"--{name}", _text(value))]
+        case "several":
+            return [f"--{name}", *(_text(value) for value in values)]
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - any of TOML's types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from loadgen.profile import Docker, Server
@@ -11,8 +12,8 @@ _KEY = "server.docker.executable"
 
 
 def container_name(port: int) -> str:
-    """The name of the container whose server listens on `port`: by it, it is stopped."""
-    return f"vramp-{port}"
+    """The name of the container whose server listens on `port`: by it, it is stopped, so it must be nobody else's."""
+    return f"vramp-{port}-{os.getpid()}"
 
 
 def stop_commands(server: Server, *, port: int) -> tuple[list[str], list[str]] | None:

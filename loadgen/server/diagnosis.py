@@ -12,8 +12,7 @@ import re
 import signal as signals
 from collections.abc import Collection, Iterable, Sequence
 
-import msgspec
-
+from loadgen.metrics.finding import Diagnosis
 from loadgen.server.causes import CAUSES, Cause, Phase
 from loadgen.server.log_text import clean_line, is_routine, split_line, telling_lines
 from loadgen.server.masking import masked_command, masked_text
@@ -42,17 +41,6 @@ _SIGNAL_REMEDIES: dict[int, str] = {
     signals.SIGILL: "this CPU lacks instructions for which vLLM was built: take another build",
 }
 _CRASH_REMEDY = "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together"
-
-
-class Diagnosis(msgspec.Struct, frozen=True):
-    """What ended a server."""
-
-    cause: str
-    """Stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` where nothing known was found."""
-    title: str
-    evidence: tuple[str, ...]
-    """The lines that tell, most telling first."""
-    remedy: str
 
 
 def diagnose(

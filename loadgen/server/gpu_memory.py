@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from loadgen.errors import TelemetryError
 from loadgen.server.log_text import clean_line
@@ -75,17 +76,27 @@ class StillHeld:
 
 
 def read_gpu_memory(
-    *, sysfs: Path = Path("/sys"), proc: Path = Path("/proc"), path: str | None = None
+    *,
+    sysfs: Path = Path("/sys"),
+    proc: Path = Path("/proc"),
+    path: str | None = None,
+    platform: Literal["rocm", "cuda"] | None = None,
 ) -> list[GpuMemory]:
     """The memory of each GPU; raises `TelemetryError` with the reason if that of none can be read.
 
-    `path` is where `nvidia-smi` is searched, by default our PATH. May take seconds where a driver hangs, at most 6.
+    `path` is where `nvidia-smi` is searched, by default our PATH; `platform` leaves out the other maker's GPUs. May
+    take seconds where a driver hangs, at most 6.
     """
-    gpus, reasons = _read_amd(sysfs, proc), [f"no AMD GPU with memory counters in {sysfs / 'class/drm'}"]
-    try:
-        gpus += _read_nvidia(sysfs, proc, path)
-    except TelemetryError as error:
-        reasons.append(str(error))
+    gpus: list[GpuMemory] = []
+    reasons: list[str] = []
+    if platform != "cuda":
+        gpus += _read_amd(sysfs, proc)
+        reasons.append(f"no AMD GPU with memory counters in {sysfs / 'class/drm'}")
+    if platform != "rocm":
+        try:
+            gpus += _read_nvidia(sysfs, proc, path)
+        except TelemetryError as error:
+            reasons.append(str(error))
     if not gpus:
         raise TelemetryError("the memory of no GPU can be read here: " + "; ".join(reasons))
     return gpus

@@ -8,20 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
 import psutil
 
-
-class Liveness(msgspec.Struct, frozen=True):
-    """What the server's processes do while its log is silent."""
-
-    cpu_percent: float | None
-    """Of one core, all processes together, since the last look; None at the first."""
-    rss_bytes: int
-    """All processes together; a page that several share counts for each of them."""
-    last_line_age_s: float | None = None
-    """Since the last line of the log; None before the first."""
-    hbm_used_bytes: int | None = None
+from loadgen.metrics.snapshot import Liveness
 
 
 class CpuTime(NamedTuple):
@@ -31,7 +20,7 @@ class CpuTime(NamedTuple):
     used_s: float
 
 
-def look(
+def signs_of_life(
     pids: Iterable[int],
     before: CpuTime | None,
     *,

@@ -31,10 +31,8 @@ def gpu_level(read: Callable[[], list[GpuMemory]] = read_gpu_memory) -> HeldSinc
     return lambda: "; ".join(str(gpu) for gpu in still_held(before, read(), tolerance_bytes=TOLERANCE_BYTES))
 
 
-async def level_now(note: NoteLevel | None) -> HeldSince | str:
+async def level_now(note: NoteLevel = gpu_level) -> HeldSince | str:
     """The level before a start; or in words why it is not known."""
-    if note is None:
-        return NOT_ASKED
     try:
         return await asyncio.to_thread(note)
     except VrampError as error:

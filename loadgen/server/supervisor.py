@@ -18,17 +18,21 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from loadgen.errors import ServerError
-from loadgen.metrics.snapshot import Milestone
+from loadgen.metrics.finding import Diagnosis
+from loadgen.metrics.snapshot import Liveness, Milestone
 from loadgen.profile import Server
 from loadgen.server import guard, guard_client, tree
+from loadgen.server.causes import Phase
 from loadgen.server.claims import DriveLock, claim_port
 from loadgen.server.client import ServerClient, api_key, base_url
 from loadgen.server.command import server_command, server_environment
 from loadgen.server.container import stop_commands
+from loadgen.server.diagnosis import diagnose
+from loadgen.server.liveness import CpuTime, signs_of_life
 from loadgen.server.log_tail import LogTail
-from loadgen.server.log_text import telling_lines
 from loadgen.server.masking import masked_command
-from loadgen.server.memory_return import HeldSince, NoteLevel, level_now, wait_back
+from loadgen.server.memory_return import HeldSince, wait_back
+from loadgen.server.oom import kernel_kills, read_oom_kills
 from loadgen.server.outcome import NOT_ASKED, ProcessName, ServerExit, StopReport, names_from_guard
 from loadgen.server.readiness import until_ready
 from loadgen.server.records import record_path
@@ -47,11 +51,12 @@ class ManagedServer:
     """One server process tree; use it with `async with`, or call `stop` in the end."""
 
     def __init__(
-        self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: NoteLevel | None = None
+        self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: HeldSince | str = NOT_ASKED
     ) -> None:
         """Nothing starts yet; the server's output is appended to `log_path`.
 
-        `profile` names it to other vramps; with `gpu_memory` a stop waits until that memory is free again.
+        `profile` names it to other vramps; with `gpu_memory`, the level before the start, a stop waits until that
+        memory is free again, and without says why it does not.
         """
         assert server.engine != "attach", "an attached server is not ours to start or stop"
         self.state: ServerState = "starting"
@@ -69,8 +74,11 @@ class ManagedServer:
         self.log = LogTail(log_path, offset=log_path.stat().st_size if log_path.exists() else 0)
         self._server = server
         self._profile = profile
-        self._note_level = gpu_memory
-        self._held: HeldSince | str = NOT_ASKED
+        self._held = gpu_memory
+        self._oom_kills_before: int | None = None
+        self._launched_s = time.monotonic()
+        self._last_line_s: float | None = None
+        self._cpu: CpuTime | None = None
         self._lock: DriveLock | None = None
         self._kill_command: list[str] | None = None
         self._record: Path | None = None
@@ -134,10 +142,25 @@ class ManagedServer:
             async with asyncio.timeout(limit_s):
                 await self._until_ready()
         except TimeoutError:
-            raise ServerError(self._with_log(f"the server did not become ready within {limit_s:g} s")) from None
+            raise ServerError(
+                self._explained(f"the server did not become ready within {limit_s:g} s", "starting")
+            ) from None
         if self.state == "starting":
             self.state = "ready"
         self._startup.finish(time.monotonic())
+
+    def diagnose(self, phase: Phase) -> Diagnosis:
+        """Why it ended, or what its log says against it."""
+        self._read_log()
+        now, before = read_oom_kills(), self._oom_kills_before
+        kills = None if now is None or before is None else now - before
+        return diagnose([*self.log.lines, *kernel_kills(self._launched_s)], self.exit, phase=phase, oom_kills=kills)
+
+    def look(self) -> Liveness:
+        """What its processes do, whatever the log says; the CPU is that since the last look."""
+        pids = [process.pid for process in self.processes]
+        liveness, self._cpu = signs_of_life(pids, self._cpu, now_s=time.monotonic(), last_line_s=self._last_line_s)
+        return liveness
 
     async def stop(self) -> StopReport:
         """End the whole tree; end the load and close its connections first, or vLLM waits for them until killed."""
@@ -170,7 +193,8 @@ class ManagedServer:
     async def _launch(self) -> None:
         argv = server_command(self._server, port=self.port)
         self.command = masked_command(argv)
-        self._held = await level_now(self._note_level)
+        self._oom_kills_before = read_oom_kills()
+        self._launched_s = time.monotonic()
         self._guard = guard_client.start_guard(self.log.path)
         self._watching = asyncio.create_task(self._watch(self._guard))
         self._following = asyncio.create_task(self._follow_log())
@@ -264,18 +288,18 @@ class ManagedServer:
         now = time.monotonic()
         for line in self.log.poll():
             self._startup.feed(line, now)
+            self._last_line_s = now
         self._startup.feed(self.log.unfinished, now)
 
     async def _until_ready(self) -> None:
         async with ServerClient(self.base_url, api_key(self._server), api_key_env=self._server.api_key_env) as client:
             if not await until_ready(client, self._ended_once):
-                raise ServerError(self._with_log(f"the server {self.exit} before it was ready"))
+                raise ServerError(self._explained(f"the server {self.exit} before it was ready", "starting"))
 
-    def _with_log(self, message: str) -> str:
-        self._read_log()
-        lines = telling_lines(self.log.lines)
-        head = f"{message}; its log is {self.log.path}"
-        return "\n".join([head, *(f"  {line}" for line in lines)])
+    def _explained(self, message: str, phase: Phase) -> str:
+        cause = self.diagnose(phase)
+        lines = [f"{message}: {cause.title}", *(f"  {line}" for line in cause.evidence), f"  -> {cause.remedy}"]
+        return "\n".join([*lines, f"  its log is {self.log.path}"])
 
     async def _stop(self) -> StopReport:
         began = time.monotonic()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.finding import Finding, Severity
-from loadgen.report.findings import by_severity, findings_count, findings_json, findings_text
+from loadgen.metrics.finding import Finding, Severity, by_severity
+from loadgen.report.findings import findings_count, findings_json, findings_text
 
 BLOCKS = Finding("unknown-flag", "blocks", "--swap-space", "vLLM would not start", "remove server.args.swap-space")
 WARNS = Finding("numa-balancing", "warns", "kernel.numa_balancing is 1", "it can hang GPUs", source="AMD's guide")

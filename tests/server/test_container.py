@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ from loadgen.errors import ServerError
 from loadgen.profile import Server
 from loadgen.server.command import server_command
 from loadgen.server.container import stop_commands
+
+NAME = f"vramp-8000-{os.getpid()}"
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_a_published_docker_run(docker: str, monkeypatch: pytest.MonkeyPatch) ->
         args={"max-num-seqs": 8},
     )
     assert server_command(server, port=8000) == [
-        *(docker, "run", "--rm", "--name", "vramp-8000", "--stop-signal", "SIGINT", "--network", "host"),
+        *(docker, "run", "--rm", "--name", NAME, "--stop-signal", "SIGINT", "--network", "host"),
         *("--ipc", "host", "--shm-size", "16g", "--device", "/dev/kfd", "--device", "/dev/dri"),
         *("--group-add", "video", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"),
         *("--volume", "/home/me/models:/models:ro", "--env", "HF_TOKEN", "vllm:1"),
@@ -60,8 +63,8 @@ def test_another_network_publishes_the_port_on_the_hosts_address_only(docker: st
 
 def test_a_container_is_stopped_and_removed_by_its_name(docker: str) -> None:
     assert stop_commands(in_container(docker), port=8000) == (
-        [docker, "stop", "-t", "7", "vramp-8000"],
-        [docker, "rm", "--force", "vramp-8000"],
+        [docker, "stop", "-t", "7", NAME],
+        [docker, "rm", "--force", NAME],
     )
     assert stop_commands(Server(engine="simulator"), port=8000) is None
 

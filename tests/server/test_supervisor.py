@@ -82,9 +82,11 @@ async def test_dying_during_the_start_is_explained(fake: FakeServer) -> None:
     await server.start()
     with pytest.raises(ServerError) as caught:
         await server.wait_ready(PATIENCE_S)
-    first, *log = str(caught.value).splitlines()
-    assert first == f"the server ended with exit code 3 before it was ready; its log is {fake.log}"
-    assert log == ["  ValueError: max_model_len (99999999) is too large"]
+    first, proof, remedy, log = str(caught.value).splitlines()
+    assert first.startswith("the server ended with exit code 3 before it was ready: ")
+    assert proof == "  ValueError: max_model_len (99999999) is too large"
+    assert remedy.startswith("  -> ")
+    assert log == f"  its log is {fake.log}"
     assert (server.state, server.exit, server.died.is_set()) == ("died", ServerExit(code=3), True)
     assert (await server.stop()).left == ()
     assert server.state == "died"
@@ -259,7 +261,7 @@ async def test_while_it_runs_it_is_recorded_and_locked(fake: FakeServer) -> None
 
 async def test_a_stop_waits_for_the_memory_of_the_gpus(fake: FakeServer) -> None:
     levels = iter(["GPU 0: 3 GiB", ""])
-    server = ManagedServer(fake.profile(), log_path=fake.log, gpu_memory=lambda: lambda: next(levels))
+    server = ManagedServer(fake.profile(), log_path=fake.log, gpu_memory=lambda: next(levels))
     await server.start()
     report = await server.stop()
     assert report.gpu_memory == "back at its level before the start"

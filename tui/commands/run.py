@@ -70,7 +70,7 @@ def _make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:
 
     profile, where = profile_of(options)
     try:
-        return Run(profile, where=where, json_path=options.json, hold_open=hold_open)
+        return Run(profile, where=where, json_path=options.json, hold_open=hold_open, force=options.force)
     except ResultError as error:
         # Nothing has run yet: where the result shall go is a matter of usage.
         raise ProfileError(str(error)) from error

@@ -18,7 +18,7 @@ from loadgen.server.preflight.box_view import Box, Setup, platform_of_box
 from loadgen.server.preflight.facts import Platform
 from loadgen.text import harmless
 
-__all__ = ["Box", "box_findings", "platform_of_box"]
+__all__ = ["Box", "box_findings", "gpus_of_box", "platform_of_box"]
 
 Check = Callable[[Setup], Iterator[Finding]]
 
@@ -48,16 +48,22 @@ _CHECKS: dict[str, dict[str, Check]] = {
 }
 
 
-def box_findings(profile: Profile, plan: Sequence[Stage], box: Box, *, platform: Platform) -> list[Finding]:
+def gpus_of_box(box: Box, platform: Platform) -> tuple[list[GpuMemory], list[Finding]]:
+    """The GPUs of the platform and what is in use of them, or why that is not known."""
+    if platform == "cpu":
+        return [], []
+    try:
+        return read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform), []
+    except TelemetryError as error:
+        return [], [_not_checked("what is in use of the GPU's memory", str(error))]
+
+
+def box_findings(
+    profile: Profile, plan: Sequence[Stage], box: Box, *, platform: Platform, gpus: Sequence[GpuMemory] = ()
+) -> list[Finding]:
     """What this box has against the run; `platform` is what its server is to compute on."""
-    found: list[Finding] = []
-    gpus: list[GpuMemory] = []
-    if profile.server.engine in ("vllm", "docker") and platform != "cpu":
-        try:
-            gpus = read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"))
-        except TelemetryError as error:
-            found.append(_not_checked("what is in use of the GPU's memory", str(error)))
     setup = Setup(profile, plan, box, platform, gpus)
+    found: list[Finding] = []
     for name, check in _CHECKS[profile.server.engine].items():
         found += _outcome(name, check, setup)
     return found

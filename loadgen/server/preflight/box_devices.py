@@ -29,7 +29,7 @@ def port(setup: Setup) -> Iterator[Finding]:
             require_free_port(server.host, number)
         except ServerError as error:
             seen, separator, fix = str(error).rpartition("; ")
-            why = "the server could not listen there, and says so only after it has loaded the model"
+            why = "the server could not listen there"
             yield Finding("port-taken", "blocks", seen if separator else fix, why, fix if separator else "")
 
 
@@ -40,7 +40,8 @@ def gpu_devices(setup: Setup) -> Iterator[Finding]:
         kfd = [path for path in [dev / "kfd"] if path.exists()]
         yield from _group("/dev/kfd", kfd, "load the driver: sudo modprobe amdgpu", _GROUPS_FIX)
         nodes = sorted((dev / "dri").glob("renderD*"))
-        yield from _group("/dev/dri/renderD*", nodes, "load the driver: sudo modprobe amdgpu", _GROUPS_FIX)
+        if kfd:  # the same driver makes both
+            yield from _group("/dev/dri/renderD*", nodes, "load the driver: sudo modprobe amdgpu", _GROUPS_FIX)
     if setup.server.engine == "vllm" and setup.platform == "cuda" and not (dev / "dxg").exists():
         cards = sorted(dev.glob("nvidia[0-9]*"))
         yield from _group(

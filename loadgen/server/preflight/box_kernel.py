@@ -20,16 +20,17 @@ _SLOW_TOKEN_S = 0.05
 def open_files(setup: Setup) -> Iterator[Finding]:
     """The limit of open files, against the connections of the plan: first of the workers, then of the server."""
     peak = max((_in_flight(stage) for stage in setup.plan), default=0)
-    soft, hard = setup.box.open_files
     certain = max((stage.concurrency or 0 for stage in setup.plan), default=0)
-    if soft < -(-certain // _most_workers(setup)) + _SPARE_FILES:
-        yield _too_few_files("blocks", "soft", soft, f"{certain} streams cannot all be opened", hard)
-    elif soft < peak // (setup.profile.load.workers or 1) + _SPARE_FILES:
-        yield _too_few_files("warns", "soft", soft, f"a worker may get up to {peak} streams", hard)
+    of_server = -(-certain // setup.server.instances)
+    soft, hard = setup.box.open_files
     # Servers raise their own limit as far as they may; a container has limits of its own.
-    most = -(-certain // setup.server.instances)
-    if setup.server.engine in ("vllm", "simulator") and hard < most + _SPARE_FILES_OF_SERVER:
-        yield _too_few_files("blocks", "hard", hard, f"a server cannot take {most} streams", hard)
+    limits_server = setup.server.engine in ("vllm", "simulator")
+    if soft < -(-certain // _most_workers(setup)) + _SPARE_FILES:
+        yield _too_few_files("blocks", setup, peak, f"{certain} streams cannot all be opened")
+    elif limits_server and hard < of_server + _SPARE_FILES_OF_SERVER:
+        yield _too_few_files("blocks", setup, peak, f"the server cannot take {of_server} of them")
+    elif soft < peak // (setup.profile.load.workers or 1) + _SPARE_FILES:
+        yield _too_few_files("warns", setup, peak, f"a worker may get many of {peak} streams")
 
 
 def _in_flight(stage: Stage) -> int:
@@ -46,12 +47,13 @@ def _most_workers(setup: Setup) -> int:
     return -(-workers // instances) * instances
 
 
-def _too_few_files(severity: Severity, kind: str, limit: int, consequence: str, hard: int) -> Finding:
-    fix = f"ulimit -n {_WANTED_FILES}, in the shell that starts vramp"
-    if hard < _WANTED_FILES:
-        fix = f"sudo prlimit --pid $$ --nofile={_WANTED_FILES}:{_WANTED_FILES}, in the shell that starts vramp"
+def _too_few_files(severity: Severity, setup: Setup, peak: int, consequence: str) -> Finding:
+    soft, hard = setup.box.open_files
+    wanted = max(_WANTED_FILES, 2 ** (peak + _SPARE_FILES_OF_SERVER).bit_length())
+    command = f"ulimit -n {wanted}" if hard >= wanted else f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}"
+    seen = f"a process may have {soft} files open, and raise that to {hard}"
     why = f"each stream is an open file, and {consequence}: what exceeds the limit fails with Too many open files"
-    return Finding("open-files", severity, f"the {kind} limit of open files is {limit}", why, fix)
+    return Finding("open-files", severity, seen, why, f"{command}, in the shell that starts vramp")
 
 
 def governor(setup: Setup) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ def gpu_memory(setup: Setup) -> Iterator[Finding]:
             "gpu-memory-taken",
             "blocks",
             "; ".join(_shown(setup.box, gpu) for gpu in full),
-            f"vLLM takes {share:g} of a GPU's memory and refuses to start where less is free, after it was loaded",
+            f"vLLM takes {share:g} of a GPU's memory, and refuses to start where less is free",
             "end those processes, choose other GPUs, or lower gpu-memory-utilization",
         )
         meant = [gpu for gpu in meant if gpu not in full]

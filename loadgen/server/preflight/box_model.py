@@ -22,6 +22,9 @@ _CONFIGURATIONS = ("config.json", "params.json")
 _HOME_OF_CONTAINER = Path("/root")
 
 
+_REFUSED = "vLLM refuses to start without it"
+
+
 class _Index(msgspec.Struct):
     """The list of the files of a model's weights."""
 
@@ -41,9 +44,6 @@ def local_model(setup: Setup) -> Iterator[Finding]:
         yield from _incomplete(shown, path)
 
 
-_REFUSED = "vLLM would refuse it after half a minute of imports"
-
-
 def _incomplete(shown: str, folder: Path) -> Iterator[Finding]:
     if not any((folder / name).exists() for name in _CONFIGURATIONS):
         yield Finding("model-missing", "blocks", f"{shown}: no config.json in it", _REFUSED, "name the model's folder")
@@ -58,7 +58,7 @@ def _incomplete(shown: str, folder: Path) -> Iterator[Finding]:
             "model-incomplete",
             "blocks",
             f"{shown}: {len(missing)} of {len(files)} weight files are missing, such as {missing[0]}",
-            "the server would load what is there and fail at the rest",
+            "the server fails once it has loaded what is there",
             "fetch the model again; what is there already is kept",
         )
 

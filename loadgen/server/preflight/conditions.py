@@ -140,7 +140,7 @@ def tensor_parallel_throughput(facts: Facts) -> str | None:
     least = next(2**power for power in range(64) if weights / 2**power <= WEIGHT_SHARE * facts.hbm_bytes)
     if least >= facts.tensor_parallel:
         return None
-    held = f"{least} of {facts.hbm_bytes / 1e9:.0f} GB hold the {weights / 1e9:.0f} GB of weights"
+    held = f"{least} of {_gib(facts.hbm_bytes)} hold the {_gib(weights)} of weights"
     return f"tensor-parallel-size = {facts.tensor_parallel} for {facts.peak_streams} streams, where {held}"
 
 
@@ -218,4 +218,8 @@ def weights_too_large(facts: Facts) -> str | None:
     shards = facts.tensor_parallel * (facts.number("pipeline-parallel-size") or 1)
     room = facts.fraction("gpu-memory-utilization", DEFAULT_UTILIZATION) * facts.hbm_bytes
     needed = weights / shards
-    return f"{needed / 1e9:.0f} GB of weights a GPU in {room / 1e9:.0f} GB" if needed > room else None
+    return f"{_gib(needed)} of weights a GPU in {_gib(room)}" if needed > room else None
+
+
+def _gib(count_bytes: float) -> str:
+    return f"{count_bytes / 2**30:.0f} GiB"

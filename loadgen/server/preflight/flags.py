@@ -105,7 +105,7 @@ def _value_findings(shown: str, info: FlagInfo, value: Any, *, dotted: bool) -> 
         yield _blocks("flag-value", shown, *problem)
         return
     for entry in value if isinstance(value, list) else [value]:
-        if info.choices and not isinstance(entry, bool) and not _is_choice(entry, info.choices):
+        if info.choices and not isinstance(entry, bool) and not _is_choice(entry, info):
             near = difflib.get_close_matches(str(entry), info.choices, n=1)
             fix = f"did you mean {near[0]}?" if near else ""
             seen = f"{shown} = {harmless(str(entry))}"
@@ -132,9 +132,9 @@ def _value_problem(info: FlagInfo, value: Any, *, dotted: bool) -> tuple[str, st
     return None
 
 
-def _is_choice(value: object, choices: list[str]) -> bool:
-    # Some flags read their value in any case and with dashes for underscores; which ones, their parser does not say.
-    return str(value) in choices or str(value).lower().replace("-", "_") in choices
+def _is_choice(value: object, info: FlagInfo) -> bool:
+    text = str(value).lower().replace("-", "_") if info.any_case else str(value)
+    return text in info.choices
 
 
 def _json_key_findings(shown: str, flag: str, name: str, value: Any) -> Iterator[Finding]:  # noqa: ANN401

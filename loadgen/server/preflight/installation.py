@@ -11,13 +11,16 @@ For installations that cannot be asked (a container's, one on another machine) t
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -38,11 +41,17 @@ import json, sys
 import vllm, vllm.envs
 from vllm.entrypoints.cli import serve
 
-def takes_json(action):
+def made(action, text):
     try:
-        return callable(action.type) and not isinstance(action.type("{}"), (str, list))
+        return action.type(text)
     except Exception:
-        return False
+        return None
+
+def takes_json(action):
+    return not isinstance(made(action, "{}"), (str, list, type(None)))
+
+def in_any_case(action):
+    return any(made(action, choice.upper()) == choice != choice.upper() for choice in map(str, action.choices or []))
 
 def takes(action):
     return {None: "one", 0: "nothing", "?": "optional"}.get(action.nargs, "several")
@@ -54,6 +63,7 @@ def described(action):
         "repeats": "Append" in type(action).__name__,
         "json": takes_json(action),
         "choices": [str(choice) for choice in action.choices or []],
+        "any_case": in_any_case(action),
     }
 
 def key(action):
@@ -77,6 +87,8 @@ class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """It may be given several times, with one value each."""
     json: bool = False
     choices: list[str] = []
+    any_case: bool = False
+    """Its choices may be written in capitals, and with dashes for underscores."""
 
 
 class Installation(msgspec.Struct, frozen=True):
@@ -125,17 +137,17 @@ def python_of(command: str) -> Path | None:
     return next((python for python in candidates if os.access(python, os.X_OK)), None)
 
 
-def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK_TIMEOUT_S) -> Installation:
+async def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK_TIMEOUT_S) -> Installation:
     """What the vLLM of this Python knows, from `cache` if it was asked before.
 
     Takes milliseconds or, the first time, as long as importing vLLM does. Raises `ServerError` if it cannot tell.
     """
     entry = _cache_entry(python, cache)
     if entry is None:
-        return _asked(python, timeout_s)
+        return await _asked(python, timeout_s)
     known = _cached(entry)
     if known is None:
-        known = _asked(python, timeout_s)
+        known = await _asked(python, timeout_s)
         _keep(entry, known)
     return known
 
@@ -146,8 +158,11 @@ def _numbers(version: str) -> list[int]:
 
 def _interpreter(executable: Path) -> Path | None:
     """The Python in the first lines of a script, also where the path was too long for them."""
-    with executable.open("rb") as file:
-        head = file.read(2000)
+    try:
+        with executable.open("rb") as file:
+            head = file.read(2000)
+    except OSError:
+        return None  # it may be run but not read
     match = re.match(rb"#!\s*(\S*python[\d.]*)\s|#!/bin/sh\n'''exec' \"?(\S*?python[\d.]*)\"? ", head)
     if match is not None:
         return Path(os.fsdecode(match[1] or match[2]))
@@ -191,32 +206,44 @@ def _keep(entry: Path, installation: Installation) -> None:
     Path(file.name).replace(entry)
 
 
-def _asked(python: Path, timeout_s: float) -> Installation:
+async def _asked(python: Path, timeout_s: float) -> Installation:
     """Import that vLLM in its own Python, off the network, from a folder that has no modules in it."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    command = (os.path.abspath(python), "-c", _SCRIPT)  # noqa: ASYNC240, PTH100 - touches no disk, follows no link
     try:
-        done = subprocess.run(
-            [str(python.absolute()), "-c", _SCRIPT],
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,  # what it printed decides
+        process = await asyncio.create_subprocess_exec(
+            *command, env=environment, cwd="/", stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
         )
     except OSError as error:
         raise ServerError(f"{python}: cannot be run to ask its vLLM: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, log = await process.communicate()
+    except TimeoutError:
         raise ServerError(f"{python}: its vLLM did not say what it knows within {timeout_s:g} s") from None
-    answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
+    finally:
+        await _end(process)
+    return _answer(python, output, log)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Leave nothing of it behind, whatever it started: its group is its own."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()
+
+
+def _answer(python: Path, output: bytes, log: bytes) -> Installation:
+    answers = [line for line in output.splitlines() if line.startswith(_ANSWER)]
     try:
         return msgspec.json.decode(answers[-1].removeprefix(_ANSWER), type=Installation)
     except (IndexError, msgspec.DecodeError):
-        why = telling_lines([clean_line(line) for line in done.stderr.splitlines()], limit=1)
+        why = telling_lines([clean_line(line) for line in log.splitlines()], limit=1)
         raise ServerError(f"{python}: its vLLM could not be asked: {' '.join(why) or 'no answer'}") from None
 
 
 if __name__ == "__main__":
-    recorded = _asked(Path(sys.argv[1]), _ASK_TIMEOUT_S)
+    recorded = asyncio.run(_asked(Path(sys.argv[1]), _ASK_TIMEOUT_S))
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")

@@ -7,7 +7,6 @@ that need these facts. Nothing is fetched.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,8 +77,9 @@ def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
     path = Path(model).expanduser()
     if path.is_dir():
         return path
-    home = environment.get("HF_HOME") or str(Path(environment.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    hub = Path(environment.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()  # noqa: PTH118
+    cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environment.get("HF_HOME") or f"{cache}/huggingface"
+    hub = Path(environment.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
     snapshots = (hub / f"models--{model.replace('/', '--')}" / "snapshots").glob("*/config.json")
     newest = max(snapshots, key=lambda config: config.stat().st_mtime, default=None)
     return newest.parent if newest is not None else None

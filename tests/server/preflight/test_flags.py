@@ -81,6 +81,7 @@ def test_what_vllm_takes_passes(args: dict[str, Any]) -> None:
         ({"max-model-len.a": 1}, "flag-value", "write max-model-len"),
         ({"api-key": []}, "flag-value", "take it out"),
         ({"kv-cache-dtype": "fp9"}, "flag-choice", "did you mean fp8?"),
+        ({"dtype": "BFloat16"}, "flag-choice", "did you mean float16?"),
         ({"dtype": "zzzzz"}, "flag-choice", ""),
         ({"collect-detailed-traces": ["model", "wrker"]}, "flag-choice", "did you mean worker?"),
     ],

@@ -1,12 +1,17 @@
+import asyncio
 import os
+import select
+import shutil
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadgen.errors import ServerError
 from loadgen.server.preflight.installation import (
     FlagInfo,
+    Installation,
     ask_installation,
     newest_recorded,
     python_of,
@@ -33,6 +38,8 @@ class ServeSubcommand:
         parser.add_argument("--hf-overrides", type=json.loads)
         parser.add_argument("--device-ids", type=lambda text: text.split(","))
         parser.add_argument("--rank", type=int, choices=[1, 8])
+        parser.add_argument("--backend", type=lambda text: text.lower().replace("-", "_"), choices=["a_b", "c"])
+        parser.add_argument("--level", choices=["debug", "info"])
         parser.add_argument("-q")
         return parser
 """
@@ -45,6 +52,7 @@ class FakeEnvironment:
         self.folder = folder
         self.packages = folder / "lib/python3.11/site-packages"
         self.python = folder / "bin/python3"
+        self.sources = folder / "src"
         self.runs = folder / "runs"
         self.write("vllm/__init__.py", "__version__ = '9.1'\nprint('INFO: noise')\n")
         self.write("vllm/envs.py", ENVS)
@@ -52,7 +60,8 @@ class FakeEnvironment:
         (self.packages / "vllm-9.1+fake.dist-info").mkdir()
         self.executable(
             "python3",
-            f'#!/bin/sh\necho "$http_proxy" >> {self.runs}\nPYTHONPATH={self.packages} exec {sys.executable} "$@"\n',
+            f'#!/bin/sh\necho "$http_proxy" >> {self.runs}\n'
+            f'PYTHONPATH={self.packages}:{self.sources} exec {sys.executable} "$@"\n',
         )
 
     def write(self, name: str, text: str) -> None:
@@ -77,8 +86,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironm
     return FakeEnvironment(tmp_path / "env")
 
 
-def test_its_own_python_describes_the_real_parser(environment: FakeEnvironment, tmp_path: Path) -> None:
-    known = ask_installation(environment.python, cache=tmp_path / "cache")
+async def test_its_own_python_describes_the_real_parser(environment: FakeEnvironment, tmp_path: Path) -> None:
+    known = await ask_installation(environment.python, cache=tmp_path / "cache")
     assert known.version == "9.1"
     assert known.variables == ["VLLM_A", "VLLM_B"]
     assert known.flags == {
@@ -92,61 +101,100 @@ def test_its_own_python_describes_the_real_parser(environment: FakeEnvironment, 
         "hf-overrides": FlagInfo(names=["--hf-overrides"], json=True),
         "device-ids": FlagInfo(names=["--device-ids"]),
         "rank": FlagInfo(names=["--rank"], choices=["1", "8"]),
+        "backend": FlagInfo(names=["--backend"], choices=["a_b", "c"], any_case=True),
+        "level": FlagInfo(names=["--level"], choices=["debug", "info"]),
     }
 
 
-def test_it_is_asked_once_until_it_changes(environment: FakeEnvironment, tmp_path: Path) -> None:
-    first = ask_installation(environment.python, cache=tmp_path / "cache")
-    assert ask_installation(environment.python, cache=tmp_path / "cache") == first
+async def test_it_is_asked_once_until_it_changes(environment: FakeEnvironment, tmp_path: Path) -> None:
+    first = await ask_installation(environment.python, cache=tmp_path / "cache")
+    assert await ask_installation(environment.python, cache=tmp_path / "cache") == first
     assert environment.asked() == 1
     os.utime(environment.packages / "vllm", ns=(1, 1))
-    ask_installation(environment.python, cache=tmp_path / "cache")
+    await ask_installation(environment.python, cache=tmp_path / "cache")
     assert environment.asked() == 2
 
 
 @pytest.mark.parametrize("left", [b"", b'{"version": "9.1", "fla', b"\xff", b'{"version": 9}'])
-def test_a_spoilt_cache_is_asked_anew(environment: FakeEnvironment, tmp_path: Path, left: bytes) -> None:
-    known = ask_installation(environment.python, cache=tmp_path / "cache")
+async def test_a_spoilt_cache_is_asked_anew(environment: FakeEnvironment, tmp_path: Path, left: bytes) -> None:
+    known = await ask_installation(environment.python, cache=tmp_path / "cache")
     (entry,) = (tmp_path / "cache").iterdir()
     entry.write_bytes(left)
-    assert ask_installation(environment.python, cache=tmp_path / "cache") == known
+    assert await ask_installation(environment.python, cache=tmp_path / "cache") == known
     assert [file.name for file in (tmp_path / "cache").iterdir()] == [entry.name]
-    assert ask_installation(environment.python, cache=tmp_path / "cache") == known
+    assert await ask_installation(environment.python, cache=tmp_path / "cache") == known
     assert environment.asked() == 2
 
 
-def test_an_editable_installation_is_asked_each_time(environment: FakeEnvironment, tmp_path: Path) -> None:
-    (environment.packages / "vllm").rename(environment.packages / "elsewhere")
-    environment.write("elsewhere.pth", "")
-    with pytest.raises(ServerError, match="No module named 'vllm'"):
-        ask_installation(environment.python, cache=tmp_path / "cache")
+async def test_an_editable_installation_is_asked_each_time(environment: FakeEnvironment, tmp_path: Path) -> None:
+    environment.sources.mkdir()
+    (environment.packages / "vllm").rename(environment.sources / "vllm")
+    for asked in (1, 2):
+        assert (await ask_installation(environment.python, cache=tmp_path / "cache")).version == "9.1"
+        assert environment.asked() == asked
     assert not (tmp_path / "cache").exists()
 
 
-def test_it_is_asked_without_proxies(
+async def test_a_python_without_vllm(environment: FakeEnvironment, tmp_path: Path) -> None:
+    shutil.rmtree(environment.packages)
+    with pytest.raises(ServerError, match="could not be asked: ModuleNotFoundError: No module named 'vllm'"):
+        await ask_installation(environment.python, cache=tmp_path / "cache")
+
+
+async def test_an_answer_can_be_recorded(environment: FakeEnvironment, tmp_path: Path) -> None:
+    known = await ask_installation(environment.python, cache=tmp_path)
+    command = (sys.executable, "-m", "loadgen.server.preflight.installation", str(environment.python))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    recorded, _ = await process.communicate()
+    assert msgspec.json.decode(recorded, type=Installation) == known
+
+
+async def test_it_is_asked_without_proxies(
     environment: FakeEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    ask_installation(environment.python, cache=tmp_path / "cache")
+    await ask_installation(environment.python, cache=tmp_path / "cache")
     assert environment.runs.read_text() == "\n"
 
 
-def test_what_it_died_of_is_said(environment: FakeEnvironment, tmp_path: Path) -> None:
+async def test_what_it_died_of_is_said(environment: FakeEnvironment, tmp_path: Path) -> None:
     environment.write("vllm/envs.py", "raise RuntimeError('Failed to infer \\x1b[31mdevice type')")
     with pytest.raises(ServerError, match="could not be asked: RuntimeError: Failed to infer device type"):
-        ask_installation(environment.python, cache=tmp_path / "cache")
+        await ask_installation(environment.python, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_silent_one_does_not_hold_up(environment: FakeEnvironment, tmp_path: Path) -> None:
-    environment.write("vllm/envs.py", "import time\ntime.sleep(60)")
-    with pytest.raises(ServerError, match=r"did not say what it knows within 0\.2 s"):
-        ask_installation(environment.python, cache=tmp_path / "cache", timeout_s=0.2)
+@pytest.fixture
+def silent(environment: FakeEnvironment, tmp_path: Path) -> FakeEnvironment:
+    """One that writes a line to a named pipe, starts a child that keeps its output open, and says no more."""
+    os.mkfifo(tmp_path / "begun")
+    environment.write(
+        "vllm/envs.py",
+        "import subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\n"
+        f"open('{tmp_path}/begun', 'w').write(str(child.pid))\ntime.sleep(60)",
+    )
+    return environment
 
 
-def test_no_python_is_named(tmp_path: Path) -> None:
+async def test_one_that_says_nothing_does_not_hold_up(silent: FakeEnvironment, tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"did not say what it knows within 0\.1 s"):
+        await ask_installation(silent.python, cache=tmp_path / "cache", timeout_s=0.1)
+
+
+async def test_nothing_is_left_when_the_question_is_dropped(silent: FakeEnvironment, tmp_path: Path) -> None:
+    question = asyncio.create_task(ask_installation(silent.python, cache=tmp_path / "cache"))
+    child = os.pidfd_open(int(await asyncio.to_thread((tmp_path / "begun").read_text)))
+    question.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await question
+    ended, _, _ = select.select([child], [], [], 30)
+    os.close(child)
+    assert ended
+
+
+async def test_no_python_is_named(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"python3: cannot be run .*: No such file"):
-        ask_installation(tmp_path / "python3", cache=tmp_path / "cache")
+        await ask_installation(tmp_path / "python3", cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize(

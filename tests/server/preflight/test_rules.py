@@ -220,10 +220,8 @@ def test_rules_speak_of_flags_and_variables_that_exist() -> None:
 
 
 def test_a_finding_says_what_was_seen() -> None:
-    (finding,) = [
-        finding for finding in rule_findings(llama(args=tp(8), peak_streams=128)) if "through" in finding.id
-    ]
-    assert finding.seen == ("tensor-parallel-size = 8 for 128 streams, where 2 of 206 GB hold the 141 GB of weights")
+    (finding,) = [finding for finding in rule_findings(llama(args=tp(8), peak_streams=128)) if "through" in finding.id]
+    assert finding.seen == ("tensor-parallel-size = 8 for 128 streams, where 2 of 192 GiB hold the 131 GiB of weights")
     assert (finding.severity, finding.source) == ("info", "Serving LLMs on AMD MI300X: Best Practices, case 7")
 
 

@@ -1,0 +1,84 @@
+"""One stage of a record: what it asked for, its numbers so far, and what they say about the client."""
+
+from __future__ import annotations
+
+from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.journal import EngineStage, StageEnded, StageStarted
+from loadgen.metrics.result import SloCheck
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.metrics.verdict import ClientFacts, client_limit
+
+
+class StageRecord:
+    """One stage, or one server's part in it: what it asked for, its numbers so far, how it ended."""
+
+    def __init__(self, started: StageStarted, whole: StageRecord | None = None) -> None:
+        """`whole` is the stage that this is a part of: rates are over its window, so that the parts add up."""
+        self.started = started
+        self.metrics = StageMetrics()
+        self.parts: list[StageRecord] = []
+        """By server, where there are several."""
+        self._whole = whole
+        self.client = ClientMetrics()
+        self.client_span_ns = 0
+        self.ended: StageEnded | None = None
+        self.engine: EngineStage | None = None
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The counts of `StageMetrics`."""
+        return self.metrics.counters
+
+    @property
+    def window_s(self) -> float:
+        """Length of the measured window in seconds, 0 before it has begun."""
+        return (self._whole or self).metrics.window_s
+
+    def part(self, number: int) -> StageRecord:
+        """The part of one of several servers."""
+        while len(self.parts) <= number:
+            self.parts.append(StageRecord(self.started, self))
+        return self.parts[number]
+
+    def per_second(self, *counters: str) -> float | None:
+        """Counts of the window over its length; None before it has one."""
+        window_s = self.window_s
+        return sum(self.counters[name] for name in counters) / window_s if window_s else None
+
+    @property
+    def held_mean(self) -> float | None:
+        """Mean number of open streams in the window."""
+        window_s = self.window_s
+        return self.counters["held_area_ns"] / 1e9 / window_s if window_s else None
+
+    def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:
+        """The statistics of the named latencies, in milliseconds."""
+        empty = Histogram()
+        return {name: self.metrics.latency.get(name, empty).summary(with_hdr=with_hdr) for name in names}
+
+    def limit(self) -> str | None:
+        """Why the client could not keep up in this stage; None when it could."""
+        started, window_s = self.started, self.window_s
+        bounded_by_time = started.requests is None
+        e2e = self.metrics.latency.get("e2e", Histogram())
+        facts = ClientFacts(
+            cpu_share=self.client.cpu_ns / self.client_span_ns if self.client_span_ns else None,
+            read_lag_p99_ms=self.client.read_lag.percentile_ms(99),
+            coalesced_share=self.client.coalesced_share,
+            # A stage that counts requests runs empty at its end, whoever is to blame.
+            held_mean=self.held_mean if bounded_by_time and window_s > 1 else None,
+            wanted=started.concurrency,
+            send_lag_mean_ms=self.client.send_lag.mean_ms(),
+            e2e_mean_ms=e2e.mean_ms(),
+        )
+        return client_limit(facts)
+
+    def slo(self, limits_ms: dict[str, float]) -> dict[str, SloCheck]:
+        """Each limit against what was measured; a metric without a value misses its limit."""
+        checks = {}
+        for name, limit_ms in limits_ms.items():
+            metric, _, statistic = name.rpartition("_")
+            measured_ms = getattr(self.summaries(metric)[metric], statistic)
+            met = measured_ms is not None and measured_ms <= limit_ms
+            checks[name] = SloCheck(limit_ms=limit_ms, measured_ms=measured_ms, met=met)
+        return checks

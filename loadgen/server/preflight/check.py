@@ -1,0 +1,116 @@
+"""The preflight as a whole: what stands in the way of a profile, on this box or on an installation from the records.
+
+It reads, and changes nothing but the cache of what installations know. A part that cannot be checked is a finding,
+never a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.errors import ServerError
+from loadgen.metrics.finding import Finding, by_severity
+from loadgen.plan import Stage
+from loadgen.profile import Profile, Server
+from loadgen.server.gpu_memory import GpuMemory
+from loadgen.server.places import cache_folder
+from loadgen.server.preflight.box import Box, box_findings, gpus_of_box, platform_of_box
+from loadgen.server.preflight.facts import Platform, facts_of
+from loadgen.server.preflight.flags import flag_findings
+from loadgen.server.preflight.installation import (
+    Installation,
+    ask_installation,
+    newest_recorded,
+    python_of,
+    recorded_installation,
+)
+from loadgen.server.preflight.model_facts import model_facts
+from loadgen.server.preflight.rules import rule_findings
+
+_STARTED_BY_FLAGS = ("vllm", "docker")
+
+
+async def check_profile(profile: Profile, plan: Sequence[Stage], *, recorded: str | None = None) -> list[Finding]:
+    """All findings, the worst first.
+
+    With `recorded`, a version such as 0.32.0, profile and plan are judged against the records of that version and this
+    box is not looked at. Raises `ServerError` if that version is not recorded.
+    """
+    if recorded is not None:
+        found = _profile_findings(profile, plan, recorded_installation(recorded), profile.server.platform)
+        return by_severity(found)
+    found = await _flags_here(profile.server)
+    found += await asyncio.to_thread(_box_and_rules, profile, plan)
+    return by_severity(found)
+
+
+def blocked_words(blocking: Sequence[Finding]) -> str:
+    """What keeps a server from being started, for a message."""
+    lines = [f"  {finding.id}: {finding.seen}\n    -> {finding.fix or finding.why}" for finding in blocking]
+    return "\n".join(["the preflight says that the start would fail (--force starts all the same):", *lines])
+
+
+def _profile_findings(
+    profile: Profile, plan: Sequence[Stage], installation: Installation, platform: Platform | None
+) -> list[Finding]:
+    if profile.server.engine not in _STARTED_BY_FLAGS:
+        return []
+    return [*flag_findings(profile.server, installation), *_rules(profile, plan, platform)]
+
+
+async def _flags_here(server: Server) -> list[Finding]:
+    if server.engine not in _STARTED_BY_FLAGS:
+        return []
+    if server.engine == "docker":
+        return _judged_by_record(server, "the vLLM inside a container cannot be asked before it runs")
+    python = python_of(server.command)
+    if python is None:
+        return _judged_by_record(server, f"server.command = {server.command!r}: the Python behind it cannot be told")
+    try:
+        installation = await ask_installation(python, cache=cache_folder("installations"))
+    except ServerError as error:
+        return _judged_by_record(server, str(error))
+    return flag_findings(server, installation)
+
+
+def _judged_by_record(server: Server, why: str) -> list[Finding]:
+    """Another version may know what the recorded one does not: nothing of it blocks."""
+    installation = newest_recorded()
+    told = Finding(
+        "installation-unknown", "info", f"flags were compared with those of vLLM {installation.version}", why
+    )
+    return [told, *(_doubted(finding) for finding in flag_findings(server, installation))]
+
+
+def _doubted(finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, severity="warns") if finding.severity == "blocks" else finding
+
+
+def _box_and_rules(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
+    box = Box()
+    platform = profile.server.platform or platform_of_box(box)
+    if profile.server.engine not in _STARTED_BY_FLAGS:
+        return box_findings(profile, plan, box, platform=platform)
+    gpus, unknown = gpus_of_box(box, platform)
+    found = box_findings(profile, plan, box, platform=platform, gpus=gpus)
+    return [*unknown, *found, *_rules(profile, plan, platform, gpus)]
+
+
+def _rules(
+    profile: Profile, plan: Sequence[Stage], platform: Platform | None, gpus: Sequence[GpuMemory] = ()
+) -> list[Finding]:
+    server = profile.server
+    inherited = {} if server.engine == "docker" else os.environ
+    facts = facts_of(
+        profile,
+        plan,
+        platform=platform,
+        model=model_facts(server.model, {**inherited, **server.env}) if server.model is not None else None,
+        hbm_bytes=min((gpu.total_bytes // gpu.devices for gpu in gpus), default=None),
+        gpus=sum(gpu.devices for gpu in gpus) or None,
+    )
+    return rule_findings(facts)

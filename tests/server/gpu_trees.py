@@ -1,0 +1,73 @@
+"""Fake trees of sysfs and /proc with GPUs in them, and a stand-in for nvidia-smi."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+GIB = 1024**3
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def add_amd_gpu(sysfs: Path, card: int, bus: int, *, used: int, total: int = 192 * GIB, name: str = "MI300X") -> None:
+    """A card as the kernel shows it: a link to its PCI device, and connectors beside it."""
+    device = sysfs / f"devices/pci0000:00/0000:{bus:02x}:00.0"
+    write(device / "vendor", "0x1002")
+    write(device / "device", "0x74a1")
+    if name:
+        write(device / "product_name", name)
+    write(device / "mem_info_vram_used", str(used))
+    write(device / "mem_info_vram_total", str(total))
+    folder = sysfs / f"class/drm/card{card}"
+    folder.mkdir(parents=True)
+    (folder / "device").symlink_to(device)
+    (sysfs / f"class/drm/card{card}-DP-1").mkdir()
+
+
+def add_kfd_node(sysfs: Path, number: int, gpu_id: int, location: int = 0, domain: int = 0) -> None:
+    folder = sysfs / f"class/kfd/kfd/topology/nodes/{number}"
+    write(folder / "gpu_id", str(gpu_id))
+    write(folder / "properties", f"simd_count 304\nlocation_id {location}\ndomain {domain}\ndrm_render_minor 128")
+
+
+def add_kfd_process(sysfs: Path, pid: int, used: Mapping[int, int]) -> None:
+    folder = sysfs / f"class/kfd/kfd/proc/{pid}"
+    write(folder / "pasid", "32769")
+    for gpu_id, amount_bytes in used.items():
+        write(folder / f"vram_{gpu_id}", str(amount_bytes))
+
+
+def add_process(
+    proc: Path, pid: int, *words: str, name: str = "python3", parent: int = 1, group: int = 0, state: str = "S"
+) -> None:
+    folder = proc / str(pid)
+    write(folder / "comm", name)
+    (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+    rest = " ".join(["0"] * 15)
+    write(folder / "stat", f"{pid} (odd) name) {state} {parent} {group or pid} {group or pid} {rest} {pid * 10}")
+
+
+def initial_namespace(proc: Path, number: int = 4026531836) -> None:
+    """The namespace of pids in which this /proc is: by default the first one, which is no container's."""
+    (proc / "self/ns").mkdir(parents=True, exist_ok=True)
+    (proc / "self/ns/pid").symlink_to(f"pid:[{number}]")
+
+
+def add_nvidia_smi(folder: Path, gpus: str, apps: str = "", ending: str = "exit 0") -> None:
+    """An executable that answers as nvidia-smi does, to exactly the two questions that are asked."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpus.csv").write_text(gpus)
+    (folder / "apps.csv").write_text(apps)
+    script = f"""#!/bin/sh
+[ "$2" = --format=csv,noheader,nounits ] || exit 9
+case "$1" in
+  --query-gpu=index,uuid,name,memory.used,memory.total) /bin/cat "{folder}/gpus.csv" ;;
+  --query-compute-apps=pid,gpu_uuid,used_memory) /bin/cat "{folder}/apps.csv" ;;
+  *) exit 9 ;;
+esac
+{ending}
+"""
+    (folder / "nvidia-smi").write_text(script)
+    (folder / "nvidia-smi").chmod(0o755)
