@@ -36,6 +36,8 @@ ACTIONS = (
     _key(".", "next_stage", "next", "End this stage and begin the plan's next", id="next"),
     _key("m", "note", "note", "Put a remark on the time axis and in the result", id="note"),
     _key("w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes", id="window"),
+    _key("c", "findings", "preflight", "What the preflight found, in the charts' place, and back", id="findings"),
+    _key("x", "start_anyway", "start anyway", "Start although the preflight says that it will fail", id="start_anyway"),
     _key("l", "log", "log", "The server's log in the charts' place, and back", id="log"),
     _key("1", "zoom(1)", "throughput", "Throughput over the whole screen, and back", id="zoom_throughput"),
     _key("2", "zoom(2)", "TTFT", "Time to first token over the whole screen, and back", id="zoom_ttft"),
@@ -69,6 +71,7 @@ BAR = (
     (("ctrl+p",), "palette"),
     (("w",), "window"),
     (("l",), "log"),
+    (("c",), "preflight"),
     (("1-7",), "enlarge"),
 )
 """What the last row shows, the most needed first."""

@@ -46,20 +46,30 @@ class _Progress:
         self._phase = ""
         self._stage = 0
         self._events = 0
+        self._findings = 0
         self._milestones: set[str] = set()
         self._next_s = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
+        self._show_findings(snapshot)
         if snapshot.phase == "starting":
             self._show_milestones(snapshot)
         for event in snapshot.events[self._events :]:
             _say(f"{event.t_s:7.1f} s  {event.kind}: {event.text}")
         self._events = len(snapshot.events)
         news = (snapshot.phase, snapshot.load.stage) != (self._phase, self._stage)
-        if news or (snapshot.t_s >= self._next_s and snapshot.phase not in ("starting", "done")):
+        if news or (snapshot.t_s >= self._next_s and snapshot.phase not in ("checking", "starting", "done")):
             self._phase, self._stage = snapshot.phase, snapshot.load.stage
             self._next_s = snapshot.t_s + _EVERY_S
             _say(_line(snapshot))
+
+    def _show_findings(self, snapshot: Snapshot) -> None:
+        """Those that need somebody; `vramp check` tells all of them."""
+        found, self._findings = snapshot.findings[self._findings :], len(snapshot.findings)
+        for finding in found:
+            if finding.severity != "info":
+                remedy = f" -> {finding.fix}" if finding.fix else ""
+                _say(f"{snapshot.t_s:7.1f} s  preflight {finding.severity}: {finding.id}: {finding.seen}{remedy}")
 
     def _show_milestones(self, snapshot: Snapshot) -> None:
         for milestone in snapshot.server.milestones:

@@ -23,7 +23,7 @@ from tui.dialogs import AskLeave, AskNote, AskNumber, Help, Leave
 from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
 from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES
-from tui.panels import header, health, latency, load, messages, stages, startup
+from tui.panels import findings, header, health, latency, load, messages, stages, startup
 from tui.timeline import Timeline, charts
 from tui.view import STALE_AFTER_S, RunControl, View
 
@@ -54,6 +54,7 @@ class CockpitScreen(Screen[None]):
         """The operator wants to be out as soon as the run is over."""
         self._interrupts = 0
         self._log_wanted = False
+        self._findings_wanted = False
 
     def compose(self) -> ComposeResult:
         """All panels, always; the style sheet says which show."""
@@ -66,6 +67,7 @@ class CockpitScreen(Screen[None]):
             with Container(id="charts"):
                 yield from charts(self._timeline.history)
             with Vertical(id="startup"):
+                yield Board(findings.findings, id="findings")
                 yield Board(startup.startup, id="milestones")
                 yield Board(messages.log, id="startup-log")
         with Container(id="lower"):
@@ -127,10 +129,13 @@ class CockpitScreen(Screen[None]):
     def _arrange(self, view: View) -> None:
         """Which panels show depends on the phase; a class that is already set costs nothing."""
         snapshot = view.snapshot
-        starting = snapshot.phase in ("starting", "probing")
+        checking = snapshot.phase in ("checking", "blocked")
+        starting = checking or snapshot.phase in ("starting", "probing")
         died = snapshot.server.state == "died"
-        self.set_class(starting or died or self._log_wanted, "-startup")
+        found = checking or self._findings_wanted
+        self.set_class(starting or died or self._log_wanted or found, "-startup")
         self.set_class(self._log_wanted, "-log")
+        self.set_class(found and not self._log_wanted, "-findings")
         self.set_class(starting and not snapshot.stages, "-empty")
         self.set_class(bool(snapshot.errors), "-errors")
         self.set_class(bool(load.notice(view, self.size.width, 1)), "-notice")
@@ -200,6 +205,16 @@ class CockpitScreen(Screen[None]):
         """The server's log in the charts' place, and back."""
         self._log_wanted = not self._log_wanted
         self._draw()
+
+    def action_findings(self) -> None:
+        """What the preflight found in the charts' place, and back."""
+        self._findings_wanted = not self._findings_wanted
+        self._draw()
+
+    def action_start_anyway(self) -> None:
+        """On against the preflight."""
+        if self.snapshot is not None and self.snapshot.phase == "blocked":
+            self._control.start_anyway()
 
     def action_zoom(self, number: int) -> None:
         """One panel over the whole screen; the same key or Esc goes back."""

@@ -18,6 +18,9 @@ class RunControl(Protocol):
     def snapshots(self) -> AsyncIterator[Snapshot]:
         """The states of the run, four a second, until one whose phase is `done`."""
 
+    def start_anyway(self) -> None:
+        """Start although the preflight says that it will not work."""
+
     def set_concurrency(self, concurrency: int, /) -> None:
         """End the stage and go on in closed loop."""
 

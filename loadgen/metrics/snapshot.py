@@ -36,6 +36,8 @@ class Milestone(msgspec.Struct, frozen=True):
     finished_s: float | None = None
     expected_s: float | None = None
     """How long it took in the last start of the same kind."""
+    elapsed_s: float | None = None
+    """Since it began, while it runs."""
 
 
 class Liveness(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.result import InstanceResult, ReferenceResult, Result, StageResult
+from loadgen.metrics.snapshot import Comparison
 
 _ROWS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2EL", "e2e"))
 _WIDTH = 78
@@ -12,8 +13,8 @@ _WIDTH = 78
 def result_table(result: Result) -> str:
     """All stages, the client's health, and how the run ended."""
     shown = [stage for stage in result.stages if stage.requests.sent or stage.requests.warmup]
-    groups = [_stage_group(stage) for stage in shown]
-    return "\n".join([*groups, _footer(result)])
+    groups = ["\n".join([_stage_group(stage), *_reference_lines(stage, result.reference)]) for stage in shown]
+    return "\n".join([*groups, *_source_lines(result.reference), _footer(result)])
 
 
 def _stage_group(stage: StageResult) -> str:
@@ -48,6 +49,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
         *rows,
         *_slo_lines(stage),
         *_engine_lines(stage),
+        *_instance_lines(stage),
     ]
 
 
@@ -70,6 +72,39 @@ def _engine_lines(stage: StageResult) -> list[str]:
     if engine is None or engine.ttft_mean_ms is None:
         return []
     return [_line("Engine's own mean TTFT (ms)", engine.ttft_mean_ms)]
+
+
+def _instance_lines(stage: StageResult) -> list[str]:
+    if not stage.instances:
+        return []
+    head = f"{'instance':<28}{'completed':>10}{'failed':>8}{'out tok/s':>11}{'TTFT p50':>11}{'TPOT p50':>10}"
+    return [head, *[_instance_line(instance) for instance in stage.instances]]
+
+
+def _instance_line(instance: InstanceResult) -> str:
+    requests, latency = instance.requests, instance.latency_ms
+    output = _number(instance.throughput.output_tokens_per_s)
+    ttft, tpot = _number(latency["ttft"].p50), _number(latency["tpot"].p50)
+    return f"{instance.url:<28}{requests.completed:>10}{requests.failed:>8}{output:>11}{ttft:>11}{tpot:>10}"
+
+
+def _reference_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:
+    found = [one for one in reference.comparisons if one.stage == stage.index] if reference is not None else []
+    if not found:
+        return []
+    return [f"{'published':<40}{'published':>12}{'measured':>12}{'difference':>12}", *[_compared(one) for one in found]]
+
+
+def _compared(one: Comparison) -> str:
+    name = f"  {one.figure}{f' ({one.of})' if one.of else ''}"
+    difference = "-" if one.difference_percent is None else f"{one.difference_percent:+.1f} %"
+    return f"{name:<40}{_number(one.published):>12}{_number(one.measured):>12}{difference:>12}"
+
+
+def _source_lines(reference: ReferenceResult | None) -> list[str]:
+    if reference is None:
+        return []
+    return ["-" * _WIDTH, f"published: {reference.source}", *(f"  {note}" for note in reference.notes)]
 
 
 def _reason_lines(stage: StageResult) -> list[str]:

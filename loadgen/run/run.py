@@ -208,12 +208,17 @@ class Run:
             clients = [ServerClient(url, key, api_key_env=key_env) for url in self._servers.base_urls]
             for client in clients:
                 await stack.enter_async_context(client)
-            self._phase = "probing"
+            self._enter("probing")
             served, targets = await self._learn(*clients)
             self._watch = EngineWatch(clients, self._log, self._clock_s)
             stack.push_async_callback(self._watch.close)
             await self._watch.start()
             await self._load(served, targets)
+
+    def _enter(self, phase: Phase) -> None:
+        """A new phase is shown at once."""
+        self._phase = phase
+        self._beat.set()
 
     async def _preflight(self) -> None:
         findings = await check_profile(self.profile, self.plan)
@@ -223,12 +228,12 @@ class Run:
             return
         if not self._hold_open:
             raise ServerError(blocked_words(blocking))
-        self._phase = "blocked"
+        self._enter("blocked")
         await self._cleared.wait()
         self._event("server", f"started against the preflight: {', '.join(finding.id for finding in blocking)}")
 
     async def _start_servers(self) -> None:
-        self._phase = "starting"
+        self._enter("starting")
         await self._servers.start(self.folder)
         self._server_is("starting")
         await self._servers.wait_ready()
@@ -268,7 +273,7 @@ class Run:
         await self._tick(fleet)
         templates = partial(templates_of, self.profile, served, self._servers.base_urls)
         self._steering.take_the_wheel(fleet, templates, self._watch.boundary)
-        self._phase = "running"
+        self._enter("running")
         while not self._steering.over or self._hold_open or self._open_streams:
             self._react(fleet, await self._tick(fleet))
             self._servers.check()
@@ -313,8 +318,7 @@ class Run:
     # The end.
 
     async def _close(self) -> None:
-        self._phase = "stopping"
-        self._beat.set()
+        self._enter("stopping")
         if self._fleet is not None:
             await self._end_load(self._fleet)
         await self._stop_servers()

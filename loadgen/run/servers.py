@@ -183,7 +183,10 @@ class Servers:
     @property
     def milestones(self) -> tuple[Milestone, ...]:
         """How far the start is: of the slowest."""
-        return with_expectations(self._shown.milestones, self._expected) if self._shown is not None else ()
+        return self._with_expectations(self._shown.milestones) if self._shown is not None else ()
+
+    def _with_expectations(self, milestones: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
+        return with_expectations(milestones, self._expected, now_s=time.monotonic())
 
     @property
     def expected_s(self) -> float | None:

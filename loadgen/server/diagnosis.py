@@ -29,6 +29,7 @@ _SOURCE = re.compile(r'\s{4}|\s*File "|[\s^~]*$')
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _CONSEQUENCE = re.compile(
     r"[Ss]ee (?:root cause|stack trace)|EngineDeadError|Executor failed|cancelled|Cancelled|BrokenPipe|ConnectionReset"
+    r"|^SystemExit"
 )
 _MAY_BE_OOM = {"process-killed", "engine-died", "host-out-of-memory"}
 _LOOK = 'read the log from its first error on; VLLM_LOGGING_LEVEL = "DEBUG" in [server.env] makes it say more'

@@ -63,11 +63,16 @@ def expected_start(folder: Path, key: str) -> ExpectedStart | None:
         return None
 
 
-def with_expectations(milestones: Iterable[Milestone], expected: ExpectedStart | None) -> tuple[Milestone, ...]:
-    """The milestones with the time that each took in the last start."""
-    if expected is None:
-        return tuple(milestones)
-    return tuple(replace(one, expected_s=expected.milestones_s.get(one.id)) for one in milestones)
+def with_expectations(
+    milestones: Iterable[Milestone], expected: ExpectedStart | None, *, now_s: float
+) -> tuple[Milestone, ...]:
+    """The milestones with the time that each took in the last start, and how long the one under way already takes."""
+    before = expected.milestones_s if expected is not None else {}
+    return tuple(replace(one, expected_s=before.get(one.id), elapsed_s=_elapsed_s(one, now_s)) for one in milestones)
+
+
+def _elapsed_s(one: Milestone, now_s: float) -> float | None:
+    return now_s - one.started_s if one.state == "running" and one.started_s is not None else None
 
 
 def _taken(milestones: Iterable[Milestone]) -> ExpectedStart | None:

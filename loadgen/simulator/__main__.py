@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 
 import uvloop
 
-from loadgen.errors import ProfileError
+from loadgen.errors import ProfileError, ServerError
 from loadgen.simulator import startup
 from loadgen.simulator.api import Api
 from loadgen.simulator.faults import parse_fault
@@ -122,8 +122,9 @@ def main(words: Sequence[str] | None = None) -> None:
         parser().error(str(error))
     try:
         uvloop.run(serve(options))
-    except OSError as error:
-        print(f"OSError: {error}", file=sys.stderr, flush=True)
+    except (OSError, ServerError) as error:
+        kind = "RuntimeError" if isinstance(error, ServerError) else "OSError"
+        print(f"{kind}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
 
 

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from typing import NoReturn
 
+from loadgen.errors import ServerError
 from loadgen.simulator.physics import Physics
 
 SHARDS = 4
@@ -73,7 +75,7 @@ async def start(physics: Physics, model: str, arguments: dict[str, object], *, f
             await asyncio.sleep(physics.startup_s / len(lines))
 
 
-def _die(message: str) -> None:
+def _die(message: str) -> NoReturn:
     """What an engine that cannot start leaves behind."""
     log("EngineCore failed to start.", level="ERROR", source="core.py:936")
     for line in (
@@ -83,8 +85,7 @@ def _die(message: str) -> None:
         message,
     ):
         log(line, level="ERROR", source="core.py:936")
-    print("RuntimeError: Engine core initialization failed. See root cause above.", file=sys.stderr, flush=True)
-    raise SystemExit(1)
+    raise ServerError("Engine core initialization failed. See root cause above.")
 
 
 def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":

@@ -40,7 +40,7 @@ async def test_a_managed_run_leaves_a_true_result_and_no_process(tmp_path: Path)
     phases: list[str] = []
     result = await finish(run, lambda _, snapshot: phases.append(snapshot.phase))
     assert (result.state, run.error) == ("complete", None)
-    assert phases[0] == "starting"
+    assert phases[0] == "checking"
     assert phases[-1] == "done"
     stage = result.stages[0]
     assert (stage.requests.sent, stage.requests.completed, stage.requests.failed) == (20, 20, 0)
@@ -158,7 +158,7 @@ async def test_every_change_of_load_is_a_stage_and_an_event(engine: Simulator) -
 
 async def test_what_the_operator_asks_for_during_the_start_is_not_lost() -> None:
     act = in_turn(
-        (lambda snapshot: snapshot.phase == "starting", lambda run: run.set_concurrency(3)),
+        (lambda snapshot: snapshot.phase in ("checking", "starting"), lambda run: run.set_concurrency(3)),
         (flowing, lambda run: run.stop()),
     )
     result, _ = await outcome(profile(MANAGED), act)
@@ -315,7 +315,7 @@ async def test_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_server_that_dies_while_it_starts() -> None:
-    server = {"engine": "simulator", "args": {"preset": "fast", "fail-startup": "no such kernel"}}
+    server = {"engine": "simulator", "args": {"preset": "fast", "fail-startup": "RuntimeError: no such kernel"}}
     result = await refused(profile(server), ServerError, "exit code 1", "no such kernel")
     assert result.state == "server_died"
 

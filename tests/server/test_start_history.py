@@ -38,8 +38,13 @@ def test_what_a_start_took_is_expected_of_the_next(tmp_path: Path) -> None:
     expected = expected_start(tmp_path, "k")
     assert expected == ExpectedStart(42.5, {"import": 4.0, "weights": 30.0, "ready": 1.5})
     waiting = (Milestone("weights", "load weights"), Milestone("graphs", "capture graphs"))
-    assert [one.expected_s for one in with_expectations(waiting, expected)] == [30.0, None]
-    assert with_expectations(waiting, None) == waiting
+    assert [one.expected_s for one in with_expectations(waiting, expected, now_s=0.0)] == [30.0, None]
+    assert with_expectations(waiting, None, now_s=0.0) == waiting
+
+
+def test_what_is_under_way_has_an_age() -> None:
+    running = (Milestone("weights", "load weights", "running", started_s=3.0), Milestone("ready", "ready"))
+    assert [one.elapsed_s for one in with_expectations(running, None, now_s=10.0)] == [7.0, None]
 
 
 def test_the_last_start_counts_and_nothing_else_is_left(tmp_path: Path) -> None:

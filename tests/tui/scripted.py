@@ -54,6 +54,9 @@ class ScriptedRun:
                 raise snapshot
             yield snapshot
 
+    def start_anyway(self) -> None:
+        self.calls.append(("start_anyway",))
+
     def set_concurrency(self, n: int) -> None:
         self.calls.append(("set_concurrency", n))
 

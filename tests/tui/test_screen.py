@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from loadgen.metrics.snapshot import Comparison, Snapshot
+from loadgen.metrics.finding import Diagnosis, Finding
+from loadgen.metrics.snapshot import Comparison, Liveness, Milestone, Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, running, starting
 
@@ -167,3 +168,59 @@ async def test_no_color_is_drawn_without_colour(monkeypatch: pytest.MonkeyPatch)
     async with seated() as seat:
         await seat.show(running())
         assert seat.app.no_color and "MISS" in seat.text and "┄ p99" in seat.text
+
+
+BLOCKS = Finding(
+    "unknown-flag", "blocks", "--swap-space", "vLLM 0.32 has no such flag", "remove server.args.swap-space"
+)
+WARNS = Finding("numa-balancing", "warns", "kernel.numa_balancing is 1", "it can make GPUs hang")
+
+
+async def test_a_blocked_start_shows_why_and_waits_for_the_operator() -> None:
+    async with seated() as seat:
+        await seat.show(
+            starting(phase="blocked", findings=(BLOCKS, WARNS), healthy=False, headline="preflight: x starts")
+        )
+        assert "! blocks  --swap-space" in seat.text
+        assert "vLLM 0.32 has no such flag" in seat.text and "→ remove server.args.swap-space" in seat.text
+        assert "▲ warns   kernel.numa_balancing is 1" in seat.text
+        assert "loading weights" not in seat.text
+        await seat.press("x")
+        assert seat.calls == [("start_anyway",)]
+
+
+async def test_the_findings_can_be_read_at_any_time() -> None:
+    async with seated((80, 24)) as seat:
+        await seat.show(running(findings=(WARNS,) * 20))
+        assert "preflight" not in "\n".join(seat.rows[2:-1])
+        await seat.press("x", "c")
+        assert seat.text.count("▲ warns") > 3 and "more: `vramp check`" in seat.text
+        await seat.press("c")
+        assert "TTFT ms" in seat.text and seat.calls == []
+
+
+async def test_a_silent_start_is_shown_alive_beside_what_the_last_one_took() -> None:
+    async with seated() as seat:
+        steps = (
+            Milestone("import", "start and import", "done", started_s=0.0, finished_s=4.0),
+            Milestone("compile", "compile", "running", started_s=4.0, expected_s=40.0, elapsed_s=30.0),
+            Milestone("ready", "ready", expected_s=2.0),
+        )
+        life = Liveness(cpu_percent=198.0, rss_bytes=21_000_000_000, last_line_age_s=25.0)
+        server = msgspec.structs.replace(starting().server, milestones=steps, expected_s=50.0, liveness=life)
+        await seat.show(starting(server=server))
+        assert "0:42 of about 0:50" in seat.text
+        assert "╌ 30 s of about 40 s" in seat.text
+        assert next(row for row in seat.rows if "· ready" in row).rstrip().endswith("~2 s")
+        assert "alive: CPU 198%   memory 21.0GB   last line 25 s ago" in seat.text
+
+
+async def test_a_dead_server_is_diagnosed() -> None:
+    async with seated() as seat:
+        cause = Diagnosis(
+            "kv-cache", "no memory is left for the KV cache", ("ValueError: No available memory",), "lower it"
+        )
+        dead = msgspec.structs.replace(starting().server, state="died", diagnosis=cause)
+        await seat.show(starting(server=dead, headline="server_died: the server ended", healthy=False))
+        for words in (cause.title, cause.evidence[0], "→ lower it"):
+            assert words in seat.text

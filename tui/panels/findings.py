@@ -10,11 +10,11 @@ from tui.paint import Row, Rows, Word, cropped, titled
 from tui.view import View
 
 _SIGNS: dict[str, Word] = {
-    "blocks": (" ! blocks ", "bad"),
-    "warns": (" ▲ warns  ", "warn"),
-    "info": (" · info   ", "dim"),
+    "blocks": (" ! blocks  ", "bad"),
+    "warns": (" ▲ warns   ", "warn"),
+    "info": (" · info    ", "dim"),
 }
-_INDENT = 10
+_INDENT = 11
 
 
 def findings(view: View, width: int, height: int) -> Rows:

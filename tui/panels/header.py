@@ -14,6 +14,8 @@ Item = tuple[int, Row]
 """An importance, 0 for never dropped, and what to show."""
 
 _PHASES = {
+    "checking": "preflight",
+    "blocked": "blocked",
     "starting": "server starting",
     "probing": "first request",
     "paused": "paused",
@@ -54,7 +56,7 @@ def _progress(view: View) -> list[Item]:
     stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
     value = fmt.setting(view.wanted.value)
     wanted = f"rate {value}/s" if view.wanted.open_loop else f"conc {value}"
-    role = "warn" if phase in ("paused", "stopping", "holding") else "dim"
+    role = "warn" if phase in ("blocked", "paused", "stopping", "holding") else "dim"
     return [
         (0, ((stage, "text"),)),
         (0, ((wanted, "strong"), (" ?" if view.wanted.unconfirmed else "  ", "dim"))),

@@ -1,0 +1,125 @@
+"""Joules of windows: sources, distrust, sockets."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.telemetry.energy import joules_per_token, sockets, tokens_per_s_per_w, window_energy
+from loadgen.telemetry.sample import GpuSample, GpuStatic, Sampled
+
+
+def _gpu(index: int, *, socket: str = "", partition: int = 0) -> GpuStatic:
+    return GpuStatic(index=index, vendor="sim", name="GPU", socket=socket, partition=partition)
+
+
+def _looks(
+    seconds: int,
+    energy_j: Callable[[int], float | None],
+    power_w: Callable[[int], float | None],
+    *,
+    devices: int = 1,
+) -> list[Sampled]:
+    looks = []
+    for t_s in range(seconds + 1):
+        gpus = tuple(
+            GpuSample(index=index, t_s=float(t_s), energy_j=energy_j(t_s), power_w=power_w(t_s))
+            for index in range(devices)
+        )
+        looks.append(Sampled(t_s=float(t_s), took_ms=1.0, gpus=gpus))
+    return looks
+
+
+def test_the_counter_counts_and_its_edges_are_interpolated() -> None:
+    energy = window_energy([_gpu(0)], _looks(30, lambda t: 1e6 + 300 * t, lambda _: 300), 2.5, 22.5)
+    assert energy is not None
+    assert energy.joules == pytest.approx(6000)
+    assert (energy.source, energy.distrusted) == ("counter", False)
+    assert energy.sockets[0].power_joules == pytest.approx(6000)
+
+
+def test_a_counter_far_from_the_power_is_distrusted_only_over_ten_seconds() -> None:
+    looks = _looks(30, lambda t: 150 * t, lambda _: 300)
+    long = window_energy([_gpu(0)], looks, 5, 16)
+    assert long is not None
+    assert (long.joules, long.source, long.distrusted) == (pytest.approx(3300), "power", True)
+    assert long.sockets[0].counter_joules == pytest.approx(1650)
+    short = window_energy([_gpu(0)], looks, 5, 11)
+    assert short is not None
+    assert (short.joules, short.source, short.distrusted) == (pytest.approx(900), "counter", False)
+
+
+def test_a_short_window_and_one_without_devices_have_no_energy() -> None:
+    looks = _looks(30, lambda t: 300 * t, lambda _: 300)
+    assert window_energy([_gpu(0)], looks, 5, 9.9) is None
+    assert window_energy([], looks, 5, 25) is None
+
+
+def test_power_alone_will_do() -> None:
+    energy = window_energy([_gpu(0)], _looks(30, lambda _: None, lambda t: 10 * t), 10, 20)
+    assert energy is not None
+    assert (energy.joules, energy.source) == (pytest.approx(1500), "power")
+
+
+def test_a_reset_counter_gives_way_to_the_power() -> None:
+    energy = window_energy([_gpu(0)], _looks(30, lambda t: 300 * (t % 15), lambda _: 300), 12, 18)
+    assert energy is not None
+    assert (energy.joules, energy.source, energy.distrusted) == (pytest.approx(1800), "power", False)
+
+
+def test_what_is_half_seen_is_unknown_and_what_is_nearly_seen_is_completed() -> None:
+    looks = _looks(19, lambda t: 300 * t, lambda _: 300)
+    half = window_energy([_gpu(0)], looks, 10, 30)
+    assert half is not None
+    assert (half.joules, half.source) == (None, None)
+    nearly = window_energy([_gpu(0)], looks, 0, 20)
+    assert nearly is not None
+    assert nearly.joules == pytest.approx(6000)
+
+
+def test_an_unknown_socket_makes_the_sum_unknown() -> None:
+    energy = window_energy([_gpu(0), _gpu(1)], _looks(30, lambda t: 300 * t, lambda _: 300), 5, 25)
+    assert energy is not None
+    assert energy.joules is None
+    assert [socket.joules for socket in energy.sockets] == [pytest.approx(6000), None]
+
+
+def test_a_socket_counts_once() -> None:
+    partitions = [_gpu(n, socket=f"s{n // 4}", partition=n % 4) for n in range(8)]
+    energy = window_energy(partitions, _looks(30, lambda t: 300 * t, lambda _: 300, devices=8), 5, 25)
+    assert energy is not None
+    assert [socket.index for socket in energy.sockets] == [0, 4]
+    assert energy.joules == pytest.approx(12000)
+    assert [gpu.index for gpu in sockets([_gpu(0, socket="a"), _gpu(1, socket="a"), _gpu(2), _gpu(3)])] == [0, 2, 3]
+
+
+def test_energy_per_token_and_tokens_per_watt() -> None:
+    assert joules_per_token(500.0, 1000) == 0.5
+    assert joules_per_token(500.0, 0) is None
+    assert joules_per_token(None, 10) is None
+    assert tokens_per_s_per_w(500.0, 1000) == 2
+    assert tokens_per_s_per_w(0.0, 1000) is None
+    assert tokens_per_s_per_w(None, 1000) is None
+
+
+@given(
+    powers=st.lists(st.integers(50, 1000), min_size=21, max_size=21),
+    start_s=st.floats(0, 7),
+    length_s=st.floats(5, 13),
+)
+def test_a_true_counter_is_never_far_from_the_power_it_integrates(
+    powers: list[int], start_s: float, length_s: float
+) -> None:
+    counter = [0.0]
+    for before, after in zip(powers, powers[1:], strict=False):
+        counter.append(counter[-1] + (before + after) / 2)
+    looks = _looks(20, lambda t: counter[t], lambda t: powers[t])
+    energy = window_energy([_gpu(0)], looks, start_s, start_s + length_s)
+    assert energy is not None
+    socket = energy.sockets[0]
+    assert socket.counter_joules is not None
+    assert socket.power_joules is not None
+    # They differ only within the two seconds in which the window's edges lie.
+    assert abs(socket.counter_joules - socket.power_joules) <= 2 * 950
+    assert min(powers) * length_s * 0.999 <= socket.power_joules <= max(powers) * length_s * 1.001
