@@ -1,8 +1,8 @@
 """AMD GPUs through the files of the kernel: works without any library and without root.
 
 The firmware's table (`gpu_metrics`) is read where its version is known, the single files of the driver where it is not.
-Invariants: read only; `pcie_bw` is never read (the driver sleeps for a second); a suspended GPU is not woken; the devices
-here are sockets and dies, because partitions beside the first have no PCI device of their own.
+Invariants: read only; `pcie_bw` is never read (the driver sleeps for a second); a suspended GPU is not woken; the
+devices here are sockets and dies, because partitions beside the first have no PCI device of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from loadgen.telemetry.amd_sysfs_files import (
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.gpu_metrics import Residency, Table
 from loadgen.telemetry.sample import GpuSample, GpuStatic, Opened
-from loadgen.telemetry.sanitize import Missing, Reading, amount, first, number, percent, scaled, split, value_of
+from loadgen.telemetry.sanitize import Missing, Reading, amount, divided, first, number, percent, split, value_of
 
 _AMD = "0x1002"
 _ASLEEP = Missing("suspended, and not woken")
@@ -160,7 +160,7 @@ def _amount(path: Path) -> Reading:
 
 
 def _microwatts(path: Path) -> Reading:
-    return scaled(read_number(path), 1e-6, wide=True)
+    return divided(read_number(path), 1e6)
 
 
 def _power(card: _Card) -> Reading:
@@ -172,10 +172,10 @@ _SINGLE_FILES: dict[str, Callable[[_Card], Reading]] = {
     "gfx_percent": lambda card: percent(read_number(card.folder / "gpu_busy_percent")),
     "memory_percent": lambda card: percent(read_number(card.folder / "mem_busy_percent")),
     "power_w": _power,
-    "temperature_hotspot_c": lambda card: scaled(hwmon_labelled(card.hwmon, "temp", "junction"), 1e-3),
-    "temperature_memory_c": lambda card: scaled(hwmon_labelled(card.hwmon, "temp", "mem"), 1e-3),
-    "gfx_clock_mhz": lambda card: scaled(hwmon_labelled(card.hwmon, "freq", "sclk"), 1e-6, wide=True),
-    "memory_clock_mhz": lambda card: scaled(hwmon_labelled(card.hwmon, "freq", "mclk"), 1e-6, wide=True),
+    "temperature_hotspot_c": lambda card: divided(hwmon_labelled(card.hwmon, "temp", "junction"), 1e3),
+    "temperature_memory_c": lambda card: divided(hwmon_labelled(card.hwmon, "temp", "mem"), 1e3),
+    "gfx_clock_mhz": lambda card: divided(hwmon_labelled(card.hwmon, "freq", "sclk"), 1e6),
+    "memory_clock_mhz": lambda card: divided(hwmon_labelled(card.hwmon, "freq", "mclk"), 1e6),
     "pcie_width": lambda card: number(read_number(card.folder / "current_link_width")),
     "pcie_speed_gts": lambda card: speed_gts(card.folder / "current_link_speed"),
     "pcie_replays": lambda card: _amount(card.folder / "pcie_replay_count"),

@@ -1,6 +1,7 @@
 """The formats of the files that the amdgpu and amdkfd drivers keep under /sys, one function each.
 
-Invariants: a file that is not there, cannot be read or says nonsense gives `Missing` with the reason, never an exception.
+Invariants: a file that is not there, cannot be read or says nonsense gives `Missing` with the reason, and
+never raises.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from pathlib import Path
 
 from loadgen.telemetry.sample import GpuProcess
-from loadgen.telemetry.sanitize import Missing, Reading, amount, scaled, value_of
+from loadgen.telemetry.sanitize import Missing, Reading, amount, value_of
 from loadgen.text import harmless
 
 
@@ -42,7 +43,7 @@ def known(path: Path) -> str | None:
 
 
 def hwmon_labelled(hwmon: Path, kind: str, label: str) -> Reading:
-    """The input of a sensor (`temp`, `freq`) found by its label, because numbers differ between GPUs; in its raw unit."""
+    """The input of a sensor (`temp`, `freq`) in its raw unit, found by label: numbers differ between GPUs."""
     for path in sorted(hwmon.glob(f"{kind}*_label")):
         if known(path) == label:
             return amount(read_number(hwmon / path.name.replace("_label", "_input")))
@@ -100,5 +101,4 @@ def kfd_processes(sysfs: Path, proc: Path, gpu_id: str | None) -> tuple[GpuProce
 
 def _process(file: Path, proc: Path) -> GpuProcess:
     pid = file.parent.name
-    held = value_of(scaled(read_number(file), 1, wide=True))
-    return GpuProcess(int(pid), known(proc / pid / "comm") or "", None if held is None else int(held))
+    return GpuProcess(int(pid), known(proc / pid / "comm") or "", value_of(amount(read_number(file))))

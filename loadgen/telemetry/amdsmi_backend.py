@@ -97,9 +97,7 @@ def _look(library: Library, watched: _Watched, *, slow: bool, processes: bool) -
 def _hbm_used(library: Library, device: Device) -> Reading:
     usage = library.ask("amdsmi_get_gpu_vram_usage", device.handle)
     if isinstance(usage, Missing) and usage.reason in _GONE:
-        raise TelemetryError(
-            f"GPU {device.static.index} says {usage.reason}: the devices have changed (partition mode, reset); open again"
-        )
+        raise TelemetryError(f"GPU {device.static.index} says {usage.reason}: the devices have changed, open again")
     return usage if isinstance(usage, Missing) else amount(usage["vram_used"], _MIB)
 
 

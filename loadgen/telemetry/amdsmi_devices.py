@@ -15,7 +15,7 @@ from loadgen.errors import TelemetryError
 from loadgen.telemetry.amd_sockets import TWO_DIES, pair_dies
 from loadgen.telemetry.amdsmi_library import Library
 from loadgen.telemetry.sample import GpuStatic
-from loadgen.telemetry.sanitize import Missing, Reading, amount, number, scaled, text, value_of, watts
+from loadgen.telemetry.sanitize import Missing, Reading, amount, divided, number, text, value_of, watts
 from loadgen.text import harmless
 
 _MIB = 1024**2
@@ -89,7 +89,7 @@ def _with_limits(library: Library, device: Device) -> Device:
         gfx_clock_max_mhz=_clock_max(library, device.handle, "GFX"),
         memory_clock_max_mhz=_clock_max(library, device.handle, "MEM"),
         pcie_width_max=_whole(pcie.get("max_pcie_width")),
-        pcie_speed_max_gts=value_of(scaled(pcie.get("max_pcie_speed"), 1e-3)),
+        pcie_speed_max_gts=value_of(divided(pcie.get("max_pcie_speed"), 1000)),
         links_total=value_of(device.links(library)[1]),
     )
     return replace(device, static=static)

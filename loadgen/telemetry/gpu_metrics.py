@@ -29,7 +29,7 @@ _U16, _U32, _U64 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
 _KIB = 1024
 _LINK_DOWN, _LINK_UP = 0, 1
 
-Fields = list[tuple[str, type[ctypes._SimpleCData[int]] | type[ctypes.Array[ctypes.c_uint16]]]]
+Fields = list[tuple[str, type]]
 Table = ctypes.Structure
 Residency = Mapping[str, int]
 """How often the firmware looked (`looks`), and how often each reason held the clock back."""
@@ -64,6 +64,7 @@ _SOCKET = _HEAD + _run(
     _U16, "temperature_hotspot", "temperature_mem", "temperature_vrsoc", "current_socket_power",
     "average_gfx_activity", "average_umc_activity",
 )  # fmt: skip
+_VIDEO = _run(_U16 * 4, "vcn_activity")
 _ENERGY = _run(_U64, "energy_accumulator", "system_clock_counter")
 _RESIDENCY = _run(
     _U32, "accumulation_counter", "prochot_residency_acc", "ppt_residency_acc", "socket_thm_residency_acc",
@@ -78,15 +79,15 @@ _PCIE = [
 ]
 _NAKS = _run(_U32, "pcie_nak_sent_count_acc", "pcie_nak_rcvd_count_acc")
 _XGMI = _run(_U64 * 8, "xgmi_read_data_acc", "xgmi_write_data_acc")
-_LINKS = [("xgmi_link_status", _U16 * 8), ("PADDING", _U16)]
+_LINKS = [*_run(_U16 * 8, "xgmi_link_status"), *_run(_U16, "PADDING")]
 _CLOCKS = [
     *_run(_U64, "firmware_timestamp"),
     *_run(_U16 * 8, "current_gfxclks"),
     *_run(_U16 * 4, "current_socclks", "current_vclk0s", "current_dclk0s"),
     *_run(_U16, "current_uclk", "num_partition"),
 ]
-# 1.4 and 1.5 have a throttle_status which their driver never fills; not named, so that its 0 does not look like an answer.
-_BEFORE_RESIDENCY = [*_ENERGY, ("PADDING_0", _U32)]
+# 1.4 and 1.5 have a throttle_status that their driver never fills: not named, so that its 0 is no answer.
+_BEFORE_RESIDENCY = [*_ENERGY, *_run(_U32, "PADDING_0")]
 _V1_3 = [
     *_HEAD,
     *_run(_U16, "temperature_edge", "temperature_hotspot", "temperature_mem", "temperature_vrgfx"),
@@ -104,14 +105,14 @@ _V1_3 = [
     *_run(_U16, "voltage_soc", "voltage_gfx", "voltage_mem", "PADDING_1"),
     *_run(_U64, "indep_throttle_status"),
 ]
-_V1_4 = [*_SOCKET, ("vcn_activity", _U16 * 4), *_BEFORE_RESIDENCY, *_PCIE, *_XGMI, *_CLOCKS]
+_V1_4 = [*_SOCKET, *_VIDEO, *_BEFORE_RESIDENCY, *_PCIE, *_XGMI, *_CLOCKS]
 _V1_5 = [
-    *_SOCKET, ("vcn_activity", _U16 * 4), ("jpeg_activity", _U16 * 32), *_BEFORE_RESIDENCY, *_PCIE, *_NAKS, *_XGMI,
+    *_SOCKET, *_VIDEO, *_run(_U16 * 32, "jpeg_activity"), *_BEFORE_RESIDENCY, *_PCIE, *_NAKS, *_XGMI,
     *_CLOCKS,
 ]  # fmt: skip
 _V1_6 = [*_SOCKET, *_ENERGY, *_RESIDENCY, *_PCIE, *_NAKS, *_XGMI, *_CLOCKS]
 _V1_7 = [
-    *_SOCKET, ("vram_max_bandwidth", _U64), *_ENERGY, *_RESIDENCY, *_PCIE, *_NAKS, *_XGMI, *_LINKS, *_CLOCKS,
+    *_SOCKET, *_run(_U64, "vram_max_bandwidth"), *_ENERGY, *_RESIDENCY, *_PCIE, *_NAKS, *_XGMI, *_LINKS, *_CLOCKS,
 ]  # fmt: skip
 
 

@@ -66,7 +66,7 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     energy_j: float | None = None
     """Cumulative; only differences mean something."""
     throttle_percent: dict[str, float] | None = None
-    """By reason (power, thermal, hbm, vr, prochot, brake): the share of the time since the last sample."""
+    """By reason (power, thermal, hbm, vr, prochot, brake, hardware): the share of the time since the last sample."""
     pcie_width: int | None = None
     pcie_speed_gts: float | None = None
     pcie_replays: int | None = None
@@ -108,11 +108,17 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The backend does not work here: its only line."""
+    """The backend does not work here, or works no more: its last line."""
 
     backend: BackendName
     reason: str
     meta: dict[str, Any] = {}
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the parent wants from now on: a line on the child's stdin."""
+
+    processes: bool
 
 
 TelemetryLine = Opened | Sampled | Refused

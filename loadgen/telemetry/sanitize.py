@@ -61,10 +61,10 @@ def amount(raw: object, unit: int = 1) -> Reading:
     return value if isinstance(value, Missing) else int(value) * unit
 
 
-def scaled(raw: object, factor: float, *, wide: bool = False) -> Reading:
-    """The number times a factor, as a float."""
-    value = number(raw, wide=wide)
-    return value if isinstance(value, Missing) else value * factor
+def divided(raw: object, by: float) -> Reading:
+    """An amount in a larger unit: 78000 in thousandths, divided by 1000, is 78.0; divided, so that it is exact."""
+    value = number(raw, wide=True)
+    return value if isinstance(value, Missing) else value / by
 
 
 def watts(raw: object) -> Reading:
@@ -75,7 +75,7 @@ def watts(raw: object) -> Reading:
 
 def joules(raw: object) -> Reading:
     """Joules from the energy counter of AMD's firmware, which counts 2**-16 J (15.259 uJ)."""
-    return scaled(raw, 2.0**-16, wide=True)
+    return divided(raw, 2**16)
 
 
 def tenths_of_gts(raw: object) -> Reading:

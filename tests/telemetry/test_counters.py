@@ -1,5 +1,7 @@
 """Deltas, edges and areas, as tables and as laws."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +70,7 @@ def test_equal_times_count_once_and_disorder_not_at_all() -> None:
 @given(points=_series(rising=False))
 def test_all_of_a_series_is_the_sum_of_its_gains(points: list[Point]) -> None:
     amount, covered_s = increase(points, points[0].t_s, points[-1].t_s)
-    gains = [gained(before.value, after.value) for before, after in zip(points, points[1:], strict=False)]
+    gains = [gained(before.value, after.value) for before, after in pairwise(points)]
     assert amount == pytest.approx(sum(gain for gain in gains if gain is not None))
     assert covered_s <= points[-1].t_s - points[0].t_s
 

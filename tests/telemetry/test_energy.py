@@ -1,6 +1,7 @@
 """Joules of windows: sources, distrust, sockets."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -112,7 +113,7 @@ def test_a_true_counter_is_never_far_from_the_power_it_integrates(
     powers: list[int], start_s: float, length_s: float
 ) -> None:
     counter = [0.0]
-    for before, after in zip(powers, powers[1:], strict=False):
+    for before, after in pairwise(powers):
         counter.append(counter[-1] + (before + after) / 2)
     looks = _looks(20, lambda t: counter[t], lambda t: powers[t])
     energy = window_energy([_gpu(0)], looks, start_s, start_s + length_s)

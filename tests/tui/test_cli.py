@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -135,6 +136,16 @@ def test_mistakes_have_a_message_and_an_exit_code(tmp_path: Path, words: list[st
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_start_that_would_fail_is_refused_unless_it_is_forced(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"server.port={taken.getsockname()[1]}"
+        refused = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1")
+        forced = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1", "--force")
+    assert refused.returncode == forced.returncode == 3
+    assert "the preflight says that the start would fail" in refused.stderr and "port-taken" in refused.stderr
+    assert "the preflight says that the start would fail" not in forced.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:

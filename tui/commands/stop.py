@@ -11,7 +11,6 @@ from loadgen.errors import ProfileError, ServerError
 from loadgen.text import harmless
 
 if TYPE_CHECKING:
-    from loadgen.server.outcome import StopReport
     from loadgen.server.records import ServerRecord
 
 
@@ -62,18 +61,8 @@ def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
 
     print(harmless(f"stopping {_line(record)}"), file=sys.stderr)
     report = asyncio.run(stop_server(record, timeout_s=timeout_s))
-    print(harmless(_outcome(report)), file=sys.stderr)
-    return not report.left
-
-
-def _outcome(report: StopReport) -> str:
-    words = [f"stopped after {report.elapsed_s:.1f} s"]
-    if report.killed:
-        words.append("had to kill " + ", ".join(f"{process.name} ({process.pid})" for process in report.killed))
-    if report.left:
-        left = ", ".join(f"{process.name} ({process.pid})" for process in report.left)
-        words = [f"NOT stopped: {left} cannot be ended"]
-    return "; ".join(words)
+    print(harmless(report.sentence), file=sys.stderr)
+    return report.clean
 
 
 def _line(record: ServerRecord) -> str:

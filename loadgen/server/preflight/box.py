@@ -31,6 +31,7 @@ _STARTED: dict[str, Check] = {"the port": box_devices.port}
 _VLLM: dict[str, Check] = {
     "the container": box_devices.container,
     "the GPU's device files": box_devices.gpu_devices,
+    "the devices of the instances": box_devices.shared_gpus,
     "the model's folder": box_model.local_model,
     "the model in the hub's cache": box_model.hub_model,
     "free disk space": box_model.disk_space,

@@ -49,6 +49,18 @@ def gpu_devices(setup: Setup) -> Iterator[Finding]:
         )
 
 
+def shared_gpus(setup: Setup) -> Iterator[Finding]:
+    """Instances that vramp cannot pin, because the profile does not say whose devices it means."""
+    if setup.server.instances > 1 and setup.server.platform is None and setup.platform != "cpu":
+        yield Finding(
+            "instances-share-gpus",
+            "blocks",
+            f"server.instances = {setup.server.instances}, but server.platform is not set",
+            "without it the instances are not pinned to devices of their own, and all of them take the first GPU",
+            f'server.platform = "{setup.platform}"',
+        )
+
+
 def _group(name: str, paths: list[Path], absent_fix: str, denied_fix: str) -> Iterator[Finding]:
     if not paths:
         why = "without it the server finds no GPU; in a container, the device was not passed in"

@@ -1,0 +1,83 @@
+"""`python -m loadgen.telemetry`: one vendor's library in a process of its own, as lines on stdout.
+
+Nothing but lines gets there: whatever a library prints goes to fd 2, which the parent has made a log file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import get_args
+
+from loadgen.telemetry.backend import Backend
+from loadgen.telemetry.child import Orders, Output, serve
+from loadgen.telemetry.sample import BackendName
+
+_NICENESS = 5
+_LOG_LIMIT_BYTES = 16 << 20
+
+
+def parser() -> argparse.ArgumentParser:
+    """The backend, its beat, and what a simulated one does."""
+    flags = argparse.ArgumentParser(prog="python -m loadgen.telemetry", allow_abbrev=False)
+    flags.add_argument("--backend", choices=get_args(BackendName), required=True)
+    flags.add_argument("--interval-s", type=float, default=1.0)
+    flags.add_argument("--url", help="sim: the simulator whose load the GPUs carry")
+    flags.add_argument("--gpus", type=int, default=8, help="sim: how many")
+    flags.add_argument("--throttle", type=int, metavar="INDEX", help="sim: a GPU at a lowered power cap")
+    flags.add_argument("--straggler", type=int, metavar="INDEX", help="sim: a GPU that is hot and slow")
+    return flags
+
+
+def opener(options: argparse.Namespace) -> Callable[[], Backend]:
+    """What opens the backend; nothing of another vendor is imported."""
+    match options.backend:
+        case "amdsmi":
+            from loadgen.telemetry.amdsmi_backend import open_amdsmi
+
+            return open_amdsmi
+        case "amd-sysfs":
+            from loadgen.telemetry.amd_sysfs import open_amd_sysfs
+
+            return open_amd_sysfs
+        case "nvml":
+            from loadgen.telemetry.nvml import open_nvml
+
+            return open_nvml
+        case _:
+            from loadgen.telemetry.sim import open_sim
+
+            return partial(
+                open_sim,
+                url=options.url,
+                gpus=options.gpus,
+                throttled=options.throttle,
+                straggler=options.straggler,
+            )
+
+
+def main() -> int:
+    """Serve until stdin ends; 1 if the backend does not work here."""
+    options = parser().parse_args()
+    output = Output(os.dup(1))
+    os.dup2(2, 1)
+    os.nice(_NICENESS)
+    _limit_log()
+    orders = Orders()
+    orders.follow(sys.stdin.buffer)
+    return serve(options.backend, opener(options), output, orders, interval_s=options.interval_s)
+
+
+def _limit_log() -> None:
+    """A library that prints in a loop must not fill the disk; what it writes beyond this is lost."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    soft = _LOG_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(_LOG_LIMIT_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The child's side: one backend, read on a beat and written as lines.
+
+Invariants: it ends when its stdin does, even if the vendor's library hangs; a parent that does not read costs samples,
+not the beat; beats are absolute, so that one slow look does not shift those that follow, and a beat that was missed is
+not made up for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+
+from loadgen.errors import TelemetryError
+from loadgen.telemetry.backend import Backend
+from loadgen.telemetry.sample import BackendName, Order, Refused, Sampled, TelemetryLine, encode_line
+
+SLOW_EVERY_S = 10.0
+"""ECC, caps and links; processes too, which some drivers list so slowly that the load would feel it."""
+_HANG_S = 1.0
+
+
+class Orders:
+    """What the parent wants; a thread reads it, since the main one may be stuck in a library."""
+
+    def __init__(self) -> None:
+        self.processes = False
+        self.ended = threading.Event()
+
+    def follow(self, stream: BinaryIO) -> None:
+        """Obey the lines of the stream from now on; soon after its end the process ends, whatever else goes on."""
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: BinaryIO) -> None:
+        try:
+            for line in stream:
+                self.processes = msgspec.json.decode(line, type=Order).processes
+        finally:
+            self.ended.set()
+            time.sleep(_HANG_S)
+            os._exit(0)
+
+
+class Output:
+    """Lines into a pipe that nobody may be reading: a line that finds no room is dropped as a whole."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+        os.set_blocking(fd, False)
+
+    def offer(self, line: TelemetryLine) -> bool:
+        """Write the line, unless one before it still waits for room; whether it was taken."""
+        self._flush()
+        if self._rest:
+            return False
+        self._rest = encode_line(line) + b"\n"
+        self._flush()
+        return True
+
+    def _flush(self) -> None:
+        # What a full pipe did not take waits. A parent that is gone needs nothing: the end of stdin ends this process.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            while self._rest:
+                self._rest = self._rest[os.write(self._fd, self._rest) :]
+
+
+def serve(
+    name: BackendName, open_backend: Callable[[], Backend], output: Output, orders: Orders, *, interval_s: float
+) -> int:
+    """Open the backend and sample it until the orders end; the status to exit with."""
+    try:
+        backend = open_backend()
+        # A backend that opens and cannot be read is no use either.
+        first = _look(backend, slow=True, processes=False)
+        if not first.gpus:
+            raise TelemetryError("it works but finds no device")
+        output.offer(backend.opened)
+        output.offer(first)
+        _sample(backend, output, orders, interval_s)
+    except TelemetryError as error:
+        output.offer(Refused(backend=name, reason=str(error)))
+        return 1
+    backend.close()
+    return 0
+
+
+def _sample(backend: Backend, output: Output, orders: Orders, interval_s: float) -> None:
+    due_s = time.monotonic() + interval_s
+    slow_due_s = time.monotonic() + SLOW_EVERY_S
+    processes_due_s = 0.0
+    while not orders.ended.wait(max(0.0, due_s - time.monotonic())):
+        now_s = time.monotonic()
+        slow, processes = now_s >= slow_due_s, orders.processes and now_s >= processes_due_s
+        output.offer(_look(backend, slow=slow, processes=processes))
+        slow_due_s = now_s + SLOW_EVERY_S if slow else slow_due_s
+        if processes or not orders.processes:  # the next to ask gets them at once
+            processes_due_s = now_s + SLOW_EVERY_S if processes else 0.0
+        due_s = next_beat(due_s, interval_s, time.monotonic())
+
+
+def next_beat(due_s: float, interval_s: float, now_s: float) -> float:
+    """The first beat after both the last one and now."""
+    missed = max(0, int((now_s - due_s) // interval_s))
+    return due_s + (missed + 1) * interval_s
+
+
+def _look(backend: Backend, *, slow: bool, processes: bool) -> Sampled:
+    began_s = time.monotonic()
+    gpus = backend.sample(slow, processes)
+    ended_s = time.monotonic()
+    return Sampled(t_s=ended_s, took_ms=(ended_s - began_s) * 1000, gpus=gpus)

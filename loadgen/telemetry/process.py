@@ -1,0 +1,177 @@
+"""The child as its parent has it: started, read line by line under limits, told, and ended within a bound.
+
+Invariants: what a child sends is bounded in size and rate before anything is made of it; every way in which it fails is
+a `TelemetryError` that says which; ending it never waits longer than its two deadlines, whatever state it is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.errors import TelemetryError
+from loadgen.telemetry.sample import Order, TelemetryLine, decode_line
+from loadgen.text import harmless
+
+_LINE_LIMIT = 1 << 20
+_FLOOD_LINES = 500
+"""A second's worth; what waits in a full pipe while the parent is suspended is far less."""
+_FLOOD_BYTES = 8 << 20
+_LAST_WORDS_BYTES = 4096
+_KILL_WAIT_S = 2.0
+_POLL_S = 0.02
+
+
+class LogPart(NamedTuple):
+    """What one child wrote into a log, from an offset on."""
+
+    path: Path
+    start: int
+
+
+class Child:
+    """One telemetry process; `start_child` makes it."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, pipe: asyncio.ReadTransport, log: LogPart
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._pipe = pipe
+        self._log = log
+        self._second = 0.0
+        self._lines = self._bytes = 0
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    async def line(self, *, within_s: float) -> TelemetryLine:
+        """The next line; raises `TelemetryError` for silence, an end, a flood or nonsense."""
+        try:
+            async with asyncio.timeout(within_s):
+                data = await self._reader.readline()
+        except TimeoutError:
+            raise TelemetryError(f"it said nothing for {within_s:g} s") from None
+        except ValueError:
+            raise TelemetryError(f"it sent a line of more than {_LINE_LIMIT >> 20} MiB") from None
+        if not data:
+            raise TelemetryError(await self._obituary())
+        self._stem(len(data))
+        try:
+            return decode_line.decode(data)
+        except msgspec.DecodeError as error:
+            start = harmless(data[:60].decode("utf-8", "replace").strip())
+            raise TelemetryError(f"it sent what is not a line of telemetry ({error}): {start}") from None
+
+    def tell(self, order: Order) -> None:
+        """Say what is wanted; a child that does not listen is not waited for."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
+
+    async def end(self, *, grace_s: float) -> None:
+        """Let it end by itself, then kill it; one that not even that ends is left to the kernel."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            if not await self._gone(grace_s):
+                self._process.kill()
+                await self._gone(_KILL_WAIT_S)
+        finally:
+            self._pipe.close()
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.returncode = -signal.SIGKILL  # nobody will wait for it, and subprocess would complain
+
+    def _stem(self, size: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._second > 1:
+            self._second, self._lines, self._bytes = now_s, 0, 0
+        self._lines += 1
+        self._bytes += size
+        if self._lines > _FLOOD_LINES or self._bytes > _FLOOD_BYTES:
+            raise TelemetryError(f"it flooded: {self._lines} lines and {self._bytes} bytes within a second")
+
+    async def _obituary(self) -> str:
+        if not await self._gone(1.0):
+            return "it closed its output and runs on"
+        status = self._process.returncode
+        how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        return f"it {how}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        with self._log.path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log.start, size - _LAST_WORDS_BYTES))
+            lines = log.read().decode("utf-8", "replace").split("\n")
+        words = [harmless(line).strip() for line in lines if line.strip()]
+        return f": {words[-1]}" if words else ""
+
+    async def _gone(self, within_s: float) -> bool:
+        deadline_s = time.monotonic() + within_s
+        while self._process.poll() is None and time.monotonic() < deadline_s:
+            await asyncio.sleep(_POLL_S)
+        return self._process.returncode is not None
+
+
+async def start_child(arguments: Sequence[str], env: Mapping[str, str], log_path: Path) -> Child:
+    """Start `python -m loadgen.telemetry` with these arguments; raises `TelemetryError` if it cannot be started.
+
+    What its libraries print is appended to `log_path`.
+    """
+    # -P: what lies in the current folder is not ours to import.
+    return await start_process([sys.executable, "-P", "-m", "loadgen.telemetry", *arguments], env, log_path)
+
+
+async def start_process(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> Child:
+    """Start any command as a child that speaks telemetry; raises `TelemetryError`."""
+    log = LogPart(log_path, log_path.stat().st_size if log_path.exists() else 0)
+    try:
+        process = _spawn(command, env, log_path)
+    except OSError as error:
+        raise TelemetryError(f"its process could not be started: {error.strerror}") from error
+    assert process.stdin is not None
+    os.set_blocking(process.stdin.fileno(), False)
+    # Not asyncio's subprocess: it waits for the end of a pipe that it has stopped to read.
+    reader = asyncio.StreamReader(limit=_LINE_LIMIT)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+    )
+    return Child(process, reader, pipe, log)
+
+
+def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> subprocess.Popen[bytes]:
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # AMD's library shares a lock with every other user of the GPU, and whoever is killed holding it wedges them.
+            env={**os.environ, "RSMI_MUTEX_THREAD_ONLY": "1", **env},
+            bufsize=0,
+            # Ctrl-C in the terminal is for vramp, which ends its children in order.
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,220 @@
+"""Simulated GPUs that carry the simulator's load: for demos, tests and pictures, on a machine without any.
+
+They read the simulator's /metrics and behave like a box of MI300X: memory fills once a server is there, power follows
+the load and lags, heat follows power, clocks droop. Invariants: `step` is pure, so the same load gives the same GPUs;
+cutting a time into pieces changes neither power nor energy.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from loadgen.telemetry.backend import Backend, Sample
+from loadgen.telemetry.counters import gained
+from loadgen.telemetry.sample import GpuSample, GpuStatic, Opened
+
+HBM_BYTES = 192 * 1024**3
+IDLE_W, CAP_W, LOW_CAP_W = 140.0, 750.0, 420.0
+CLOCK_MAX_MHZ = 2100.0
+_CLOCK_IDLE_MHZ = 132.0
+_MEMORY_CLOCK_MHZ = 1300.0
+_HBM_IDLE_BYTES = 300e6
+_HBM_SHARE = 0.9
+_HBM_FILL_BYTES_PER_S = 25e9
+_POWER_LAG_S = 2.0
+_HEAT_LAG_S = 12.0
+_LINKS = 7
+_TIMEOUT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SimLoad:
+    """What the simulator does at the moment."""
+
+    serving: bool = False
+    running: float = 0.0
+    prompt_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimGpu:
+    """What makes one simulated GPU differ from its siblings."""
+
+    index: int
+    throttled: bool = False
+    """Its power cap was lowered."""
+    straggler: bool = False
+    """It is hot, and slows down for it."""
+
+    @property
+    def cap_w(self) -> float:
+        """The power it may draw."""
+        return LOW_CAP_W if self.throttled else CAP_W
+
+    @property
+    def appetite(self) -> float:
+        """No two pieces of silicon are alike: within a hundredth of 1."""
+        return 1 + (self.index * 7 % 5 - 2) * 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class SimState:
+    """One simulated GPU at one moment."""
+
+    hbm_bytes: float = _HBM_IDLE_BYTES
+    power_w: float = IDLE_W
+    temperature_c: float = 45.0
+    energy_j: float = 0.0
+
+
+def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
+    """The GPU after `dt_s` seconds under this load."""
+    aim_w = min(demand_w(gpu, load), gpu.cap_w)
+    kept = math.exp(-dt_s / _POWER_LAG_S)
+    power_w = aim_w + (state.power_w - aim_w) * kept
+    energy_j = state.energy_j + aim_w * dt_s + (state.power_w - aim_w) * _POWER_LAG_S * (1 - kept)
+    heat_c = 38.0 + 0.05 * power_w + (9.0 if gpu.straggler else 0.0)
+    temperature_c = heat_c + (state.temperature_c - heat_c) * math.exp(-dt_s / _HEAT_LAG_S)
+    return SimState(_filled(state.hbm_bytes, load, dt_s), power_w, temperature_c, energy_j)
+
+
+def demand_w(gpu: SimGpu, load: SimLoad) -> float:
+    """The power it would draw under this load if it had no cap."""
+    work = 1 - math.exp(-(load.prompt_tokens_per_s / 8000 + load.output_tokens_per_s / 2500))
+    return IDLE_W + (CAP_W - IDLE_W) * busy(load) * (0.3 + 0.65 * work) * gpu.appetite
+
+
+def busy(load: SimLoad) -> float:
+    """The share of time in which something runs, 0 to 1."""
+    return 1 - math.exp(-load.running / 2)
+
+
+def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSample:
+    """What a sensor says of it."""
+    return GpuSample(
+        index=gpu.index,
+        t_s=t_s,
+        gfx_percent=round(99 * busy(load), 1),
+        memory_percent=round(90 * (1 - math.exp(-load.running / 24)), 1),
+        hbm_used_bytes=int(state.hbm_bytes),
+        power_w=round(state.power_w, 1),
+        power_cap_w=gpu.cap_w,
+        temperature_hotspot_c=round(state.temperature_c, 1),
+        temperature_memory_c=round(state.temperature_c - 4, 1),
+        gfx_clock_mhz=round(_clock_mhz(gpu, state, load)),
+        memory_clock_mhz=_MEMORY_CLOCK_MHZ,
+        energy_j=state.energy_j,
+        throttle_percent=_throttled(gpu, load),
+        pcie_width=16,
+        pcie_speed_gts=32.0,
+        pcie_replays=0,
+        links_up=_LINKS,
+        ecc_correctable=0,
+        ecc_uncorrectable=0,
+    )
+
+
+def load_between(before: tuple[float, str | None], after: tuple[float, str | None]) -> SimLoad:
+    """The load from two readings of /metrics, each a time and its text; a text of None is a server that is not there."""
+    (before_s, earlier), (after_s, text) = before, after
+    if text is None:
+        return SimLoad()
+    now, then = _values(text), _values(earlier or text)
+    rates = []
+    for name in ("prompt_tokens_total", "generation_tokens_total"):
+        gain = gained(then.get(name, 0.0), now.get(name, 0.0))
+        rates.append((gain or 0.0) / (after_s - before_s) if after_s > before_s else 0.0)
+    return SimLoad(True, now.get("num_requests_running", 0.0), *rates)
+
+
+def open_sim(
+    *, url: str | None = None, gpus: int = 8, throttled: int | None = None, straggler: int | None = None
+) -> Backend:
+    """Simulated GPUs; idle ones without the `url` of a simulator, or as long as it does not answer."""
+    box = [SimGpu(n, throttled=n == throttled, straggler=n == straggler) for n in range(gpus)]
+    client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
+    opened = Opened(backend="sim", meta={"url": url}, gpus=tuple(_static(gpu) for gpu in box))
+    return Backend(opened=opened, sample=_sampler(box, client, url), close=client.close)
+
+
+def _sampler(box: Sequence[SimGpu], client: httpx.Client, url: str | None) -> Sample:
+    states = [SimState() for _ in box]
+    last: tuple[float, str | None] = (time.monotonic(), _metrics(client, url))
+
+    def sample(_slow: bool, processes: bool) -> tuple[GpuSample, ...]:
+        nonlocal last
+        before, last = last, (time.monotonic(), _metrics(client, url))
+        load = load_between(before, last)
+        states[:] = [step(gpu, state, load, last[0] - before[0]) for gpu, state in zip(box, states, strict=True)]
+        return tuple(observed(gpu, state, load, last[0]) for gpu, state in zip(box, states, strict=True))
+
+    return sample
+
+
+def _metrics(client: httpx.Client, url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        answer = client.get(f"{url.rstrip('/')}/metrics")
+    except httpx.HTTPError:  # it starts, or it has ended: its GPUs are idle
+        return None
+    return answer.text if answer.is_success else None
+
+
+def _values(text: str) -> dict[str, float]:
+    """The plain samples of the simulator's page by name, without prefix and labels."""
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition("{")
+        if name.startswith("vllm:") and rest:
+            values.setdefault(name.removeprefix("vllm:"), float(rest.rpartition(" ")[2]))
+    return values
+
+
+def _filled(hbm_bytes: float, load: SimLoad, dt_s: float) -> float:
+    if not load.serving:
+        return _HBM_IDLE_BYTES
+    return min(HBM_BYTES * _HBM_SHARE, hbm_bytes + _HBM_FILL_BYTES_PER_S * dt_s)
+
+
+def _clock_mhz(gpu: SimGpu, state: SimState, load: SimLoad) -> float:
+    held = min(1.0, gpu.cap_w / demand_w(gpu, load)) ** 0.5
+    droop = 1 - 0.18 * (state.power_w / CAP_W) ** 2
+    full_mhz = CLOCK_MAX_MHZ * droop * held * (0.86 if gpu.straggler else 1.0)
+    return _CLOCK_IDLE_MHZ + (full_mhz - _CLOCK_IDLE_MHZ) * busy(load)
+
+
+def _throttled(gpu: SimGpu, load: SimLoad) -> dict[str, float]:
+    wanted_w = demand_w(gpu, load)
+    power = max(0.0, wanted_w - gpu.cap_w) / (wanted_w - IDLE_W) if wanted_w > IDLE_W else 0.0
+    thermal = 25.0 * busy(load) if gpu.straggler else 0.0
+    return {"power": round(100 * power, 1), "thermal": round(thermal, 1)}
+
+
+def _static(gpu: SimGpu) -> GpuStatic:
+    uuid = f"GPU-sim-{gpu.index}"
+    return GpuStatic(
+        index=gpu.index,
+        vendor="sim",
+        name="Simulated GPU",
+        uuid=uuid,
+        bdf=f"0000:{0x05 + 0x10 * gpu.index:02x}:00.0",
+        arch="sim",
+        engine_index=gpu.index,
+        socket=uuid,
+        compute_partition="SPX",
+        memory_partition="NPS1",
+        hbm_total_bytes=HBM_BYTES,
+        power_cap_default_w=CAP_W,
+        gfx_clock_max_mhz=CLOCK_MAX_MHZ,
+        memory_clock_max_mhz=_MEMORY_CLOCK_MHZ,
+        pcie_width_max=16,
+        pcie_speed_max_gts=32.0,
+        links_total=_LINKS,
+    )

@@ -1,0 +1,146 @@
+"""One vendor's GPUs: its attempts in order, each with a child that is watched and replaced, until one stays.
+
+Invariants: nothing here raises or is waited for by anyone; an attempt that does not open is not tried again; one that
+opened is restarted until it has failed three times; each failure is kept with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.errors import TelemetryError
+from loadgen.telemetry.candidates import Attempt
+from loadgen.telemetry.process import Child, start_child
+from loadgen.telemetry.sample import Opened, Order, Refused, Sampled
+from loadgen.text import harmless
+
+MISSED_TICKS = 3
+
+Start = Callable[[Attempt, Path], "asyncio.Future[Child]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a child may take, and how often it may fail."""
+
+    open_s: float = 5.0
+    silence_s: float = 10.0
+    grace_s: float = 1.0
+    """To end by itself when it is told to."""
+    pause_s: float = 1.0
+    """Before a restart; twice as long before the next."""
+    strikes: int = 3
+    forgiven_after_s: float = 300.0
+    """One that worked for so long starts with a clean record."""
+
+
+class Source:
+    """Watches one vendor; `run` until cancelled, and read the attributes at any time."""
+
+    def __init__(
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        log_path: Path,
+        interval_s: float,
+        deliver: Callable[[Sampled], None],
+        patience: Patience,
+    ) -> None:
+        self.attempts = attempts
+        self.opened: Opened | None = None
+        """What the attempt that works said, or the last that did."""
+        self.attempt: Attempt | None = None
+        """The attempt that works or is tried; None once there is none left."""
+        self.failures: dict[str, str] = {}
+        """The last reason of each attempt that failed."""
+        self.restarts = 0
+        self.last_s: float | None = None
+        """When the latest sample came, on CLOCK_MONOTONIC."""
+        self.pid: int | None = None
+        self._log_path = log_path
+        self._interval_s = interval_s
+        self._deliver = deliver
+        self._patience = patience
+        self._child: Child | None = None
+        self._order = Order(processes=False)
+
+    @property
+    def stale(self) -> bool:
+        """Whether what was shown last is too old to be shown as the present."""
+        if self.opened is None or self.last_s is None:
+            return False
+        return time.monotonic() - self.last_s > (MISSED_TICKS + 0.5) * self._interval_s
+
+    def tell(self, order: Order) -> None:
+        """Want something else from now on."""
+        self._order = order
+        if self._child is not None:
+            self._child.tell(order)
+
+    async def run(self) -> None:
+        """Try one attempt after the other; returns when none is left."""
+        for attempt in self.attempts:
+            self.attempt = attempt
+            await self._try(attempt)
+        self.attempt = None
+
+    async def _try(self, attempt: Attempt) -> None:
+        strikes = 0
+        while strikes < self._patience.strikes:
+            began_s = time.monotonic()
+            if not await self._one_child(attempt):
+                return
+            strikes = 1 if time.monotonic() - began_s > self._patience.forgiven_after_s else strikes + 1
+            self.restarts += 1
+            await asyncio.sleep(self._patience.pause_s * 2 ** (strikes - 1))
+
+    async def _one_child(self, attempt: Attempt) -> bool:
+        """Listen to a child as long as it is good for anything; whether it opened."""
+        opened = False
+        try:
+            child = self._child = await self._start(attempt)
+        except TelemetryError as error:
+            self.failures[attempt.name] = str(error)
+            return False
+        try:
+            self._accept(await child.line(within_s=self._patience.open_s))
+            opened = True
+            child.tell(self._order)
+            await self._listen(child)
+        except TelemetryError as error:
+            self.failures[attempt.name] = str(error)
+        finally:
+            self._child = self.pid = None
+            await child.end(grace_s=0.0 if opened else self._patience.grace_s)
+        return opened
+
+    async def _start(self, attempt: Attempt) -> Child:
+        arguments = ["--backend", attempt.backend, "--interval-s", str(self._interval_s), *attempt.arguments]
+        child = await start_child(arguments, attempt.env, self._log_path)
+        self.pid = child.pid
+        return child
+
+    def _accept(self, line: object) -> None:
+        match line:
+            case Opened():
+                self.opened = line
+            case Refused(reason=reason):
+                raise TelemetryError(harmless(reason))
+            case _:
+                raise TelemetryError("it sent a sample before it said what it samples")
+
+    async def _listen(self, child: Child) -> None:
+        silence_s = max(self._patience.silence_s, MISSED_TICKS * self._interval_s)
+        while True:
+            match await child.line(within_s=silence_s):
+                case Sampled() as sampled:
+                    self.last_s = time.monotonic()
+                    self._deliver(sampled)
+                case Refused(reason=reason):
+                    raise TelemetryError(harmless(reason))
+                case Opened():
+                    raise TelemetryError("it opened twice")

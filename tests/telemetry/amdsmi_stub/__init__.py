@@ -1,0 +1,1 @@
+"""A stand-in for ROCm's libamd_smi.so that the unmodified amdsmi wrapper binds and calls."""

@@ -1,0 +1,42 @@
+"""Opens a backend and looks when told to: `python -m tests.telemetry.amdsmi_stub.look amdsmi|amd-sysfs [sysfs]`.
+
+The lines on stdout are those of a telemetry child. Each line on stdin is one look: any of the words "slow" and
+"processes", or nothing. It ends at the end of stdin, so that a test changes the scenario between looks without waiting.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from loadgen.errors import TelemetryError
+from loadgen.telemetry.amd_sysfs import open_amd_sysfs
+from loadgen.telemetry.amdsmi_backend import open_amdsmi
+from loadgen.telemetry.backend import Backend
+from loadgen.telemetry.sample import Refused, Sampled, TelemetryLine, encode_line
+
+
+def write(line: TelemetryLine) -> None:
+    sys.stdout.buffer.write(encode_line(line) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def serve(backend: Backend) -> None:
+    write(backend.opened)
+    for words in sys.stdin:
+        started = time.monotonic()
+        gpus = backend.sample("slow" in words, "processes" in words)
+        write(Sampled(started, (time.monotonic() - started) * 1e3, gpus))
+    backend.close()
+
+
+def main(name: str, *paths: str) -> int:
+    try:
+        serve(open_amdsmi() if name == "amdsmi" else open_amd_sysfs(*map(Path, paths)))
+    except TelemetryError as error:
+        write(Refused("amdsmi" if name == "amdsmi" else "amd-sysfs", str(error)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
