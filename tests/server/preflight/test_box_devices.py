@@ -56,9 +56,9 @@ def test_a_device_that_is_not_there(tmp_path: Path, platform: Platform, gone: st
 def test_instances_that_would_share_a_gpu(tmp_path: Path) -> None:
     box = healthy_box(tmp_path)
     add_amd_gpu(box.sys, 0, 5, used=0)
-    assert "instances-share-gpus" in ids(check(box, profile_of(tmp_path, instances=2), "rocm"))
-    assert "instances-share-gpus" not in ids(check(box, profile_of(tmp_path, instances=2, platform="rocm"), "rocm"))
-    assert "instances-share-gpus" not in ids(check(box, profile_of(tmp_path, instances=2), "cpu"))
+    assert "instances-share-gpus" in ids(box, profile_of(tmp_path, instances=2), "rocm")
+    assert "instances-share-gpus" not in ids(box, profile_of(tmp_path, instances=2, platform="rocm"), "rocm")
+    assert "instances-share-gpus" not in ids(box, profile_of(tmp_path, instances=2), "cpu")
 
 
 @pytest.mark.parametrize(("denied", "severity"), [({"renderD128"}, "warns"), ({"renderD128", "renderD129"}, "blocks")])

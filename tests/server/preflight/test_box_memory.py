@@ -65,7 +65,7 @@ def test_only_the_gpus_that_the_server_takes_count(tmp_path: Path) -> None:
     ("server", "gpus"),
     [
         ({"args": {"tensor-parallel-size": 2}}, ["1"]),
-        ({"instances": 3}, ["1", "2"]),
+        ({"instances": 3, "platform": "rocm"}, ["1", "2"]),
         ({"env": {"HIP_VISIBLE_DEVICES": "2,0"}}, ["2"]),
         ({"env": {"CUDA_VISIBLE_DEVICES": "1"}}, ["1"]),
         ({"env": {"ROCR_VISIBLE_DEVICES": "3,2", "HIP_VISIBLE_DEVICES": "1"}}, ["2"]),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.profile import load_document, variant_names
 from tui.cli import main
 
 PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.toml"))
@@ -69,7 +70,11 @@ def test_a_port_that_is_taken_blocks_here(capsys: pytest.CaptureFixture[str]) ->
     assert out.startswith("blocks port-taken: ")
 
 
-@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_no_shipped_profile_is_blocked(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = check(capsys, str(path), "--installation", "0.32.0", "--json")
+SHIPPED = [(path, variant) for path in PROFILES for variant in [None, *variant_names(load_document(path))]]
+
+
+@pytest.mark.parametrize(("path", "variant"), SHIPPED, ids=lambda value: getattr(value, "stem", value))
+def test_no_shipped_profile_is_blocked(path: Path, variant: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--variant", variant] if variant is not None else []
+    code, out = check(capsys, str(path), "--installation", "0.32.0", "--json", *chosen)
     assert (code, [finding["id"] for finding in json.loads(out) if finding["severity"] == "blocks"]) == (0, [])
