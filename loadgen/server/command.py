@@ -9,13 +9,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError
 from loadgen.profile import Server
 from loadgen.server.container import run_command
-from loadgen.server.executable import expanded, find_executable
+from loadgen.server.executable import expanded, find_executable, vllm_of
 from loadgen.server.preflight.flags import list_form
 
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
@@ -35,13 +34,7 @@ def _head(server: Server, port: int) -> list[str]:
     model = expanded(server.model)
     if server.docker is not None:
         return [*run_command(server, server.docker, port), *server.docker.serve, model]
-    return [find_executable(server, _vllm(server.command), key="server.command"), "serve", model]
-
-
-def _vllm(command: str) -> str:
-    """The executable of a Python environment, if its folder was named."""
-    inside = Path(command).expanduser() / "bin" / "vllm"
-    return str(inside) if inside.exists() else command
+    return [find_executable(server, vllm_of(server.command), key="server.command"), "serve", model]
 
 
 def _inner_host(server: Server) -> str:

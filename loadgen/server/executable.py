@@ -26,6 +26,12 @@ def find_executable(server: Server, name: str, *, key: str) -> str:
     raise ServerError(f'{key} = {name!r}: not found on PATH; {remedy}, or give its path, such as "~/vllm/bin/vllm"')
 
 
+def vllm_of(command: str) -> str:
+    """The executable of a Python environment, if its folder was named."""
+    inside = Path(command).expanduser() / "bin" / "vllm"
+    return str(inside) if inside.exists() else command
+
+
 def expanded(text: str) -> str:
     """The text, or the path that a leading `~` stands for."""
     return str(Path(text).expanduser()) if text.startswith("~") else text

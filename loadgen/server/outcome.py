@@ -62,7 +62,8 @@ class StopReport:
             parts.append(f"had to be killed: {_listed(self.killed)}")
         parts.append(f"could not be ended: {_listed(self.left)}" if self.left else "no process left")
         parts += [self.problem] if self.problem else []
-        return "; ".join([*parts, f"GPU memory: {self.gpu_memory}"])
+        parts += [f"GPU memory: {self.gpu_memory}"] if self.gpu_memory != NOT_ASKED else []
+        return "; ".join(parts)
 
 
 def names_from_guard(processes: Iterable[dict[str, Any]]) -> tuple[ProcessName, ...]:

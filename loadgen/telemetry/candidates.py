@@ -7,6 +7,7 @@ unless it was asked for by name; a box with GPUs of two vendors has both watched
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,9 @@ from loadgen.telemetry.sample import BackendName
 
 TelemetryMode = Literal["auto", "amdsmi", "amd-sysfs", "nvml", "sim", "off"]
 Vendor = Literal["amd", "nvidia", "sim"]
+
+# -P: what lies in the current folder is not ours to import.
+PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry")
 
 _AMD, _NVIDIA = "0x1002", "0x10de"
 _NVIDIA_DEVICES = ("dev/nvidiactl", "dev/nvidia0", "dev/dxg", "proc/driver/nvidia/version")
@@ -38,10 +42,13 @@ class Attempt:
     name: str
     backend: BackendName
     arguments: tuple[str, ...] = ()
+    """Beyond the backend and its beat."""
     env: Mapping[str, str] = field(default_factory=dict)
     """What to add to the child's environment."""
     why: str = ""
     """Why it is tried, and in this place of the order."""
+    program: tuple[str, ...] = PROGRAM
+    """What is run; tests put stand-ins here."""
 
 
 def attempts_for(

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.telemetry.candidates import Attempt
+from loadgen.telemetry.candidates import Attempt, Vendor
 from loadgen.telemetry.sample import GpuSample, GpuStatic, Order, Sampled
 from loadgen.telemetry.source import Patience, Source
 
@@ -27,7 +27,7 @@ _FIELDS = GpuSample.__struct_fields__
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """How it stands with one vendor's GPUs, for the screen and the record."""
 
-    vendor: str
+    vendor: Vendor
     attempt: str | None
     """What is tried or works; None once nothing is left to try."""
     why: str
@@ -44,7 +44,7 @@ class Monitor:
 
     def __init__(
         self,
-        attempts: Mapping[str, Sequence[Attempt]],
+        attempts: Mapping[Vendor, Sequence[Attempt]],
         *,
         folder: Path,
         interval_s: float = 1.0,
@@ -57,15 +57,17 @@ class Monitor:
                 log_path=folder / f"telemetry-{vendor}.log",
                 interval_s=interval_s,
                 deliver=partial(self._delivered, vendor),
+                changed=self._wake,
                 patience=patience,
             )
             for vendor, each in attempts.items()
         }
         self.latest: dict[int, GpuSample] = {}
         """By number, the last that is known of each device: what a look left out is as it was."""
-        self._numbers: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[Vendor, int], int] = {}
         self._untaken: deque[Sampled] = deque(maxlen=_KEPT_LOOKS)
         self._processes = False
+        self._change = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -83,6 +85,14 @@ class Monitor:
         taken = list(self._untaken)
         self._untaken.clear()
         return taken
+
+    async def change(self) -> None:
+        """Wait until the next look at any vendor's devices, or the next failure."""
+        self._change.clear()
+        await self._change.wait()
+
+    def _wake(self) -> None:
+        self._change.set()
 
     def show_processes(self, wanted: bool) -> None:
         """Have the processes of each GPU listed from now on, or no more."""
@@ -118,16 +128,16 @@ class Monitor:
         """How it stands with each vendor."""
         return tuple(_status(vendor, source) for vendor, source in self._sources.items())
 
-    def _number(self, vendor: str, index: int) -> int:
+    def _number(self, vendor: Vendor, index: int) -> int:
         return self._numbers.setdefault((vendor, index), len(self._numbers))
 
-    def _delivered(self, vendor: str, sampled: Sampled) -> None:
+    def _delivered(self, vendor: Vendor, sampled: Sampled) -> None:
         gpus = tuple(self._renumbered(vendor, gpu) for gpu in sampled.gpus)
         self._untaken.append(msgspec.structs.replace(sampled, gpus=gpus))
         for gpu in gpus:
             self.latest[gpu.index] = carried(self.latest.get(gpu.index), gpu, processes=self._processes)
 
-    def _renumbered(self, vendor: str, gpu: GpuSample) -> GpuSample:
+    def _renumbered(self, vendor: Vendor, gpu: GpuSample) -> GpuSample:
         number = self._number(vendor, gpu.index)
         return gpu if number == gpu.index else msgspec.structs.replace(gpu, index=number)
 
@@ -151,7 +161,7 @@ def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True)
     return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
 
 
-def _status(vendor: str, source: Source) -> SourceStatus:
+def _status(vendor: Vendor, source: Source) -> SourceStatus:
     return SourceStatus(
         vendor=vendor,
         attempt=None if source.attempt is None else source.attempt.name,

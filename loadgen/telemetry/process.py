@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -120,47 +119,45 @@ class Child:
         return f": {words[-1]}" if words else ""
 
     async def _gone(self, within_s: float) -> bool:
-        deadline_s = time.monotonic() + within_s
-        while self._process.poll() is None and time.monotonic() < deadline_s:
+        for _ in range(round(within_s / _POLL_S)):
+            if self._process.poll() is not None:
+                return True
             await asyncio.sleep(_POLL_S)
-        return self._process.returncode is not None
+        return self._process.poll() is not None
 
 
-async def start_child(arguments: Sequence[str], env: Mapping[str, str], log_path: Path) -> Child:
-    """Start `python -m loadgen.telemetry` with these arguments; raises `TelemetryError` if it cannot be started.
+async def start_child(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> Child:
+    """Start a command that speaks telemetry; raises `TelemetryError` if it cannot be started.
 
-    What its libraries print is appended to `log_path`.
+    `env` is added to ours; what its libraries print is appended to `log_path`.
     """
-    # -P: what lies in the current folder is not ours to import.
-    return await start_process([sys.executable, "-P", "-m", "loadgen.telemetry", *arguments], env, log_path)
-
-
-async def start_process(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> Child:
-    """Start any command as a child that speaks telemetry; raises `TelemetryError`."""
-    log = LogPart(log_path, log_path.stat().st_size if log_path.exists() else 0)
     try:
-        process = _spawn(command, env, log_path)
+        process, log = _spawn(command, env, log_path)
     except OSError as error:
-        raise TelemetryError(f"its process could not be started: {error.strerror}") from error
-    assert process.stdin is not None
-    os.set_blocking(process.stdin.fileno(), False)
+        raise TelemetryError(f"its process could not be started: {error.strerror}: {error.filename}") from error
     # Not asyncio's subprocess: it waits for the end of a pipe that it has stopped to read.
     reader = asyncio.StreamReader(limit=_LINE_LIMIT)
-    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
-    )
+    try:
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+        )
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return Child(process, reader, pipe, log)
 
 
-def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tuple[subprocess.Popen[bytes], LogPart]:
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        return subprocess.Popen(
+        part = LogPart(log_path, os.fstat(log).st_size)
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            # AMD's library shares a lock with every other user of the GPU, and whoever is killed holding it wedges them.
+            # AMD's library shares a lock with all users of a GPU; whoever is killed while holding it wedges them.
             env={**os.environ, "RSMI_MUTEX_THREAD_ONLY": "1", **env},
             bufsize=0,
             # Ctrl-C in the terminal is for vramp, which ends its children in order.
@@ -168,6 +165,9 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> su
         )
     finally:
         os.close(log)
+    assert process.stdin is not None
+    os.set_blocking(process.stdin.fileno(), False)
+    return process, part
 
 
 def _signal_name(number: int) -> str:

@@ -121,7 +121,7 @@ def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSamp
 
 
 def load_between(before: tuple[float, str | None], after: tuple[float, str | None]) -> SimLoad:
-    """The load from two readings of /metrics, each a time and its text; a text of None is a server that is not there."""
+    """The load from two readings of /metrics, each a time and its text: None for a server that is not there."""
     (before_s, earlier), (after_s, text) = before, after
     if text is None:
         return SimLoad()
@@ -184,7 +184,7 @@ def _filled(hbm_bytes: float, load: SimLoad, dt_s: float) -> float:
 
 
 def _clock_mhz(gpu: SimGpu, state: SimState, load: SimLoad) -> float:
-    held = min(1.0, gpu.cap_w / demand_w(gpu, load)) ** 0.5
+    held = math.sqrt(min(1.0, gpu.cap_w / demand_w(gpu, load)))
     droop = 1 - 0.18 * (state.power_w / CAP_W) ** 2
     full_mhz = CLOCK_MAX_MHZ * droop * held * (0.86 if gpu.straggler else 1.0)
     return _CLOCK_IDLE_MHZ + (full_mhz - _CLOCK_IDLE_MHZ) * busy(load)

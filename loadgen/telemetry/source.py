@@ -20,8 +20,6 @@ from loadgen.text import harmless
 
 MISSED_TICKS = 3
 
-Start = Callable[[Attempt, Path], "asyncio.Future[Child]"]
-
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -48,8 +46,10 @@ class Source:
         log_path: Path,
         interval_s: float,
         deliver: Callable[[Sampled], None],
+        changed: Callable[[], None],
         patience: Patience,
     ) -> None:
+        """`deliver` gets every sample; `changed` is called after it and after every failure."""
         self.attempts = attempts
         self.opened: Opened | None = None
         """What the attempt that works said, or the last that did."""
@@ -64,6 +64,7 @@ class Source:
         self._log_path = log_path
         self._interval_s = interval_s
         self._deliver = deliver
+        self._changed = changed
         self._patience = patience
         self._child: Child | None = None
         self._order = Order(processes=False)
@@ -87,6 +88,7 @@ class Source:
             self.attempt = attempt
             await self._try(attempt)
         self.attempt = None
+        self._changed()
 
     async def _try(self, attempt: Attempt) -> None:
         strikes = 0
@@ -101,10 +103,11 @@ class Source:
     async def _one_child(self, attempt: Attempt) -> bool:
         """Listen to a child as long as it is good for anything; whether it opened."""
         opened = False
+        grace_s = self._patience.grace_s
         try:
             child = self._child = await self._start(attempt)
         except TelemetryError as error:
-            self.failures[attempt.name] = str(error)
+            self._failed(attempt, error)
             return False
         try:
             self._accept(await child.line(within_s=self._patience.open_s))
@@ -112,15 +115,20 @@ class Source:
             child.tell(self._order)
             await self._listen(child)
         except TelemetryError as error:
-            self.failures[attempt.name] = str(error)
+            grace_s = 0.0
+            self._failed(attempt, error)
         finally:
             self._child = self.pid = None
-            await child.end(grace_s=0.0 if opened else self._patience.grace_s)
+            await child.end(grace_s=grace_s)
         return opened
 
+    def _failed(self, attempt: Attempt, error: TelemetryError) -> None:
+        self.failures[attempt.name] = str(error)
+        self._changed()
+
     async def _start(self, attempt: Attempt) -> Child:
-        arguments = ["--backend", attempt.backend, "--interval-s", str(self._interval_s), *attempt.arguments]
-        child = await start_child(arguments, attempt.env, self._log_path)
+        options = ("--backend", attempt.backend, "--interval-s", str(self._interval_s), *attempt.arguments)
+        child = await start_child([*attempt.program, *options], attempt.env, self._log_path)
         self.pid = child.pid
         return child
 
@@ -140,6 +148,7 @@ class Source:
                 case Sampled() as sampled:
                     self.last_s = time.monotonic()
                     self._deliver(sampled)
+                    self._changed()
                 case Refused(reason=reason):
                     raise TelemetryError(harmless(reason))
                 case Opened():

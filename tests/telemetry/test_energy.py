@@ -44,11 +44,13 @@ def test_a_counter_far_from_the_power_is_distrusted_only_over_ten_seconds() -> N
     looks = _looks(30, lambda t: 150 * t, lambda _: 300)
     long = window_energy([_gpu(0)], looks, 5, 16)
     assert long is not None
-    assert (long.joules, long.source, long.distrusted) == (pytest.approx(3300), "power", True)
+    assert long.joules == pytest.approx(3300)
+    assert (long.source, long.distrusted) == ("power", True)
     assert long.sockets[0].counter_joules == pytest.approx(1650)
     short = window_energy([_gpu(0)], looks, 5, 11)
     assert short is not None
-    assert (short.joules, short.source, short.distrusted) == (pytest.approx(900), "counter", False)
+    assert short.joules == pytest.approx(900)
+    assert (short.source, short.distrusted) == ("counter", False)
 
 
 def test_a_short_window_and_one_without_devices_have_no_energy() -> None:
@@ -60,13 +62,15 @@ def test_a_short_window_and_one_without_devices_have_no_energy() -> None:
 def test_power_alone_will_do() -> None:
     energy = window_energy([_gpu(0)], _looks(30, lambda _: None, lambda t: 10 * t), 10, 20)
     assert energy is not None
-    assert (energy.joules, energy.source) == (pytest.approx(1500), "power")
+    assert energy.joules == pytest.approx(1500)
+    assert energy.source == "power"
 
 
 def test_a_reset_counter_gives_way_to_the_power() -> None:
     energy = window_energy([_gpu(0)], _looks(30, lambda t: 300 * (t % 15), lambda _: 300), 12, 18)
     assert energy is not None
-    assert (energy.joules, energy.source, energy.distrusted) == (pytest.approx(1800), "power", False)
+    assert energy.joules == pytest.approx(1800)
+    assert (energy.source, energy.distrusted) == ("power", False)
 
 
 def test_what_is_half_seen_is_unknown_and_what_is_nearly_seen_is_completed() -> None:

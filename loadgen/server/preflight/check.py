@@ -16,6 +16,7 @@ from loadgen.errors import ServerError
 from loadgen.metrics.finding import Finding, by_severity
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server
+from loadgen.server.executable import find_executable, vllm_of
 from loadgen.server.gpu_memory import GpuMemory
 from loadgen.server.places import cache_folder
 from loadgen.server.preflight.box import Box, box_findings, gpus_of_box, platform_of_box
@@ -67,6 +68,9 @@ async def _flags_here(server: Server) -> list[Finding]:
         return []
     if server.engine == "docker":
         return _judged_by_record(server, "the vLLM inside a container cannot be asked before it runs")
+    missing = _missing_program(server)
+    if missing:
+        return [*missing, *_judged_by_record(server, "there is no vLLM to ask")]
     python = python_of(server.command)
     if python is None:
         return _judged_by_record(server, f"server.command = {server.command!r}: the Python behind it cannot be told")
@@ -75,6 +79,15 @@ async def _flags_here(server: Server) -> list[Finding]:
     except ServerError as error:
         return _judged_by_record(server, str(error))
     return flag_findings(server, installation)
+
+
+def _missing_program(server: Server) -> list[Finding]:
+    try:
+        find_executable(server, vllm_of(server.command), key="server.command")
+    except ServerError as error:
+        seen, _, fix = str(error).partition("; ")
+        return [Finding("no-server-program", "blocks", seen, "there is nothing to start", fix)]
+    return []
 
 
 def _judged_by_record(server: Server, why: str) -> list[Finding]:

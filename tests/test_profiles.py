@@ -1,0 +1,208 @@
+"""The profiles that vramp ships: each loads with all its variants, and says what the publication says."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loadgen.plan import Stage, plan_of
+from loadgen.profile import Profile, load_document, load_profile, variant_names
+from loadgen.server.preflight.check import check_profile
+
+FOLDER = Path(__file__).parents[1] / "profiles"
+FILES = sorted(FOLDER.glob("*.toml"))
+PUBLISHED = [path for path in FILES if path.stem not in ("simulator", "vllm-cpu-tiny")]
+ALL = [(path.stem, variant) for path in FILES for variant in [None, *variant_names(load_document(path))]]
+
+MOST_COLUMNS = 120
+MOST_LINES = 80
+"""More would not be read from top to bottom."""
+
+SHAPES = [(1024, 1024), (1024, 8192), (8192, 1024)]
+MATRIX = [(isl, osl, concurrency) for isl, osl in SHAPES for concurrency in (4, 8, 16, 32, 64, 128)]
+BOXES = [f"{gpu}-{model}" for gpu in ("b200", "mi355x") for model in ("deepseek-r1", "gpt-oss-120b")]
+BOXES += [f"{gpu}-{model}" for gpu in ("b200", "mi355x") for model in ("qwen3-235b", "llama-3.3-70b")]
+WRONG_FOR_0_32 = ("unknown-variable", "misspelt-variable", "abbreviated-flag")
+
+
+def profile(name: str, variant: str | None = None) -> Profile:
+    return load_profile(FOLDER / f"{name}.toml", variant=variant)
+
+
+def plan(name: str, variant: str | None = None) -> list[Stage]:
+    return plan_of(profile(name, variant))
+
+
+def figures(name: str, variant: str | None = None, *, of: str = "") -> dict[str, float]:
+    """All published figures of one column."""
+    reference = profile(name, variant).reference
+    assert reference is not None
+    points = [point for point in reference.points if point.of == of]
+    return {figure: value for point in points for figure, value in point.figures.items()}
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_every_variant_loads_and_has_a_plan(name: str, variant: str | None) -> None:
+    assert plan(name, variant)
+    assert profile(name, variant).name == (name if variant is None else f"{name}+{variant}")
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_vllm_0_32_knows_all_flags_and_variables(
+    name: str, variant: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))  # what models the box has must not matter
+    findings = asyncio.run(check_profile(profile(name, variant), plan(name, variant), recorded="0.32.0"))
+    wrong = [found for found in findings if found.severity == "blocks" or found.id in WRONG_FOR_0_32]
+    assert [found for found in wrong if "in the environment of vramp" not in found.seen] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_can_be_read_from_top_to_bottom(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    assert len(lines) <= MOST_LINES
+    assert [line for line in lines if len(line) > MOST_COLUMNS] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_says_what_it_is(path: Path) -> None:
+    assert load_profile(path).description
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_a_recipe_names_its_publication_and_its_platform(path: Path) -> None:
+    recipe = load_profile(path)
+    assert recipe.reference is not None
+    assert recipe.reference.source
+    assert recipe.reference.notes
+    assert recipe.server.platform in ("rocm", "cuda")
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_every_published_figure_meets_a_stage(name: str, variant: str | None) -> None:
+    reference = profile(name, variant).reference
+    loads = [(stage.concurrency, stage.rate, stage.isl, stage.osl) for stage in plan(name, variant)]
+    for point in [] if reference is None else reference.points:
+        wanted = (point.concurrency, point.rate, point.isl, point.osl)
+        assert any(all(want in (None, have) for want, have in zip(wanted, load, strict=True)) for load in loads)
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_a_container_has_what_its_gpu_needs(name: str, variant: str | None) -> None:
+    server = profile(name, variant).server
+    if server.docker is None:
+        assert variant != "docker"
+    elif server.platform == "rocm":
+        assert (server.docker.devices, server.docker.gpus) == (["/dev/kfd", "/dev/dri"], None)
+        assert server.docker.groups == ["video"]
+    else:
+        assert (server.docker.devices, server.docker.gpus) == ([], "all")
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_the_boxes_of_eight_are_measured_at_18_loads(name: str) -> None:
+    stages = plan(name)
+    assert [(stage.isl, stage.osl, stage.concurrency) for stage in stages] == MATRIX
+    assert [stage.requests for stage in stages] == [10 * concurrency for _, _, concurrency in MATRIX]
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_ratios_are_notes_and_no_figures(name: str) -> None:
+    assert figures(name) == {}
+
+
+def test_the_three_benchmarks_of_gpt_oss() -> None:
+    loads = [
+        (stage.concurrency, stage.requests, stage.isl, stage.osl)
+        for variant in (None, "latency", "throughput")
+        for stage in plan("mi300x-gpt-oss-120b", variant)
+    ]
+    assert loads == [(8, 80, 4096, 1024), (1, 30, 4096, 1024), (4, 4, 4070, 1024)]
+
+
+def test_the_published_table_of_gpt_oss() -> None:
+    assert figures("mi300x-gpt-oss-120b") == {
+        "ttft_mean_ms": 864.75,
+        "ttft_p50_ms": 833.79,
+        "ttft_p99_ms": 2091.68,
+        "tpot_mean_ms": 15.87,
+        "tpot_p50_ms": 15.85,
+        "tpot_p99_ms": 16.96,
+        "itl_mean_ms": 15.87,
+        "itl_p50_ms": 15.22,
+        "itl_p99_ms": 17.26,
+        "e2e_mean_ms": 17097.11,
+        "e2e_p50_ms": 16968.59,
+        "e2e_p99_ms": 17943.96,
+        "requests_per_s": 0.47,
+        "output_tokens_per_s": 479.07,
+        "total_tokens_per_s": 2394.07,
+        "duration_s": 171.00,
+        "completed": 80,
+        "input_tokens": 327463,
+        "output_tokens": 81920,
+    }
+    assert figures("mi300x-gpt-oss-120b", "latency") == {
+        "e2e_mean_ms": 18940,
+        "e2e_p10_ms": 18600,
+        "e2e_p25_ms": 18720,
+        "e2e_p50_ms": 18890,
+        "e2e_p75_ms": 19070,
+        "e2e_p90_ms": 19330,
+        "e2e_p99_ms": 19740,
+        "duration_s": 568,
+    }
+    assert figures("mi300x-gpt-oss-120b", "throughput") == {
+        "requests_per_s": 0.24,
+        "total_tokens_per_s": 1239.56,
+        "output_tokens_per_s": 249.15,
+        "input_tokens": 16282,
+        "output_tokens": 4096,
+    }
+
+
+def test_the_other_workloads_of_every_flag_explained() -> None:
+    seqs = {
+        variant: profile("mi300x-gpt-oss-120b-aiter", variant).server.args["max-num-seqs"]
+        for variant in (None, "low-latency", "batch")
+    }
+    assert seqs == {None: 512, "low-latency": 16, "batch": 1024}
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus", "published"),
+    [
+        ("7b", 1, {"L40": (532.26, 66.6), "A100": (757.43, 94.8), "MI210": (718.06, 90.0)}),
+        ("13b", 2, {"L40": (491.16, 61.8), "A100": (730.01, 91.8), "MI210": (595.11, 74.4)}),
+        ("70b", 4, {"L40": (399.01, 49.8), "A100": (629.33, 79.2), "MI210": (436.40, 54.6)}),
+    ],
+)
+def test_llama_2_on_mi210(size: str, gpus: int, published: dict[str, tuple[float, float]]) -> None:
+    name = f"mi210-llama2-{size}"
+    assert profile(name).server.args["tensor-parallel-size"] == gpus
+    assert [(stage.rate, stage.requests) for stage in plan(name)] == [(rate, 1000) for rate in (0.5, 1, 2, 4, 8)]
+    assert [(stage.concurrency, stage.requests) for stage in plan(name, "offline")] == [(1000, 1000)]
+    for gpu, (tokens, requests) in published.items():
+        found = figures(name, "offline", of=gpu)
+        assert found == {"total_tokens_per_s": tokens, "requests_per_min": requests}
+
+
+@pytest.mark.parametrize("name", ["mi300x-llama-3.1-70b", "mi300x-llama-3.1-405b", "tgi-llama-3.1-405b"])
+def test_llama_3_1_at_three_rates(name: str) -> None:
+    assert [(stage.rate, stage.requests) for stage in plan(name)] == [(16, 1000), (32, 1000), (1000, 1000)]
+    assert "default" in variant_names(load_document(FOLDER / f"{name}.toml"))
+
+
+@pytest.mark.parametrize("name", ["mi300x-llama-3.1-405b", "tgi-llama-3.1-405b"])
+def test_vllm_beside_tgi(name: str) -> None:
+    found = [figures(name, variant, of=of) for variant in (None, "default") for of in ("vLLM", "TGI")]
+    assert [entry["requests_per_s"] for entry in found] == [5.76, 3.55, 4.05, 2.58]
+
+
+def test_the_eight_cases() -> None:
+    names = variant_names(load_document(FOLDER / "mi300x-llama-3.1-70b.toml"))
+    assert {name.partition("-")[0] for name in names} >= {f"case{number}" for number in range(1, 9)}
+    base = profile("mi300x-llama-3.1-70b").server
+    for name in names:
+        assert profile("mi300x-llama-3.1-70b", name).server != base
