@@ -45,20 +45,24 @@ class AskNumber(ModalScreen[float | None]):
         self.query_one("#complaint", Static).update(f"! a number {least} up to {self._most:.0f}")
 
 
-class AskNote(ModalScreen[str | None]):
-    """A remark for the time axis."""
+class AskText(ModalScreen[str | None]):
+    """A line of text; nothing typed is an empty one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+
+    def __init__(self, question: str, text: str = "") -> None:
+        super().__init__()
+        self._question, self._text = question, text
 
     def compose(self) -> ComposeResult:
         """The question and the field."""
         with Vertical(classes="dialog"):
-            yield Static("Note, kept in the result at this moment", markup=False, classes="question")
-            yield Input(max_length=200)
+            yield Static(self._question, markup=False, classes="question")
+            yield Input(self._text, max_length=200)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """An empty remark is none."""
-        self.dismiss(event.value.strip() or None)
+        """Without the blanks around it."""
+        self.dismiss(event.value.strip())
 
 
 class AskLeave(ModalScreen[Leave | None]):

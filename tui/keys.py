@@ -39,6 +39,7 @@ ACTIONS = (
     _key("c", "findings", "preflight", "What the preflight found, in the charts' place, and back", id="findings"),
     _key("x", "start_anyway", "start anyway", "Start although the preflight says that it will fail", id="start_anyway"),
     _key("l", "log", "log", "The server's log in the charts' place, and back", id="log"),
+    _key("/", "filter", "filter", "Show only lines of the log with a text", id="filter"),
     _key("1", "zoom(1)", "throughput", "Throughput over the whole screen, and back", id="zoom_throughput"),
     _key("2", "zoom(2)", "TTFT", "Time to first token over the whole screen, and back", id="zoom_ttft"),
     _key("3", "zoom(3)", "TPOT", "Time per output token over the whole screen, and back", id="zoom_tpot"),

@@ -19,7 +19,7 @@ from loadgen.metrics.snapshot import Snapshot
 from tui import keys
 from tui.board import Board
 from tui.chart import Chart
-from tui.dialogs import AskLeave, AskNote, AskNumber, Help, Leave
+from tui.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
 from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES
@@ -55,6 +55,7 @@ class CockpitScreen(Screen[None]):
         self._interrupts = 0
         self._log_wanted = False
         self._findings_wanted = False
+        self._log_filter = ""
 
     def compose(self) -> ComposeResult:
         """All panels, always; the style sheet says which show."""
@@ -118,7 +119,14 @@ class CockpitScreen(Screen[None]):
         if self.snapshot is None or not self._boards or not self.is_current or self.app.screen is not self:
             return
         age_s = monotonic() - self._arrived_s
-        view = View(self.snapshot, self._hand.wanted, age_s=age_s, ending=self._ending, ended=self._ended)
+        view = View(
+            self.snapshot,
+            self._hand.wanted,
+            age_s=age_s,
+            ending=self._ending,
+            ended=self._ended,
+            log_filter=self._log_filter,
+        )
         self._arrange(view)
         for board in self._boards:
             board.show(view)
@@ -190,7 +198,7 @@ class CockpitScreen(Screen[None]):
 
     def action_note(self) -> None:
         """Ask for a remark."""
-        self.app.push_screen(AskNote(), self._put_note)
+        self.app.push_screen(AskText("Note, kept in the result at this moment"), self._put_note)
 
     def _put_note(self, text: str | None) -> None:
         if text and not self.over:
@@ -205,6 +213,16 @@ class CockpitScreen(Screen[None]):
         """The server's log in the charts' place, and back."""
         self._log_wanted = not self._log_wanted
         self._draw()
+
+    def action_filter(self) -> None:
+        """Ask which lines of the log to show."""
+        question = "Show only lines of the log with (empty: all)"
+        self.app.push_screen(AskText(question, self._log_filter), self._set_filter)
+
+    def _set_filter(self, text: str | None) -> None:
+        if text is not None:
+            self._log_filter = text
+            self._draw()
 
     def action_findings(self) -> None:
         """What the preflight found in the charts' place, and back."""

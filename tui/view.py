@@ -73,6 +73,8 @@ class View:
     """What the operator has asked for and the run has not yet done."""
     ended: bool = False
     """No more snapshots will come."""
+    log_filter: str = ""
+    """Only lines of the log that have this are shown."""
 
     @property
     def stale(self) -> bool:

@@ -103,14 +103,20 @@ def open_library() -> Library:
 
 def mismatch(found: Found, library: tuple[int, int, int]) -> str | None:
     """Why this wrapper must not be used with this library; None if it may."""
-    match = re.match(r"(\d+)\.(\d+)", found.wrapper)
-    if not match:
-        return f"{found} ({found.wrapper_path}) does not say for which library it was made: use ROCm's own wrapper"
-    own = (int(match[1]), int(match[2]))
-    made_for = own if own[0] >= _LIBRARY_NUMBERED else _LIBRARY_OF.get(own)
-    if made_for == library[:2] or (made_for and made_for[0] == library[0] == _STABLE_MAJOR):
+    made_for = _made_for(found.wrapper)
+    if made_for and (made_for == library[:2] or made_for[0] == library[0] == _STABLE_MAJOR):
         return None
-    return f"{_needs(found)}, found library {'.'.join(map(str, library))}{_of_rocm(found)}: {_remedy()}"
+    of_rocm = f" of ROCm {found.rocm}" if found.rocm else ""
+    return f"{_needs(found)}, found library {'.'.join(map(str, library))}{of_rocm}: {_remedy(found)}"
+
+
+def _made_for(wrapper: str) -> tuple[int, int] | None:
+    """Major and minor version of the library that a wrapper was made for; None if it is not known."""
+    match = re.match(r"(\d+)\.(\d+)", wrapper)
+    if not match:
+        return None
+    own = (int(match[1]), int(match[2]))
+    return own if own[0] >= _LIBRARY_NUMBERED else _LIBRARY_OF.get(own)
 
 
 def status_of(error: Exception) -> str:
@@ -140,21 +146,18 @@ def _why_not(error: Exception) -> str:
         )
     symbol = re.search(r"undefined symbol: (\w+)", str(error))
     what = f"the library has no {symbol[1]}" if symbol else f"{type(error).__name__} {error}"
-    return f"{_needs(found)}, found {found.rocm or found.library_path}: {what}; {_remedy()}"
+    return f"{_needs(found)}, found {found.rocm or found.library_path}: {what}; {_remedy(found)}"
 
 
 def _needs(found: Found) -> str:
-    if found.wrapper.startswith("7."):
+    if found.wrapper.startswith("7.0."):
         return f"{found} needs ROCm 7.0 to 7.2"
-    return f"{found} needs the library it was made for"
+    made_for = _made_for(found.wrapper)
+    return f"{found} needs library {made_for[0]}.{made_for[1]}" if made_for else f"{found} fits no library known"
 
 
-def _of_rocm(found: Found) -> str:
-    return f" of ROCm {found.rocm}" if found.rocm else ""
-
-
-def _remedy() -> str:
-    return "prefer ROCm's own wrapper, PYTHONPATH=/opt/rocm/share/amd_smi"
+def _remedy(found: Found) -> str:
+    return f"use the wrapper beside the library, PYTHONPATH={Path(found.library_path).parent.parent}/share/amd_smi"
 
 
 def _find() -> Found:

@@ -66,7 +66,7 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     energy_j: float | None = None
     """Cumulative; only differences mean something."""
     throttle_percent: dict[str, float] | None = None
-    """By reason (power, thermal, hbm, vr, prochot, brake, hardware): the share of the time since the last sample."""
+    """By reason (power, current, thermal, hbm, vr, prochot, brake, hardware): the share of the time since the last sample."""
     pcie_width: int | None = None
     pcie_speed_gts: float | None = None
     pcie_replays: int | None = None

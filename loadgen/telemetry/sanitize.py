@@ -67,6 +67,12 @@ def divided(raw: object, by: float) -> Reading:
     return value if isinstance(value, Missing) else value / by
 
 
+def scaled(raw: object, factor: float, *, wide: bool = False) -> Reading:
+    """The number times a factor; `divided` is exact where the factor is a fraction."""
+    value = number(raw, wide=wide)
+    return value if isinstance(value, Missing) else value * factor
+
+
 def watts(raw: object) -> Reading:
     """Watts from watts or microwatts: which of the two a field has depends on the version of the library."""
     value = number(raw)

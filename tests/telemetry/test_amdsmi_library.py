@@ -14,7 +14,7 @@ from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import environment, probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X
 
-OWN_WRAPPER = "prefer ROCm's own wrapper, PYTHONPATH=/opt/rocm/share/amd_smi"
+OWN_WRAPPER = "use the wrapper beside the library, PYTHONPATH=/rocm/share/amd_smi"
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +57,19 @@ def test_pairs_that_fit(wrapper: str, library: tuple[int, int, int]) -> None:
             "27.0.0",
             "10.1.0",
             (27, 1, 0),
-            f"amdsmi 27.0.0 needs the library it was made for, found library 27.1.0 of ROCm 10.1.0: {OWN_WRAPPER}",
+            f"amdsmi 27.0.0 needs library 27.0, found library 27.1.0 of ROCm 10.1.0: {OWN_WRAPPER}",
         ),
         (
             "9.9.9",
             "",
             (26, 0, 0),
-            f"amdsmi 9.9.9 needs the library it was made for, found library 26.0.0: {OWN_WRAPPER}",
+            f"amdsmi 9.9.9 fits no library known, found library 26.0.0: {OWN_WRAPPER}",
         ),
         (
             "",
             "",
             (26, 0, 0),
-            "amdsmi of unknown version (/packages/amdsmi) does not say for which library it was made: "
-            "use ROCm's own wrapper",
+            f"amdsmi of unknown version fits no library known, found library 26.0.0: {OWN_WRAPPER}",
         ),
     ],
 )
@@ -90,14 +89,16 @@ def test_a_library_without_a_symbol_is_refused_with_its_name(tmp_path: Path) -> 
     with probe(older, tmp_path, BUSY_MI300X) as child:
         assert child.refused == (
             "amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found 6.4.1: "
-            f"the library has no amdsmi_get_cpu_affinity_with_scope; {OWN_WRAPPER}"
+            "the library has no amdsmi_get_cpu_affinity_with_scope; "
+            f"use the wrapper beside the library, PYTHONPATH={older}/share/amd_smi"
         )
 
 
 def test_a_library_of_another_major_version_is_refused(rocm: Path, tmp_path: Path) -> None:
     with probe(rocm, tmp_path, BUSY_MI300X + "* library_major 27\n") as child:
         assert child.refused == (
-            f"amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found library 27.0.2 of ROCm 7.0.2: {OWN_WRAPPER}"
+            f"amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found library 27.0.2 of ROCm 7.0.2: "
+            f"use the wrapper beside the library, PYTHONPATH={rocm}/share/amd_smi"
         )
 
 

@@ -9,7 +9,7 @@ from textual.widgets import Input, OptionList
 from tests.tui.cockpit import seated
 from tests.tui.scripted import running, starting
 from tui import keys
-from tui.dialogs import AskLeave, AskNote, AskNumber, Help
+from tui.dialogs import AskLeave, AskNumber, AskText, Help
 
 
 async def test_every_load_key_reaches_the_run() -> None:
@@ -67,7 +67,7 @@ async def test_note_is_asked_and_put() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("m")
-        assert isinstance(seat.dialog, AskNote)
+        assert isinstance(seat.dialog, AskText)
         seat.app.screen.query_one(Input).value = "fan [bold]swapped[/]"
         await seat.press("enter")
         assert seat.calls == [("note", "fan [bold]swapped[/]")]

@@ -224,3 +224,14 @@ async def test_a_dead_server_is_diagnosed() -> None:
         await seat.show(starting(server=dead, headline="server_died: the server ended", healthy=False))
         for words in (cause.title, cause.evidence[0], "→ lower it"):
             assert words in seat.text
+
+
+async def test_the_log_can_be_filtered() -> None:
+    async with seated() as seat:
+        await seat.show(starting())
+        await seat.press("/")
+        await seat.press(*"SHARD", "space", *"7", "enter")
+        assert "/SHARD 7: 1 lines" in seat.text
+        assert "shard 7" in seat.text and "shard 8" not in seat.text
+        await seat.press("/", *["backspace"] * 7, "enter")
+        assert "shard 28" in seat.text and "lines" not in seat.text

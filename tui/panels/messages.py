@@ -25,11 +25,12 @@ def events(view: View, width: int, height: int) -> Rows:
 
 
 def log(view: View, width: int, height: int) -> Rows:
-    """The last lines that fit."""
-    room = max(1, height - 1)
-    lines = view.snapshot.server.log_tail[-room:]
-    rows = [cropped(((" " + fmt.plain(line), "dim"),), width) for line in lines]
-    return [titled("server log", (), width), *rows]
+    """The last lines that fit, of those that pass the filter."""
+    room, wanted = max(1, height - 1), view.log_filter.casefold()
+    lines = [line for line in view.snapshot.server.log_tail if wanted in line.casefold()]
+    rows = [cropped(((" " + fmt.plain(line), "dim"),), width) for line in lines[-room:]]
+    legend: Row = ((f"/{fmt.plain(view.log_filter)}: {fmt.count(len(lines))} lines", "key"),) if wanted else ()
+    return [titled("server log", legend, width), *rows]
 
 
 def _error(error: ErrorView, width: int) -> Row:

@@ -79,7 +79,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
 """Keys of a flag's JSON; an unknown one ends the start as an unknown flag does."""
 
 VARIABLES: dict[str, str] = {
-    "VLLM_USE_AITER_UNIFIED_ATTENTION": "use VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION",
+    "VLLM_USE_AITER_UNIFIED_ATTENTION": 'use the flag attention-backend = "ROCM_AITER_UNIFIED_ATTN"',
     "VLLM_USE_AITER_TRITON_ROPE": "use VLLM_ROCM_USE_AITER_TRITON_ROPE",
     "VLLM_ROCM_USE_AITER_TRITON_LINEAR": "use VLLM_ROCM_USE_AITER_LINEAR and VLLM_ROCM_USE_AITER_TRITON_GEMM (both on)",
     "VLLM_ROCM_USE_AITER_FUSED_MOE_A16W4": 'use VLLM_ROCM_USE_AITER_MOE (on), or the flag moe-backend = "aiter"',

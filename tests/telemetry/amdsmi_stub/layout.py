@@ -5,6 +5,7 @@ library that is not there. Offsets come from the wrapper's own ctypes structures
 """
 
 import ctypes
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -38,9 +39,7 @@ class _AnyLibrary:
 
 def import_wrapper() -> ModuleType:
     ctypes.CDLL = lambda *_, **__: _AnyLibrary()  # type: ignore[assignment,misc]
-    from amdsmi import amdsmi_wrapper
-
-    return amdsmi_wrapper
+    return importlib.import_module("amdsmi.amdsmi_wrapper")
 
 
 def fields(structure: Any, prefix: str = "", offset: int = 0) -> Iterator[str]:
@@ -60,7 +59,8 @@ def fields(structure: Any, prefix: str = "", offset: int = 0) -> Iterator[str]:
 def table(wrapper: ModuleType, structure: str) -> str:
     layout = getattr(wrapper, f"amdsmi_{structure}_t")
     rows = ",\n    ".join(fields(layout))
-    return f"enum {{ {structure}_size = {ctypes.sizeof(layout)} }};\nstatic const struct field {structure}[] = {{\n    {rows}\n}};"
+    size = f"enum {{ {structure}_size = {ctypes.sizeof(layout)} }};"
+    return f"{size}\nstatic const struct field {structure}[] = {{\n    {rows}\n}};"
 
 
 def main(source: Path) -> None:
