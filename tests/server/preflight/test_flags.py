@@ -108,7 +108,7 @@ def test_no_secret_and_no_escape_is_shown() -> None:
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("VLLM_USE_AITER_UNIFIED_ATTENTION", "use VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION"),
+        ("VLLM_USE_AITER_UNIFIED_ATTENTION", 'use the flag attention-backend = "ROCM_AITER_UNIFIED_ATTN"'),
         ("VLLM_USE_AITER_TRITON_ROPE", "use VLLM_ROCM_USE_AITER_TRITON_ROPE"),
         ("VLLM_ROCM_USE_AITER_TRITON_LINEAR", "VLLM_ROCM_USE_AITER_LINEAR"),
         ("VLLM_ROCM_USE_AITER_FUSED_MOE_A16W4", "VLLM_ROCM_USE_AITER_MOE"),
