@@ -11,7 +11,9 @@ from typing import Literal
 import msgspec
 
 from loadgen.metrics.finding import Diagnosis, Finding
+from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.histogram import Summary
+from loadgen.metrics.host import HostSample
 
 WINDOW_S = 5.0
 """The span of the percentiles in a `Point`."""
@@ -159,6 +161,28 @@ class Comparison(msgspec.Struct, frozen=True):
     """Measured against published; None where there is nothing to compare."""
 
 
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line on the health of a GPU or the limit of a stage, with the numbers behind it."""
+
+    id: str
+    """Stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`."""
+    subject: str
+    """`gpu 5`, `stage 3`."""
+    text: str
+    bad: bool = True
+    """It needs the operator; else it only explains."""
+
+
+class GpuView(msgspec.Struct, frozen=True):
+    """One GPU now."""
+
+    static: GpuStatic
+    sample: GpuSample | None
+    """None before the first look."""
+    flags: tuple[str, ...] = ()
+    """What is wrong with it, in a word or two each: `THROTTLED power 18%`, `PCIe x8 of x16`."""
+
+
 class StageView(msgspec.Struct, frozen=True):
     """The numbers of one stage so far."""
 
@@ -180,6 +204,9 @@ class StageView(msgspec.Struct, frozen=True):
     total_tokens_per_s: float | None
     latency: dict[str, Summary] = {}
     """By name: ttft, tpot, itl, e2e."""
+    joules_per_output_token: float | None = None
+    """Of all sockets; None before five seconds of the window, or without energy."""
+    tokens_per_s_per_w: float | None = None
     slo_met: bool | None = None
     stop_reason: str | None = None
 
@@ -239,6 +266,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     """All events so far, oldest first."""
     findings: tuple[Finding, ...] = ()
     """Of the preflight, the worst first."""
+    gpus: tuple[GpuView, ...] = ()
+    gpus_stale: bool = False
+    """Samples have stopped coming."""
+    telemetry: str = ""
+    """What measures the GPUs, or why nothing does."""
+    host: HostSample | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    """Of GPUs and of the running stage, the bad ones first."""
     reference: tuple[Comparison, ...] = ()
     """Published figures beside what the running or last stage measured."""
     result_path: str | None = None

@@ -68,7 +68,7 @@ def main() -> int:
     os.nice(_NICENESS)
     _limit_log()
     orders = Orders()
-    orders.follow(sys.stdin.buffer)
+    orders.follow(0)
     return serve(options.backend, opener(options), output, orders, interval_s=options.interval_s)
 
 

@@ -9,8 +9,8 @@ a handle that has become invalid ends the backend, because the devices must be l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import TelemetryError
@@ -33,12 +33,12 @@ class _Watched:
     """A device and the counters of throttling at the last look."""
 
     device: Device
-    before: Residency | None = field(default=None)
+    before: Residency | None = None
 
 
-def open_amdsmi(library: Callable[[], Library] = open_library) -> Backend:
+def open_amdsmi() -> Backend:
     """Open the library and look once; raises `TelemetryError` with the reason if nothing can be measured here."""
-    opened = library()
+    opened = open_library()
     try:
         devices = list_devices(opened)
         watched = [_Watched(device) for device in devices]

@@ -78,14 +78,11 @@ class Library:
         """The table of figures, by the raw call: the interface's answer is slower and has no room behind it."""
         table = _roomy(self.wrapper.amdsmi_gpu_metrics_t)
         status = self.wrapper.amdsmi_get_gpu_metrics_info(handle, ctypes.byref(table))
-        return Missing(self._status(status)) if status else table
+        return Missing(status_of(self.module.AmdSmiLibraryException(status))) if status else table
 
     def close(self) -> None:
         """Give the library's hold on the devices back."""
         self.ask("amdsmi_shut_down")
-
-    def _status(self, status: int) -> str:
-        return status_of(self.module.AmdSmiLibraryException(status))
 
 
 def open_library() -> Library:

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import BinaryIO
 
 import msgspec
 
@@ -32,13 +31,14 @@ class Orders:
         self.processes = False
         self.ended = threading.Event()
 
-    def follow(self, stream: BinaryIO) -> None:
-        """Obey the lines of the stream from now on; soon after its end the process ends, whatever else goes on."""
-        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+    def follow(self, fd: int) -> None:
+        """Obey the lines from `fd` from now on; soon after its end the process ends, whatever else goes on."""
+        threading.Thread(target=self._read, args=(fd,), daemon=True).start()
 
-    def _read(self, stream: BinaryIO) -> None:
+    def _read(self, fd: int) -> None:
         try:
-            for line in stream:
+            # Unbuffered: Python aborts at its exit if a thread holds the lock of a buffer.
+            for line in open(fd, "rb", buffering=0, closefd=False):
                 self.processes = msgspec.json.decode(line, type=Order).processes
         finally:
             self.ended.set()

@@ -1,0 +1,206 @@
+"""The host beside the GPUs: cores, memory, disks, network, and the processes of the server.
+
+Taken in vramp's own process, since the kernel answers at once. Invariants: a rate needs two samples, the first has
+none; a process that ends or may not be looked at is left out; the frequencies of only a few cores are read, and rarely,
+because some kernels wait for each core.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from loadgen.telemetry.counters import Point, gained, rate
+
+_FREQUENCY_EVERY_S = 10.0
+_FREQUENCY_CORES = 8
+_LOOPBACK = "lo"
+
+
+class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The host at one moment, and what it did since the sample before; None is "not known"."""
+
+    t_s: float
+    """CLOCK_MONOTONIC."""
+    cores: int
+    """Logical ones."""
+    memory_used_bytes: int
+    """What is not available to new processes without swapping."""
+    memory_total_bytes: int
+    load_1min: float
+    cpu_percent: float | None = None
+    """Of all cores, 0 to 100."""
+    cpu_busiest_percent: float | None = None
+    """Of the busiest core: a single thread that is the limit shows here, and not in the mean."""
+    server_cpu_percent: float | None = None
+    """Of the server's processes; 100 is one core."""
+    server_rss_bytes: int | None = None
+    """Resident memory of the server's processes; what they share counts for each."""
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
+    network_in_bytes_per_s: float | None = None
+    """Without the loopback, over which the load of a local server goes."""
+    network_out_bytes_per_s: float | None = None
+    open_files: dict[int, int] = {}
+    """Descriptors by process, for those asked for."""
+    cpu_mhz: float | None = None
+    """The mean of a few cores, spread over all."""
+    cpu_mhz_min: float | None = None
+    governor: str | None = None
+    """Of the cores' frequency; several are listed."""
+
+
+class _Core(NamedTuple):
+    busy_s: float
+    all_s: float
+
+
+class _Totals(NamedTuple):
+    disk_read: int
+    disk_write: int
+    network_in: int
+    network_out: int
+
+
+class _Frequency(NamedTuple):
+    mean_mhz: float | None
+    min_mhz: float | None
+    governor: str | None
+
+
+class HostSampler:
+    """Samples the host; what has to be compared is kept from one sample to the next."""
+
+    def __init__(self, *, sysfs: Path = Path("/sys")) -> None:
+        self._sysfs = sysfs
+        self._t_s = 0.0
+        self._cores: list[_Core] | None = None
+        self._totals: _Totals | None = None
+        self._server: dict[int, psutil.Process] = {}
+        self._server_cpu_s: dict[int, float] = {}
+        self._frequency = _Frequency(None, None, None)
+        self._frequency_due_s = 0.0
+
+    def sample(self, *, server: Iterable[int] = (), files_of: Iterable[int] = ()) -> HostSample:
+        """Look now; `server` are the pids of the server's tree, `files_of` those whose open files are counted."""
+        before_s, self._t_s = self._t_s, time.monotonic()
+        shares = self._core_shares()
+        memory = psutil.virtual_memory()
+        server_cpu_s, rss_bytes = self._look_at_server(server)
+        span_s = self._t_s - before_s
+        known = server_cpu_s is not None and span_s > 0
+        frequency = self._look_at_frequency()
+        return HostSample(
+            t_s=self._t_s,
+            cores=len(self._cores or ()),
+            memory_used_bytes=memory.total - memory.available,
+            memory_total_bytes=memory.total,
+            load_1min=os.getloadavg()[0],
+            cpu_percent=sum(shares) / len(shares) if shares else None,
+            cpu_busiest_percent=max(shares, default=None),
+            server_cpu_percent=100 * server_cpu_s / span_s if known and server_cpu_s is not None else None,
+            server_rss_bytes=rss_bytes,
+            open_files=_open_files(files_of),
+            cpu_mhz=frequency.mean_mhz,
+            cpu_mhz_min=frequency.min_mhz,
+            governor=frequency.governor,
+            **self._rates(before_s),
+        )
+
+    def _core_shares(self) -> list[float]:
+        before, self._cores = self._cores, [_core(times) for times in psutil.cpu_times(percpu=True)]
+        # A core that went off or came on line shifts the others.
+        if before is None or len(before) != len(self._cores):
+            return []
+        return [share for pair in zip(before, self._cores, strict=True) if (share := core_share(*pair)) is not None]
+
+    def _rates(self, before_s: float) -> dict[str, float | None]:
+        before, self._totals = self._totals, _totals()
+        if before is None:
+            return {}
+        pairs = zip(_Totals._fields, before, self._totals, strict=True)
+        return {f"{name}_bytes_per_s": rate(Point(before_s, old), Point(self._t_s, new)) for name, old, new in pairs}
+
+    def _look_at_server(self, pids: Iterable[int]) -> tuple[float | None, int | None]:
+        """CPU seconds since the last look, of those processes that were there then, and resident bytes."""
+        cpu_s: dict[int, float] = {}
+        processes: dict[int, psutil.Process] = {}
+        rss_bytes = 0
+        for pid in pids:
+            try:
+                process = processes[pid] = self._server.get(pid) or psutil.Process(pid)
+                with process.oneshot():
+                    times = process.cpu_times()
+                    rss_bytes += process.memory_info().rss
+            except psutil.Error:
+                processes.pop(pid, None)
+                continue
+            cpu_s[pid] = times.user + times.system
+        before, self._server, self._server_cpu_s = self._server_cpu_s, processes, cpu_s
+        gains = [gained(before[pid], now_s) for pid, now_s in cpu_s.items() if pid in before]
+        known = [gain for gain in gains if gain is not None]  # one that fell is another process under the same number
+        return (sum(known) if known else None), (rss_bytes if cpu_s else None)
+
+    def _look_at_frequency(self) -> _Frequency:
+        if self._t_s >= self._frequency_due_s:
+            self._frequency_due_s = self._t_s + _FREQUENCY_EVERY_S
+            self._frequency = read_frequency(self._sysfs)
+        return self._frequency
+
+
+def core_share(before: _Core, after: _Core) -> float | None:
+    """The share of time in which a core was busy, 0 to 100; None if no time has passed."""
+    span_s, busy_s = after.all_s - before.all_s, after.busy_s - before.busy_s
+    return None if span_s <= 0 else min(100.0, max(0.0, 100 * busy_s / span_s))
+
+
+def read_frequency(sysfs: Path) -> _Frequency:
+    """MHz and governor of a few cores, spread over all; None where the kernel does not tell."""
+    folders = sorted(sysfs.glob("devices/system/cpu/cpu[0-9]*/cpufreq"))
+    chosen = folders[:: max(1, -(-len(folders) // _FREQUENCY_CORES))]
+    texts = [_text(folder / "scaling_cur_freq") for folder in chosen]
+    mhz = [int(text) / 1000 for text in texts if text.isdigit()]
+    governors = sorted({_text(folder / "scaling_governor") for folder in chosen} - {""})
+    mean_mhz = sum(mhz) / len(mhz) if mhz else None
+    return _Frequency(mean_mhz, min(mhz, default=None), ", ".join(governors) or None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:  # the driver does not tell, or the core went off line
+        return ""
+
+
+def _core(times: Sequence[float]) -> _Core:
+    # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are within user.
+    everything = sum(times[:8])
+    return _Core(everything - times[3] - times[4], everything)
+
+
+def _totals() -> _Totals:
+    disks = psutil.disk_io_counters(nowrap=False)
+    cards = psutil.net_io_counters(pernic=True, nowrap=False)
+    outer = [card for name, card in cards.items() if name != _LOOPBACK]
+    return _Totals(
+        disk_read=disks.read_bytes if disks is not None else 0,
+        disk_write=disks.write_bytes if disks is not None else 0,
+        network_in=sum(card.bytes_recv for card in outer),
+        network_out=sum(card.bytes_sent for card in outer),
+    )
+
+
+def _open_files(pids: Iterable[int]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for pid in pids:
+        try:
+            counts[pid] = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - only their number
+        except OSError:  # it has ended, or belongs to someone else
+            continue
+    return counts
