@@ -15,6 +15,8 @@ import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.metrics.finding import Diagnosis, Finding
+from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.host import HostSample
 from loadgen.metrics.snapshot import EngineView, Milestone
 from loadgen.metrics.stage import ClientDelta, StageDelta
 
@@ -32,6 +34,8 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     workers: int
     seed: int
     stages_planned: int
+    monotonic_s: float = 0.0
+    """CLOCK_MONOTONIC when the run began: what turns the times of samples into times of the run."""
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):
@@ -144,6 +148,29 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Of each, where there are several; None for one that could not be read."""
 
 
+class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
+    """What measures the GPUs, and which there are; a later line replaces an earlier one."""
+
+    t_s: float
+    gpus: tuple[GpuStatic, ...]
+    meta: dict[str, Any]
+    """By vendor: what works, what was tried and why it failed, versions."""
+
+
+class GpusSampled(msgspec.Struct, frozen=True, tag=True):
+    """A look at GPUs; their own `t_s` are CLOCK_MONOTONIC."""
+
+    t_s: float
+    gpus: tuple[GpuSample, ...]
+
+
+class HostSampled(msgspec.Struct, frozen=True, tag=True):
+    """A look at the host; its own `t_s` is CLOCK_MONOTONIC."""
+
+    t_s: float
+    host: HostSample
+
+
 class Happened(msgspec.Struct, frozen=True, tag=True):
     """An event on the time axis."""
 
@@ -162,7 +189,18 @@ class RunFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 Line = (
-    RunStarted | Checked | ServerChanged | StageStarted | Ticked | StageEnded | EngineMeasured | Happened | RunFinished
+    RunStarted
+    | Checked
+    | ServerChanged
+    | TelemetryChanged
+    | StageStarted
+    | Ticked
+    | GpusSampled
+    | HostSampled
+    | StageEnded
+    | EngineMeasured
+    | Happened
+    | RunFinished
 )
 
 encode_line = msgspec.json.Encoder().encode

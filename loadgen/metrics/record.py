@@ -14,11 +14,15 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.metrics.finding import Finding
+from loadgen.metrics.hardware import HardwareRecord
+from loadgen.metrics.health import gpu_verdicts
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
     Checked,
     EngineMeasured,
+    GpusSampled,
     Happened,
+    HostSampled,
     Line,
     RunFinished,
     RunStarted,
@@ -26,6 +30,7 @@ from loadgen.metrics.journal import (
     ServerChanged,
     StageEnded,
     StageStarted,
+    TelemetryChanged,
     Ticked,
 )
 from loadgen.metrics.reference import compare
@@ -43,6 +48,7 @@ class Record:
     def __init__(self) -> None:
         self.run: RunStarted | None = None
         self.findings: tuple[Finding, ...] = ()
+        self.hardware = HardwareRecord()
         self.server: ServerChanged | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
@@ -63,9 +69,18 @@ class Record:
                 self._tick(line)
             case StageStarted():
                 self.current = self.stages[line.index] = StageRecord(line)
+                self.current.looks = self.hardware.begin_stage()
             case StageEnded():
-                self.stages[line.index].ended = line
+                stage = self.stages[line.index]
+                stage.ended = line
+                self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
                 self.current = None
+            case GpusSampled():
+                self.hardware.sampled(line)
+            case HostSampled():
+                self.hardware.host_sampled(line)
+            case TelemetryChanged():
+                self.hardware.found(line)
             case EngineMeasured():
                 self._measured(line)
             case Happened():
@@ -76,6 +91,7 @@ class Record:
                 self.findings = line.findings
             case RunStarted():
                 self.run = line
+                self.hardware.began_s = line.monotonic_s
                 published = line.profile.get("reference")
                 self._reference = Reference.model_validate(published) if published else None
             case RunFinished():
@@ -108,6 +124,7 @@ class Record:
         if self.current is not None:
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
+            self.current.gauges.add(line.engine)
         self.points.append(self._point(line))
 
     def _point(self, line: Ticked) -> Point:
@@ -163,6 +180,11 @@ class Record:
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
             reference=self._reference_result(),
+            telemetry_meta=self.hardware.meta,
+            gpus=list(self.hardware.gpus),
+            gpu_series=self.hardware.series(),
+            host_series=self.hardware.host_columns,
+            verdicts=gpu_verdicts(self.hardware.facts()),
         )
 
     def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
@@ -171,6 +193,7 @@ class Record:
             started_at=_iso(run.unix_s + stage.started.t_s),
             now_s=self.points[-1].t_s if self.points else stage.started.t_s,
             slo_ms=run.profile.get("slo") or {},
+            hardware=self.hardware,
             urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
         )
 

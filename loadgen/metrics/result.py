@@ -15,10 +15,14 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ResultError
+from loadgen.metrics.energy import EnergySource, SocketEnergy
 from loadgen.metrics.finding import Diagnosis, Finding
+from loadgen.metrics.gpu import GpuStatic
+from loadgen.metrics.gpu_stage import GpuStage
+from loadgen.metrics.hardware import Columns, GpuSeries
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import EngineStage, RunState
-from loadgen.metrics.snapshot import Comparison, RunEvent
+from loadgen.metrics.snapshot import Comparison, RunEvent, Verdict
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
@@ -114,6 +118,20 @@ class InstanceResult(msgspec.Struct, frozen=True):
     engine: EngineStage | None
 
 
+class EnergyResult(msgspec.Struct, frozen=True):
+    """What the server's sockets used in the measured window: no CPU, no network, no fans."""
+
+    joules: float | None
+    source: EnergySource | None
+    distrusted: bool
+    """The counters are far from the integrated power, which therefore counts."""
+    window_s: float
+    joules_per_output_token: float | None
+    tokens_per_s_per_w: float | None
+    """Output tokens per second for each watt, which is output tokens per joule."""
+    sockets: tuple[SocketEnergy, ...]
+
+
 class StageResult(msgspec.Struct, frozen=True):
     """The numbers of one stage."""
 
@@ -138,6 +156,12 @@ class StageResult(msgspec.Struct, frozen=True):
     why: str | None
     instances: list[InstanceResult] = []
     """Each server's part, where there are several."""
+    gpu: list[GpuStage] = []
+    """Each GPU over the measured window."""
+    energy: EnergyResult | None = None
+    host: dict[str, float | None] = {}
+    """Means over the measured window."""
+    verdicts: list[Verdict] = []
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -166,6 +190,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Columns over one time axis, `t_s`."""
     events: list[RunEvent]
     telemetry_meta: dict[str, Any] | None = None
+    """What measured the GPUs, by vendor, what was tried before and why it failed."""
+    gpus: list[GpuStatic] = []
+    gpu_series: list[GpuSeries] = []
+    """Each on the run's time axis, about once a second."""
+    host_series: Columns = {}
+    verdicts: list[Verdict] = []
+    """On the health of the GPUs over the run."""
     findings: list[Finding] = []
     """Of the preflight, the worst first."""
     diagnosis: Diagnosis | None = None

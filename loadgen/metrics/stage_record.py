@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from loadgen.metrics.gpu_stage import GpuLooks
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.journal import EngineStage, StageEnded, StageStarted
 from loadgen.metrics.result import SloCheck
+from loadgen.metrics.snapshot import EngineView
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdict import ClientFacts, client_limit
+
+
+class EngineGauges:
+    """The engine's gauges over the ticks of a stage."""
+
+    def __init__(self) -> None:
+        self._waiting = 0.0
+        self._ticks = 0
+        self.kv_usage_max: float | None = None
+
+    def add(self, view: EngineView | None) -> None:
+        """Take a tick; one without the engine's word changes nothing."""
+        if view is None or view.waiting is None:
+            return
+        self._waiting += view.waiting
+        self._ticks += 1
+        if view.kv_usage is not None:
+            self.kv_usage_max = max(view.kv_usage, self.kv_usage_max or 0.0)
+
+    @property
+    def waiting_mean(self) -> float | None:
+        """Requests that waited, on average."""
+        return self._waiting / self._ticks if self._ticks else None
 
 
 class StageRecord:
@@ -23,6 +48,8 @@ class StageRecord:
         self.client_span_ns = 0
         self.ended: StageEnded | None = None
         self.engine: EngineStage | None = None
+        self.looks = GpuLooks({})
+        self.gauges = EngineGauges()
 
     @property
     def counters(self) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.result import (
     Concurrency,
     InstanceResult,
@@ -14,14 +15,22 @@ from loadgen.metrics.result import (
     Tokens,
 )
 from loadgen.metrics.stage import LATENCIES
+from loadgen.metrics.stage_hardware import stage_hardware
 from loadgen.metrics.stage_record import StageRecord
 
 
 def stage_result(
-    stage: StageRecord, *, started_at: str, now_s: float, slo_ms: dict[str, float], urls: Sequence[str]
+    stage: StageRecord,
+    *,
+    started_at: str,
+    now_s: float,
+    slo_ms: dict[str, float],
+    urls: Sequence[str],
+    hardware: HardwareRecord,
 ) -> StageResult:
     """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
     started, counters, why = stage.started, stage.counters, stage.limit()
+    machine = stage_hardware(stage, hardware)
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     return StageResult(
         index=started.index,
@@ -52,6 +61,10 @@ def stage_result(
         why=why,
         # A server that took no part in a stage has a part of zeros.
         instances=[_instance_result(url, stage.part(number)) for number, url in enumerate(urls)],
+        gpu=machine.gpu,
+        energy=machine.energy,
+        host=machine.host,
+        verdicts=machine.verdicts,
     )
 
 

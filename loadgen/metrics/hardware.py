@@ -1,0 +1,164 @@
+"""The hardware's part of a record: GPUs and host as they were looked at, as series and by stage.
+
+Series are bounded: once they are long, every second point goes. What a stage needs of the looks it keeps itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.gpu_stage import GpuLooks, mean_throttle
+from loadgen.metrics.health import GpuFacts, gpu_facts
+from loadgen.metrics.host import HostSample
+from loadgen.metrics.journal import GpusSampled, HostSampled, TelemetryChanged
+
+_MOST_POINTS = 20_000
+_SERVER_GROWTH_BYTES = 512 * 1024**2
+_SERVER_SHARE = 0.1
+_RECENT_LOOKS = 10
+_GPU_COLUMNS = (
+    "gfx_percent",
+    "memory_percent",
+    "hbm_used_bytes",
+    "power_w",
+    "temperature_hotspot_c",
+    "temperature_memory_c",
+    "gfx_clock_mhz",
+)
+_HOST_COLUMNS = (
+    "cpu_percent",
+    "cpu_busiest_percent",
+    "server_cpu_percent",
+    "server_rss_bytes",
+    "memory_used_bytes",
+    "load_1min",
+    "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s",
+    "network_in_bytes_per_s",
+    "network_out_bytes_per_s",
+)
+Columns = dict[str, list[float | int | None]]
+"""One column is `t_s`, seconds since the run began; all are equally long."""
+
+
+class GpuSeries(msgspec.Struct, frozen=True):
+    """One GPU over the run."""
+
+    index: int
+    columns: Columns
+
+
+class HardwareRecord:
+    """GPUs and host of a run, as far as its journal goes."""
+
+    def __init__(self) -> None:
+        self.began_s = 0.0
+        """CLOCK_MONOTONIC when the run began."""
+        self.gpus: tuple[GpuStatic, ...] = ()
+        self.meta: dict[str, Any] | None = None
+        self.latest: dict[int, GpuSample] = {}
+        self.first: dict[int, GpuSample] = {}
+        self.host: HostSample | None = None
+        self.host_columns: Columns = {}
+        self._gpu_columns: dict[int, Columns] = {}
+        self._recent: dict[int, list[GpuSample]] = {}
+        self._open: list[GpuLooks] = []
+
+    def found(self, line: TelemetryChanged) -> None:
+        """Other GPUs, or another way to measure them."""
+        self.gpus, self.meta = line.gpus, line.meta
+
+    def begin_stage(self) -> GpuLooks:
+        """The looks of a stage that begins now; they are added until the stage lets go of them."""
+        looks = GpuLooks(self.latest)
+        self._open.append(looks)
+        return looks
+
+    def end_stage(self, looks: GpuLooks, end_s: float) -> None:
+        """The stage is over; each GPU's next look still counts, for the edge of its window."""
+        looks.until_s = end_s
+
+    def sampled(self, line: GpusSampled) -> None:
+        """A look at some GPUs."""
+        for looks in self._open:
+            looks.add(line.gpus)
+        self._open = [looks for looks in self._open if not looks.complete]
+        for sample in line.gpus:
+            self.first.setdefault(sample.index, sample)
+            self.latest[sample.index] = _carried(self.latest.get(sample.index), sample)
+            recent = self._recent.setdefault(sample.index, [])
+            recent.append(sample)
+            del recent[:-_RECENT_LOOKS]
+            columns = self._gpu_columns.setdefault(sample.index, {})
+            values = {name: getattr(sample, name) for name in _GPU_COLUMNS}
+            throttle = sample.throttle_percent
+            values["throttled_percent"] = None if throttle is None else max(throttle.values(), default=0.0)
+            _append(columns, sample.t_s - self.began_s, values)
+
+    def host_sampled(self, line: HostSampled) -> None:
+        """A look at the host."""
+        self.host = line.host
+        values = {name: getattr(line.host, name) for name in _HOST_COLUMNS}
+        _append(self.host_columns, line.host.t_s - self.began_s, values)
+
+    def series(self) -> list[GpuSeries]:
+        """The series of every GPU."""
+        return [GpuSeries(index, columns) for index, columns in sorted(self._gpu_columns.items())]
+
+    def facts(self) -> list[GpuFacts]:
+        """What the rules of health look at, over the last looks."""
+        throttled = {index: mean_throttle(looks) for index, looks in self._recent.items()}
+        return gpu_facts(self.gpus, self.latest, self.first, throttled)
+
+    def of_server(self, looks: Mapping[int, Sequence[GpuSample]]) -> list[GpuStatic]:
+        """The GPUs that the server computes on: those whose memory grew since the run began, or is well in use.
+
+        Another tenant's GPUs must not count towards a server's energy. All of them if nothing tells them apart.
+        """
+        used = [gpu for gpu in self.gpus if self._holds_a_model(gpu, looks.get(gpu.index, ()))]
+        sockets = {gpu.socket or gpu.index for gpu in used}
+        return [gpu for gpu in self.gpus if (gpu.socket or gpu.index) in sockets] or list(self.gpus)
+
+    def _holds_a_model(self, gpu: GpuStatic, looks: Sequence[GpuSample]) -> bool:
+        most = max((look.hbm_used_bytes for look in looks if look.hbm_used_bytes is not None), default=None)
+        if most is None:
+            return False
+        first = self.first[gpu.index].hbm_used_bytes if gpu.index in self.first else None
+        grown = first is not None and most - first >= _SERVER_GROWTH_BYTES
+        return grown or (gpu.hbm_total_bytes is not None and most >= _SERVER_SHARE * gpu.hbm_total_bytes)
+
+
+def means(columns: Columns, start_s: float, end_s: float, names: Iterable[str]) -> dict[str, float | None]:
+    """The means of some columns between two times of the run; None where nothing was known."""
+    times = columns.get("t_s", [])
+    inside = [place for place, t_s in enumerate(times) if t_s is not None and start_s <= t_s <= end_s]
+    return {name: _mean([columns[name][place] for place in inside] if name in columns else []) for name in names}
+
+
+def _mean(values: Sequence[float | int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 3) if known else None
+
+
+def _carried(before: GpuSample | None, now: GpuSample) -> GpuSample:
+    """What the slow tier tells only now and then stays known in between."""
+    if before is None:
+        return now
+    kept = {
+        name: value
+        for name in GpuSample.__struct_fields__
+        if getattr(now, name) is None and name not in now.missing and (value := getattr(before, name)) is not None
+    }
+    return msgspec.structs.replace(now, **kept) if kept else now
+
+
+def _append(columns: Columns, t_s: float, values: Mapping[str, Any]) -> None:
+    for name, value in {"t_s": round(t_s, 3), **values}.items():
+        columns.setdefault(name, []).append(value)
+    if len(columns["t_s"]) > _MOST_POINTS:
+        for column in columns.values():
+            del column[1:-1:2]
