@@ -15,7 +15,7 @@ import numpy as np
 
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 
-_MOST_LOOKS = 4000
+_MOST_LOOKS = 1000
 _MEASURED = (
     "gfx_percent",
     "memory_percent",
@@ -71,9 +71,12 @@ class GpuLooks:
         self.by_gpu: dict[int, list[GpuSample]] = {index: [sample] for index, sample in before.items()}
         self.until_s: float | None = None
         """When the stage ended (CLOCK_MONOTONIC)."""
+        self.count = 0
+        """Looks taken so far."""
 
     def add(self, samples: Sequence[GpuSample]) -> None:
         """Take one look."""
+        self.count += 1
         for sample in samples:
             kept = self.by_gpu.setdefault(sample.index, [])
             kept.append(sample)

@@ -191,6 +191,8 @@ class Profile(_Part):
     name: str = Field(default="unnamed", pattern=r"^[A-Za-z0-9._+-]+$")
     description: str = ""
     server: Server
+    telemetry: Literal["auto", "amdsmi", "amd-sysfs", "nvml", "sim", "off"] = "auto"
+    """What measures the GPUs; `sim` invents some for the simulator's load."""
     load: Load = Load()
     stages: list[StageSettings] = []
     slo: dict[str, Milliseconds] = {}

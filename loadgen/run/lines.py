@@ -16,7 +16,9 @@ from loadgen.server.supervisor import ServerState
 from loadgen.worker.fleet import FleetTick
 
 
-def run_started(profile: Profile, run_id: str, seed: int, workers: int, stages_planned: int) -> RunStarted:
+def run_started(
+    profile: Profile, run_id: str, seed: int, workers: int, stages_planned: int, *, monotonic_s: float
+) -> RunStarted:
     """The first line: the profile as it is run, the machine, the seed."""
     document = profile.model_dump(mode="json")
     server = document["server"]
@@ -29,6 +31,7 @@ def run_started(profile: Profile, run_id: str, seed: int, workers: int, stages_p
     document["load"]["seed"] = seed
     return RunStarted(
         unix_s=time.time(),
+        monotonic_s=monotonic_s,
         run_id=run_id,
         vramp_version=loadgen.__version__,
         profile=document,

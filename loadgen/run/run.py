@@ -28,6 +28,7 @@ from loadgen.profile import Profile
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.folder import SafeJournal, claim_folder, require_writable
 from loadgen.run.guard_rail import FailureRail
+from loadgen.run.hardware import HardwareWatch
 from loadgen.run.lines import run_started, server_changed, ticked
 from loadgen.run.probe import Served, probe, probe_twin
 from loadgen.run.requests import templates_of
@@ -38,6 +39,7 @@ from loadgen.server.client import ServerClient, api_key
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.server.supervisor import ServerState
 from loadgen.stream.transport import Target
+from loadgen.telemetry.candidates import Attempt, Vendor
 from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, workers_for
 
 BEAT_S = 0.25
@@ -55,10 +57,11 @@ class Run:
         json_path: Path | None = None,
         hold_open: bool = False,
         force: bool = False,
+        replay: dict[Vendor, list[Attempt]] | None = None,
     ) -> None:
         """`where` names the profile in messages; with `hold_open` the server stays up after the plan, for an operator.
 
-        With `force` it starts whatever the preflight says.
+        With `force` it starts whatever the preflight says; `replay` takes the place of the profile's telemetry.
 
         Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
@@ -88,6 +91,15 @@ class Run:
         self._fleet: Fleet | None = None
         most_streams = max(stage.concurrency or 0 for stage in self.plan)
         self._workers = workers_for(profile.load.workers, most_streams=most_streams, servers=self._servers.count)
+        self._hardware = HardwareWatch(
+            profile,
+            folder=self.folder,
+            log=self._log,
+            clock_s=self._clock_s,
+            server_pids=lambda: self._servers.pids,
+            worker_pids=lambda: self._fleet.pids if self._fleet is not None else (),
+            replay=replay,
+        )
         self._steering = Steering(self.plan, self._log, self._clock_s)
         self._rail = FailureRail()
         self._aborted = False
@@ -180,7 +192,17 @@ class Run:
             await asyncio.shield(self._working)
 
     async def _work(self) -> None:
-        self._log(run_started(self.profile, self.folder.name, self._seed, self._workers, len(self.plan)))
+        self._log(
+            run_started(
+                self.profile,
+                self.folder.name,
+                self._seed,
+                self._workers,
+                len(self.plan),
+                monotonic_s=self._began_s,
+            )
+        )
+        self._hardware.start()
         try:
             await self._until_ended(self._go())
         except VrampError as error:
@@ -209,6 +231,7 @@ class Run:
             for client in clients:
                 await stack.enter_async_context(client)
             self._enter("probing")
+            self._hardware.start_simulated(self._servers.base_urls[0])
             served, targets = await self._learn(*clients)
             self._watch = EngineWatch(clients, self._log, self._clock_s)
             stack.push_async_callback(self._watch.close)
@@ -322,6 +345,7 @@ class Run:
         if self._fleet is not None:
             await self._end_load(self._fleet)
         await self._stop_servers()
+        await self._hardware.close()
         state, reason = self._ending or "failed", self._reason
         self._log(RunFinished(t_s=self._clock_s(), unix_s=time.time(), state=state, reason=reason))
         self._write()
@@ -410,6 +434,7 @@ class Run:
             record=self._record,
             steering=self._steering,
             servers=self._servers,
+            hardware=self._hardware,
             served=self._served,
             engine=self._watch.view if self._watch is not None else None,
             engines=self._watch.views if self._watch is not None else [],

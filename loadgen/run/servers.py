@@ -203,6 +203,11 @@ class Servers:
         return self._liveness
 
     @property
+    def pids(self) -> list[int]:
+        """All processes of all servers, as last seen."""
+        return [process.pid for server in self.managed for process in server.processes]
+
+    @property
     def waiting_for(self) -> tuple[ProcessName, ...]:
         """While they stop: what has not ended yet."""
         return tuple(process for server in self.managed for process in server.waiting_for)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from loadgen.metrics.health import StageFacts, flags, gpu_verdicts, stage_verdicts
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import (
     ClientView,
     EngineView,
     ErrorView,
+    GpuView,
+    Liveness,
     LoadView,
     Milestone,
     Phase,
@@ -22,12 +25,15 @@ from loadgen.metrics.snapshot import (
     ServerView,
     Snapshot,
     StageView,
+    Verdict,
 )
 from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdict import engine_limit
 from loadgen.plan import Stage
 from loadgen.profile import Profile
+from loadgen.run.hardware import HardwareWatch
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
 from loadgen.run.steering import Steering
@@ -46,6 +52,7 @@ class StageViews:
 
     def __init__(self) -> None:
         self._settled: dict[int, StageView] = {}
+        self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
         """All stages, oldest first."""
@@ -54,12 +61,25 @@ class StageViews:
     def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
         if index in self._settled:
             return self._settled[index]
-        view = stage_view(stage, record)
+        view = msgspec.structs.replace(stage_view(stage, record), **self._energy_of(index, stage, record))
         tick = record.last_tick
         silent = tick is not None and index not in tick.open_stages
         if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
             self._settled[index] = view
         return view
+
+    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> dict[str, float | None]:
+        """Computed once for each look at the GPUs."""
+        known = self._energy.get(index)
+        if known is not None and known[0] == stage.looks.count:
+            return known[1]
+        energy = stage_energy(stage, record.hardware)
+        numbers = {
+            "joules_per_output_token": energy.joules_per_output_token if energy is not None else None,
+            "tokens_per_s_per_w": energy.tokens_per_s_per_w if energy is not None else None,
+        }
+        self._energy[index] = (stage.looks.count, numbers)
+        return numbers
 
 
 def stage_view(stage: StageRecord, record: Record) -> StageView:
@@ -151,6 +171,7 @@ class Parts(msgspec.Struct, frozen=True):
     record: Record
     steering: Steering
     servers: Servers
+    hardware: HardwareWatch
     served: Served | None
     engine: EngineView | None
     engines: list[EngineView | None]
@@ -196,6 +217,8 @@ def snapshot_of(parts: Parts, views: StageViews) -> Snapshot:
         events=tuple(record.events),
         findings=record.findings,
         reference=tuple(record.compared(shown)) if shown is not None else (),
+        verdicts=verdicts_of(record),
+        **_hardware_view(parts),
         result_path=str(parts.result_path) if parts.result_path is not None else None,
     )
 
@@ -213,10 +236,56 @@ def _server_view(parts: Parts) -> ServerView:
         milestones=servers.milestones,
         log_tail=servers.log_lines,
         expected_s=servers.expected_s,
-        liveness=servers.liveness if parts.phase == "starting" else None,
+        liveness=_liveness(parts),
         diagnosis=servers.diagnosis,
         instances=servers.views(parts.engines),
     )
+
+
+def verdicts_of(record: Record) -> tuple[Verdict, ...]:
+    """Of GPUs and of the running stage, as far as the last looks tell; the bad ones first."""
+    found = gpu_verdicts(record.hardware.facts())
+    if record.current is not None:
+        found += stage_verdicts(f"stage {record.current.started.index + 1}", _facts_now(record.current, record))
+    return tuple(sorted(found, key=lambda verdict: not verdict.bad))
+
+
+def _facts_now(stage: StageRecord, record: Record) -> StageFacts:
+    hardware, engine = record.hardware, record.last_tick.engine if record.last_tick is not None else None
+    busy = [sample for sample in hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
+    return StageFacts(
+        client_limit=stage.limit(),
+        waiting=engine.waiting if engine is not None else None,
+        kv_usage=engine.kv_usage if engine is not None else None,
+        gfx_percent=_mean(sample.gfx_percent for sample in busy),
+        memory_percent=_mean(sample.memory_percent for sample in busy),
+        host_percent=hardware.host.cpu_percent if hardware.host is not None else None,
+        busiest_core_percent=hardware.host.cpu_busiest_percent if hardware.host is not None else None,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _hardware_view(parts: Parts) -> dict[str, Any]:
+    hardware = parts.record.hardware
+    found = gpu_verdicts(hardware.facts())
+    gpus = (GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in hardware.gpus)
+    return {
+        "gpus": tuple(gpus),
+        "gpus_stale": parts.hardware.stale,
+        "telemetry": parts.hardware.words,
+        "host": hardware.host,
+    }
+
+
+def _liveness(parts: Parts) -> Liveness | None:
+    """What the server's processes do while it starts; with the memory in use on all GPUs."""
+    life = parts.servers.liveness if parts.phase == "starting" else None
+    used = [sample.hbm_used_bytes for sample in parts.record.hardware.latest.values() if sample.hbm_used_bytes]
+    return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
 
 
 def _load_view(parts: Parts) -> LoadView:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -38,8 +39,11 @@ class Orders:
     def _read(self, fd: int) -> None:
         try:
             # Unbuffered: Python aborts at its exit if a thread holds the lock of a buffer.
-            for line in open(fd, "rb", buffering=0, closefd=False):
-                self.processes = msgspec.json.decode(line, type=Order).processes
+            with open(fd, "rb", buffering=0, closefd=False) as stream:
+                for line in stream:
+                    self.processes = msgspec.json.decode(line, type=Order).processes
+        except msgspec.DecodeError as error:
+            print(f"the parent sent what is not an order: {error}", file=sys.stderr)
         finally:
             self.ended.set()
             time.sleep(_HANG_S)

@@ -119,6 +119,11 @@ class Monitor:
         return any(source.stale for source in self._sources.values())
 
     @property
+    def pids(self) -> list[int]:
+        """The children that run."""
+        return [source.pid for source in self._sources.values() if source.pid is not None]
+
+    @property
     def settled(self) -> bool:
         """Whether every vendor either works or has nothing left to try."""
         return all(source.last_s is not None or source.attempt is None for source in self._sources.values())

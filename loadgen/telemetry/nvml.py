@@ -20,7 +20,7 @@ import pynvml
 
 from loadgen.errors import TelemetryError
 from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.counters import Point, rate
+from loadgen.metrics.counters import Point, rate
 from loadgen.telemetry.nvml_devices import (
     GTS_BY_GENERATION,
     NvmlDevice,

@@ -143,8 +143,8 @@ async def start_child(command: Sequence[str], env: Mapping[str, str], log_path: 
         )
     except BaseException:
         process.kill()
-        process.wait()
-        raise
+        with process:  # closes its pipes and waits for it
+            raise
     return Child(process, reader, pipe, log)
 
 

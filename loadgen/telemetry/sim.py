@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import httpx
 
 from loadgen.telemetry.backend import Backend, Sample
-from loadgen.telemetry.counters import gained
+from loadgen.metrics.counters import gained
 from loadgen.telemetry.sample import GpuSample, GpuStatic, Opened
 
 HBM_BYTES = 192 * 1024**3
@@ -92,7 +92,7 @@ def demand_w(gpu: SimGpu, load: SimLoad) -> float:
 
 def busy(load: SimLoad) -> float:
     """The share of time in which something runs, 0 to 1."""
-    return 1 - math.exp(-load.running / 2)
+    return 1 - math.exp(-2 * load.running)
 
 
 def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSample:

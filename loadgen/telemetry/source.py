@@ -53,7 +53,7 @@ class Source:
         self.attempts = attempts
         self.opened: Opened | None = None
         """What the attempt that works said, or the last that did."""
-        self.attempt: Attempt | None = None
+        self.attempt = attempts[0] if attempts else None
         """The attempt that works or is tried; None once there is none left."""
         self.failures: dict[str, str] = {}
         """The last reason of each attempt that failed."""

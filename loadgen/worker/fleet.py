@@ -121,6 +121,11 @@ class Fleet:
         return sum(worker.alive for worker in self._workers)
 
     @property
+    def pids(self) -> list[int]:
+        """Of the workers that live."""
+        return [worker.process.pid for worker in self._workers if worker.alive]
+
+    @property
     def complete(self) -> bool:
         """Every server has a worker left; one without would be missing from the load."""
         return {worker.instance for worker in self._workers if worker.alive} == set(range(len(self._settings.targets)))

@@ -1,8 +1,5 @@
 """Simulated GPUs: the model as a table and as laws, and the child beside a real simulator."""
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
-
 import httpx
 import pytest
 from hypothesis import given
@@ -21,7 +18,8 @@ from loadgen.telemetry.sim import (
     open_sim,
     step,
 )
-from tests.engines import RunningSimulator
+from tests.engines import simulator
+from tests.telemetry.children import listen
 
 _BUSY = SimLoad(serving=True, running=64, prompt_tokens_per_s=20_000, output_tokens_per_s=8_000)
 _loads = st.builds(SimLoad, st.booleans(), st.floats(0, 500), st.floats(0, 1e5), st.floats(0, 1e5))
@@ -106,7 +104,28 @@ def test_the_load_is_the_difference_of_two_pages() -> None:
     assert load_between((1, page % 300), (3, None)) == SimLoad()
 
 
-@pytest.fixture
-async def simulator() -> AsyncIterator[RunningSimulator]:
-    async with RunningSimulator() as running:
-        yield running
+def test_gpus_carry_the_load_of_a_real_simulator_and_outlive_it() -> None:
+    with simulator() as engine:
+        backend = open_sim(url=engine.url, gpus=2, straggler=1)
+        request = {"model": "simulator", "prompt": "hello", "max_tokens": 4000, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", f"{engine.url}/v1/completions", json=request, trust_env=False) as answer:
+            chunks = answer.iter_bytes()
+            next(chunks)
+            busy = backend.sample(True, False)
+        engine.process.kill()
+        engine.process.wait()
+        left = backend.sample(False, False)
+    backend.close()
+    assert [gpu.index for gpu in busy] == [0, 1]
+    assert (busy[0].gfx_percent or 0) > 20
+    assert (busy[0].hbm_used_bytes or 0) > 300e6
+    assert (busy[1].throttle_percent or {})["thermal"] > 0
+    assert (left[0].gfx_percent, left[0].hbm_used_bytes) == (0, 300_000_000)
+    assert (left[0].energy_j or 0) > (busy[0].energy_j or 0)
+
+
+def test_the_child_offers_the_gpus_that_its_flags_name() -> None:
+    heard = listen("--backend", "sim", "--gpus", "3", "--throttle", "1")
+    assert heard.opened is not None
+    assert [gpu.uuid for gpu in heard.opened.gpus] == ["GPU-sim-0", "GPU-sim-1", "GPU-sim-2"]
+    assert [gpu.power_cap_w for gpu in heard.looks[0].gpus] == [CAP_W, LOW_CAP_W, CAP_W]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.telemetry.counters import Amount, Point, gained, increase, integral, rate, value_at
+from loadgen.metrics.counters import Amount, Point, gained, increase, integral, rate, value_at
 
 # Eighths are exact in binary, so that sums of parts can be compared with sums of wholes.
 _eighths = st.integers(0, 8000).map(lambda n: n / 8)

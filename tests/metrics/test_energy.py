@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.telemetry.energy import joules_per_token, sockets, tokens_per_s_per_w, window_energy
-from loadgen.telemetry.sample import GpuSample, GpuStatic, Sampled
+from loadgen.metrics.energy import joules_per_token, sockets, tokens_per_s_per_w, window_energy
+from loadgen.metrics.gpu import GpuSample, GpuStatic
 
 
 def _gpu(index: int, *, socket: str = "", partition: int = 0) -> GpuStatic:
@@ -21,15 +21,14 @@ def _looks(
     power_w: Callable[[int], float | None],
     *,
     devices: int = 1,
-) -> list[Sampled]:
-    looks = []
-    for t_s in range(seconds + 1):
-        gpus = tuple(
+) -> dict[int, list[GpuSample]]:
+    return {
+        index: [
             GpuSample(index=index, t_s=float(t_s), energy_j=energy_j(t_s), power_w=power_w(t_s))
-            for index in range(devices)
-        )
-        looks.append(Sampled(t_s=float(t_s), took_ms=1.0, gpus=gpus))
-    return looks
+            for t_s in range(seconds + 1)
+        ]
+        for index in range(devices)
+    }
 
 
 def test_the_counter_counts_and_its_edges_are_interpolated() -> None:

@@ -1,0 +1,136 @@
+"""GPUs and host during a run: what was seen goes into the journal, about once a second, whatever the load does.
+
+The load never waits for any of it, and no run fails because of it: what cannot be measured is told once, with its
+reason. Samples are taken from the monitor's children and the kernel in a task of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.gpu import GpuStatic
+from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
+from loadgen.profile import Profile
+from loadgen.telemetry.candidates import Attempt, Vendor, attempts_for
+from loadgen.telemetry.host import HostSampler
+from loadgen.telemetry.monitor import Monitor, SourceStatus
+
+_PERIOD_S = 1.0
+Pids = Callable[[], Iterable[int]]
+
+
+class HardwareWatch:
+    """Watches GPUs and host of a run: `start`, for simulated GPUs `start_simulated`, and `close` in the end."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        folder: Path,
+        log: Callable[[Line], None],
+        clock_s: Callable[[], float],
+        server_pids: Pids,
+        worker_pids: Pids,
+        replay: dict[Vendor, list[Attempt]] | None = None,
+    ) -> None:
+        """`replay` takes the place of what the profile asks for; the children's logs go to `folder`."""
+        self._mode = profile.telemetry
+        self._replay = replay
+        self._folder = folder
+        self._log = log
+        self._clock_s = clock_s
+        self._server_pids, self._worker_pids = server_pids, worker_pids
+        self._host = HostSampler()
+        self._monitor: Monitor | None = None
+        self._told: tuple[tuple[GpuStatic, ...], dict[str, Any]] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def stale(self) -> bool:
+        """Whether samples of GPUs have stopped coming."""
+        return self._monitor is not None and self._monitor.stale
+
+    @property
+    def words(self) -> str:
+        """What measures the GPUs, or why nothing does."""
+        if self._monitor is None:
+            return "off" if self._mode == "off" else "not started"
+        status = self._monitor.status
+        if not status:
+            return "no GPU found: vramp doctor tells what was looked for"
+        return "; ".join(_words(source.vendor, source.attempt, source.works, source.failures) for source in status)
+
+    def start(self) -> None:
+        """Begin to watch; simulated GPUs come with their simulator."""
+        if self._replay is not None:
+            self._watch(self._replay)
+        elif self._mode != "sim":
+            self._watch(attempts_for(self._mode))
+        self._task = asyncio.create_task(self._go_on())
+
+    def start_simulated(self, url: str) -> None:
+        """The simulator is there: its GPUs can be."""
+        if self._mode == "sim" and self._monitor is None:
+            self._watch(attempts_for("sim", url=url))
+
+    async def close(self) -> None:
+        """Take a last look and end the children."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._look()
+        if self._monitor is not None:
+            await self._monitor.close()
+
+    def _watch(self, attempts: dict[Vendor, list[Attempt]]) -> None:
+        self._monitor = Monitor(attempts, folder=self._folder, interval_s=_PERIOD_S)
+        self._monitor.start()
+
+    async def _go_on(self) -> None:
+        due_s = time.monotonic()
+        while True:
+            self._look()
+            due_s = max(due_s + _PERIOD_S, time.monotonic())
+            await asyncio.sleep(due_s - time.monotonic())
+
+    def _look(self) -> None:
+        if self._monitor is not None:
+            self._tell_changes(self._monitor)
+            for look in self._monitor.take():
+                self._log(GpusSampled(t_s=self._clock_s(), gpus=look.gpus))
+        host = self._host.sample(server=self._server_pids(), files_of=self._worker_pids())
+        self._log(HostSampled(t_s=self._clock_s(), host=host))
+
+    def _tell_changes(self, monitor: Monitor) -> None:
+        lasting: dict[str, Any] = {source.vendor: _lasting(source) for source in monitor.status}
+        now = (monitor.gpus, lasting)
+        if not monitor.settled or now == self._told:
+            return
+        failed = [f"{name}: {why}" for each in monitor.status for name, why in each.failures.items()]
+        before = self._told
+        self._told = now
+        self._log(TelemetryChanged(t_s=self._clock_s(), gpus=monitor.gpus, meta=lasting))
+        if failed and (before is None or before[1] != lasting):
+            self._log(Happened(t_s=self._clock_s(), kind="telemetry", text="; ".join(failed)))
+
+
+def _lasting(source: SourceStatus) -> dict[str, Any]:
+    """All but what changes from one moment to the next."""
+    words: dict[str, Any] = msgspec.to_builtins(source)
+    words.pop("stale", None)
+    return words
+
+
+def _words(vendor: str, attempt: str | None, works: bool, failures: dict[str, str]) -> str:
+    if works:
+        return f"{vendor}: {attempt}"
+    if attempt is not None:
+        return f"{vendor}: trying {attempt}"
+    last = next(reversed(failures.items()), None)
+    return f"{vendor}: nothing works" + (f"; {last[0]}: {last[1]}" if last is not None else "")

@@ -1,0 +1,299 @@
+"""The parent's side with real children: good ones, and every way in which one can go wrong."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadgen.telemetry.candidates import Attempt, Vendor, amd_is_here, attempts_for, nvidia_is_here
+from loadgen.telemetry.monitor import Monitor, carried
+from loadgen.telemetry.sample import GpuProcess, GpuSample
+from loadgen.telemetry.source import Patience
+from tests.telemetry.children import stand_in
+
+_QUICK = Patience(open_s=20, silence_s=20, pause_s=0.01)
+_GOOD = "opened()\nsampled()\nwait()\n"
+
+
+@asynccontextmanager
+async def _watching(
+    folder: Path, attempts: Mapping[Vendor, Sequence[Attempt]], patience: Patience = _QUICK, interval_s: float = 1.0
+) -> AsyncIterator[Monitor]:
+    monitor = Monitor(attempts, folder=folder, interval_s=interval_s, patience=patience)
+    monitor.start()
+    try:
+        yield monitor
+    finally:
+        await monitor.close()
+
+
+async def _until(monitor: Monitor, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await monitor.change()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(tmp_path: Path) -> None:
+    attempts = attempts_for("sim", sim_arguments=("--gpus", "2"))
+    async with _watching(tmp_path, attempts, interval_s=0.05) as monitor:
+        assert (monitor.gpus, monitor.latest, monitor.take(), monitor.stale) == ((), {}, [], False)
+        await _until(monitor, lambda: len(monitor.latest) == 2 and monitor.latest[0].t_s > 0)
+        looks = monitor.take()
+        assert [gpu.index for gpu in looks[0].gpus] == [0, 1]
+        assert monitor.take() == []
+        assert [gpu.name for gpu in monitor.gpus] == ["Simulated GPU"] * 2
+        (status,) = monitor.status
+        assert (status.vendor, status.attempt, status.works, status.failures) == ("sim", "sim", True, {})
+        assert monitor.settled
+        pid = monitor.pids[0]
+        assert _lives(pid)
+    assert not _lives(pid)
+    assert (tmp_path / "telemetry-sim.log").read_text() == ""
+
+
+async def test_nothing_to_watch_is_no_error(tmp_path: Path) -> None:
+    async with _watching(tmp_path, attempts_for("off")) as monitor:
+        assert (monitor.gpus, monitor.stale, monitor.settled, monitor.status) == ((), False, True, ())
+    await monitor.close()
+
+
+async def test_the_next_attempt_is_tried_when_one_refuses(tmp_path: Path) -> None:
+    refuses = stand_in(
+        tmp_path, "refuses", """say('{"type":"Refused","backend":"sim","reason":"no driver\\\\u001b[2J"}')"""
+    )
+    dies = stand_in(tmp_path, "dies", "print('free(): invalid next size', file=sys.stderr)\nos.abort()\n")
+    silent = stand_in(tmp_path, "ends", "")
+    absent = Attempt("absent", "sim", program=(str(tmp_path / "absent"),))
+    attempts = [refuses, dies, silent, absent, stand_in(tmp_path, "good", _GOOD)]
+    async with _watching(tmp_path, {"amd": attempts}) as monitor:
+        await _until(monitor, lambda: monitor.settled)
+        (status,) = monitor.status
+        assert (status.attempt, status.works, status.restarts) == ("good", True, 0)
+        assert "no driver" in status.failures["refuses"]
+        assert "\x1b" not in status.failures["refuses"]
+        assert status.failures["dies"] == "it was killed by SIGABRT: free(): invalid next size"
+        assert status.failures["ends"] == "it ended with status 0"
+        assert status.failures["absent"].startswith("its process could not be started: No such file or directory")
+
+
+async def test_a_box_where_nothing_works_says_so(tmp_path: Path) -> None:
+    attempts = [stand_in(tmp_path, "dies", "sys.exit(7)")]
+    async with _watching(tmp_path, {"amd": attempts}) as monitor:
+        await _until(monitor, lambda: monitor.settled)
+        (status,) = monitor.status
+        assert (status.attempt, status.works) == (None, False)
+        assert status.failures == {"dies": "it ended with status 7"}
+
+
+async def test_one_that_does_not_open_in_time_is_given_up(tmp_path: Path) -> None:
+    hangs = stand_in(tmp_path, "hangs", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
+    patience = replace(_QUICK, open_s=0.3)
+    async with _watching(tmp_path, {"amd": [hangs]}, patience) as monitor:
+        await _until(monitor, lambda: monitor.settled)
+        assert monitor.status[0].failures == {"hangs": "it said nothing for 0.3 s"}
+
+
+async def test_one_that_falls_silent_is_killed_restarted_and_after_three_strikes_replaced(tmp_path: Path) -> None:
+    mute = stand_in(tmp_path, "mute", "opened()\nsampled()\nwhile True: signal.pause()\n")
+    good = stand_in(tmp_path, "good", _GOOD)
+    patience = replace(_QUICK, silence_s=0.3)
+    async with _watching(tmp_path, {"amd": [mute, good]}, patience, interval_s=0.05) as monitor:
+        await _until(monitor, lambda: monitor.status[0].attempt == "good")
+        assert monitor.status[0].failures["mute"] == "it said nothing for 0.3 s"
+        assert monitor.status[0].restarts == 3
+        assert len(monitor.take()) == 4
+
+
+async def test_a_source_whose_samples_stop_is_stale(tmp_path: Path) -> None:
+    mute = stand_in(tmp_path, "mute", "opened()\nsampled()\nwhile True: signal.pause()\n")
+    patience = replace(_QUICK, silence_s=0.5, strikes=1)
+    async with _watching(tmp_path, {"amd": [mute]}, patience, interval_s=0.05) as monitor:
+        await _until(monitor, lambda: bool(monitor.latest))
+        await _until(monitor, lambda: monitor.status[0].attempt is None)
+        assert monitor.stale
+        assert monitor.status[0].stale
+        assert monitor.latest[0].power_w == 100
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("opened()\nos.write(1, bytes(range(256)) * 100)\nwait()\n", "not a line of telemetry"),
+        ('opened()\nsay(\'{"type":"Sampled"}\')\nwait()\n', "not a line of telemetry"),
+        ("opened()\nwhile True: os.write(1, b'x' * 65536)\n", "a line of more than 1 MiB"),
+        ("opened()\nwhile True: sampled()\n", "it flooded"),
+        ("opened()\nwhile True: sampled(extra=',\"missing\":{\"x\":\"' + 'y' * 500000 + '\"}')\n", "it flooded"),
+        ("opened()\nopened()\nwait()\n", "it opened twice"),
+        ("sampled()\nwait()\n", "before it said what it samples"),
+        ("opened()\nos.close(1)\nwait()\n", "it closed its output and runs on"),
+        ('opened()\nsay(\'{"type":"Refused","backend":"sim","reason":"unloaded"}\')\nwait()\n', "unloaded"),
+    ],
+)
+async def test_nonsense_and_floods_end_a_child(tmp_path: Path, body: str, words: str) -> None:
+    bad = stand_in(tmp_path, "bad", body)
+    async with _watching(tmp_path, {"amd": [bad]}, replace(_QUICK, strikes=1)) as monitor:
+        pids = set()
+        while not monitor.settled or monitor.status[0].attempt is not None:
+            pids.update(monitor.pids)
+            await monitor.change()
+        assert words in monitor.status[0].failures["bad"]
+        assert not any(_lives(pid) for pid in pids)
+        assert len(monitor.take()) <= 500
+
+
+async def test_closing_does_not_wait_for_a_child_that_ignores_everything(tmp_path: Path) -> None:
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopened()\nsampled()\nwhile True: signal.pause()\n"
+    async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "deaf", body)]}) as monitor:
+        await _until(monitor, lambda: bool(monitor.latest))
+        (pid,) = monitor.pids
+        for _ in range(3000):  # more than a pipe holds, and nobody reads them
+            monitor.show_processes(True)
+    assert not _lives(pid)
+
+
+async def test_a_stopped_child_is_killed_too(tmp_path: Path) -> None:
+    async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "good", _GOOD)]}) as monitor:
+        await _until(monitor, lambda: bool(monitor.latest))
+        (pid,) = monitor.pids
+        os.kill(pid, signal.SIGSTOP)
+    assert not _lives(pid)
+
+
+async def test_closing_while_a_child_starts_leaves_nothing(tmp_path: Path) -> None:
+    monitor = Monitor({"amd": [stand_in(tmp_path, "good", _GOOD)]}, folder=tmp_path)
+    monitor.start()
+    await asyncio.sleep(0)  # the task runs up to where the child is there and its pipe is not yet connected
+    await monitor.close()
+    await monitor.close()
+    assert monitor.pids == []
+
+
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os, pathlib
+from loadgen.telemetry.candidates import attempts_for
+from loadgen.telemetry.monitor import Monitor
+async def main():
+    monitor = Monitor(attempts_for("sim"), folder=pathlib.Path({str(tmp_path)!r}))
+    monitor.start()
+    while not monitor.settled:
+        await monitor.change()
+    print(*monitor.pids, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None
+            child = os.pidfd_open(int(parent.stdout.readline()))
+        finally:
+            parent.kill()
+    ended, _, _ = select.select([child], [], [], 60)
+    os.close(child)
+    assert ended
+
+
+async def test_two_vendors_share_no_number(tmp_path: Path) -> None:
+    two = stand_in(tmp_path, "two", "opened(2)\nsampled(gpus=2)\nwait()\n")
+    three = stand_in(tmp_path, "three", "opened(3)\nsampled(gpus=3, power_w=300)\nwait()\n")
+    async with _watching(tmp_path, {"amd": [two], "nvidia": [three]}) as monitor:
+        await _until(monitor, lambda: len(monitor.latest) == 5)
+        assert [gpu.index for gpu in monitor.gpus] == [0, 1, 2, 3, 4]
+        assert sorted(gpu.power_w or 0 for gpu in monitor.latest.values()) == [100, 100, 300, 300, 300]
+        assert all(number == gpu.index for number, gpu in monitor.latest.items())
+        taken = {gpu.index: gpu.power_w for look in monitor.take() for gpu in look.gpus}
+        assert taken == {number: gpu.power_w for number, gpu in monitor.latest.items()}
+
+
+async def test_a_device_keeps_its_number_through_a_restart(tmp_path: Path) -> None:
+    body = "opened(2)\nsampled(gpus=2, power_w=os.getpid())\nsys.exit(3)\n"
+    async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "short", body)]}) as monitor:
+        await _until(monitor, lambda: monitor.status[0].attempt is None)
+        looks = monitor.take()
+    assert [[gpu.index for gpu in look.gpus] for look in looks] == [[0, 1]] * 3
+    assert len({look.gpus[0].power_w for look in looks}) == 3
+
+
+async def test_processes_are_asked_for_and_forgotten(tmp_path: Path) -> None:
+    body = (
+        "opened()\nsampled()\n"
+        "for line in sys.stdin:\n"
+        "    sampled(extra=',\"processes\":[{\"pid\":7}]' if 'true' in line else '')\n"
+    )
+    async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "lists", body)]}) as monitor:
+        await _until(monitor, lambda: bool(monitor.latest))
+        monitor.show_processes(True)
+        await _until(monitor, lambda: monitor.latest[0].processes is not None)
+        assert monitor.latest[0].processes == (GpuProcess(7),)
+        monitor.show_processes(False)
+        assert monitor.latest[0].processes is None
+
+
+def test_what_a_look_left_out_is_as_it_was() -> None:
+    before = GpuSample(0, 1.0, power_w=100, power_cap_w=750, ecc_correctable=3, missing={"links_up": "no link"})
+    now = GpuSample(0, 2.0, power_w=200, gfx_percent=9, missing={"ecc_correctable": "no permission"})
+    assert carried(before, now) == GpuSample(
+        0,
+        2.0,
+        power_w=200,
+        power_cap_w=750,
+        gfx_percent=9,
+        missing={"links_up": "no link", "ecc_correctable": "no permission"},
+    )
+    assert carried(None, now) == now
+
+
+def _sysfs_card(root: Path, vendor: str) -> None:
+    device = root / "sys/class/drm/card0/device"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text(vendor + "\n")
+
+
+def test_a_vendor_is_tried_where_there_is_a_sign_of_it(tmp_path: Path) -> None:
+    assert attempts_for("auto", environ={}, root=tmp_path) == {}
+    _sysfs_card(tmp_path, "0x1002")
+    assert amd_is_here(tmp_path)
+    assert not nvidia_is_here({}, tmp_path)
+    found = attempts_for("auto", environ={}, root=tmp_path)
+    assert list(found) == ["amd"]
+    assert [attempt.backend for attempt in found["amd"]][-1] == "amd-sysfs"
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    assert list(attempts_for("auto", environ={}, root=tmp_path)) == ["amd", "nvidia"]
+
+
+def test_a_driver_that_is_not_loaded_or_a_library_alone_is_a_sign_too(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kfd").touch()
+    assert amd_is_here(tmp_path)
+    library = tmp_path / "somewhere/libnvidia-ml.so.1"
+    library.parent.mkdir()
+    library.touch()
+    assert nvidia_is_here({"LD_LIBRARY_PATH": f":{library.parent}"}, tmp_path)
+    assert not nvidia_is_here({}, tmp_path)
+    _sysfs_card(tmp_path, "0x10de")
+    assert nvidia_is_here({}, tmp_path)
+
+
+def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> None:
+    assert [each.name for each in attempts_for("nvml", environ={}, root=tmp_path)["nvidia"]] == ["nvml"]
+    assert [each.name for each in attempts_for("amd-sysfs", environ={}, root=tmp_path)["amd"]] == ["amd-sysfs"]
+    assert all(each.backend == "amdsmi" for each in attempts_for("amdsmi", environ={}, root=tmp_path)["amd"])
+    (sim,) = attempts_for("sim", url="http://127.0.0.1:8000", sim_arguments=("--gpus", "4"))["sim"]
+    assert sim.arguments == ("--url", "http://127.0.0.1:8000", "--gpus", "4")
