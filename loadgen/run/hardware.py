@@ -59,8 +59,10 @@ class HardwareWatch:
     @property
     def words(self) -> str:
         """What measures the GPUs, or why nothing does."""
+        if self._mode == "off":
+            return "off"
         if self._monitor is None:
-            return "off" if self._mode == "off" else "not started"
+            return "not started"
         status = self._monitor.status
         if not status:
             return "no GPU found: vramp doctor tells what was looked for"

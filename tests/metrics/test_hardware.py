@@ -1,0 +1,112 @@
+"""The hardware's part of a record, folded from lines of a journal."""
+
+from typing import Any
+
+import pytest
+
+from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.hardware import HardwareRecord, means
+from loadgen.metrics.host import HostSample
+from loadgen.metrics.journal import (
+    GpusSampled,
+    HostSampled,
+    RunStarted,
+    StageEnded,
+    StageStarted,
+    TelemetryChanged,
+    Ticked,
+)
+from loadgen.metrics.record import Record
+from loadgen.metrics.stage import ClientDelta, StageDelta
+
+GIB = 1024**3
+GPUS = tuple(GpuStatic(index=n, vendor="sim", name="GPU", socket=f"s{n}", hbm_total_bytes=192 * GIB) for n in range(2))
+
+
+def sampled(t_s: float, *hbm_gib: float, **fields: Any) -> GpusSampled:
+    samples = (GpuSample(index=n, t_s=t_s, hbm_used_bytes=int(used * GIB), **fields) for n, used in enumerate(hbm_gib))
+    return GpusSampled(t_s=t_s, gpus=tuple(samples))
+
+
+def host(t_s: float, cpu_percent: float | None) -> HostSampled:
+    sample = HostSample(
+        t_s=t_s, cores=2, memory_used_bytes=1, memory_total_bytes=2, load_1min=0.5, cpu_percent=cpu_percent
+    )
+    return HostSampled(t_s=t_s, host=sample)
+
+
+def test_what_the_slow_tier_told_stays_known() -> None:
+    record = HardwareRecord()
+    record.sampled(GpusSampled(0.0, (GpuSample(index=0, t_s=0.0, links_up=7, power_w=100.0),)))
+    record.sampled(GpusSampled(1.0, (GpuSample(index=0, t_s=1.0, missing={"power_w": "busy"}),)))
+    assert (record.latest[0].links_up, record.latest[0].power_w) == (7, None)
+
+
+def test_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
+    record = HardwareRecord()
+    record.found(TelemetryChanged(0.0, GPUS, {}))
+    record.sampled(sampled(0.0, 0.3, 0.3))
+    assert record.of_server({}) == list(GPUS)
+    assert record.of_server({0: sampled(1.0, 0.4, 9.0).gpus[:1], 1: sampled(1.0, 0.4, 9.0).gpus[1:]}) == [GPUS[1]]
+    # An attached server held its model before the run began.
+    assert record.of_server({0: sampled(1.0, 170.0).gpus, 1: ()}) == [GPUS[0]]
+
+
+def test_series_are_on_the_runs_time_axis_and_bounded() -> None:
+    record = HardwareRecord()
+    record.began_s = 1000.0
+    for second in range(20_002):
+        record.sampled(sampled(1000.0 + second, 1.0, throttle_percent={"power": 3.0, "hbm": 1.0}))
+    (series,) = record.series()
+    times = series.columns["t_s"]
+    assert (times[0], times[-1]) == (0.0, 20_001.0)
+    assert {len(column) for column in series.columns.values()} == {len(times)}
+    assert len(times) <= 20_000
+    assert series.columns["throttled_percent"][:2] == [3.0, 3.0]
+
+
+def test_means_between_two_times() -> None:
+    record = HardwareRecord()
+    for second, percent in enumerate([None, 10.0, 20.0, 90.0]):
+        record.host_sampled(host(float(second), percent))
+    assert means(record.host_columns, 0.0, 2.0, ["cpu_percent", "no_such"]) == {"cpu_percent": 15.0, "no_such": None}
+
+
+@pytest.fixture
+def record() -> Record:
+    """A stage of twenty seconds, of which the middle ten are measured, on two GPUs of which one works."""
+    record = Record()
+    started = RunStarted(0.0, "r", "0", {}, {}, 1, 1, 1, monotonic_s=100.0)
+    record.apply(started)
+    record.apply(TelemetryChanged(0.0, GPUS, {"sim": {"attempt": "sim"}}))
+    record.apply(sampled(100.0, 0.3, 0.3, energy_j=0.0, power_w=0.0))
+    record.apply(StageStarted(1.0, 0, "", 8, None, "poisson", 16, 16, None, 20.0, 0, 0.0))
+    for second in range(1, 21):
+        record.apply(sampled(100.0 + second, 100.0, 0.3, energy_j=300.0 * second, power_w=300.0, gfx_percent=95.0))
+        record.apply(host(100.0 + second, 50.0))
+    delta = StageDelta(completed=10, window_output_tokens=6000, window_start_ns=105 * 10**9, window_end_ns=115 * 10**9)
+    record.apply(Ticked(t_s=20.0, span_s=0.25, stages={0: delta}, client=ClientDelta(), held=0))
+    record.apply(StageEnded(20.5, 0, "done"))
+    record.apply(sampled(121.0, 100.0, 0.3, energy_j=300.0 * 21, power_w=300.0))
+    record.apply(sampled(122.0, 100.0, 0.3, energy_j=999_999.0, power_w=300.0))
+    return record
+
+
+def test_a_stage_has_its_gpus_and_the_energy_of_the_servers(record: Record) -> None:
+    result = record.result()
+    (stage,) = result.stages
+    assert [gpu.index for gpu in stage.gpu] == [0, 1]
+    assert stage.gpu[0].gfx_percent is not None and stage.gpu[0].gfx_percent.mean == 95.0
+    assert stage.energy is not None
+    assert [socket.index for socket in stage.energy.sockets] == [0]
+    assert stage.energy.joules == pytest.approx(3000.0)
+    assert (stage.energy.joules_per_output_token, stage.energy.tokens_per_s_per_w) == (0.5, 2.0)
+    assert (stage.energy.source, stage.energy.distrusted) == ("counter", False)
+    assert stage.host["cpu_percent"] == 50.0
+    assert result.telemetry_meta == {"sim": {"attempt": "sim"}}
+    assert [series.index for series in result.gpu_series] == [0, 1]
+    assert result.host_series["t_s"][0] == 1.0
+
+
+def test_a_stage_takes_one_look_after_its_end_and_no_more(record: Record) -> None:
+    assert record.stages[0].looks.by_gpu[0][-1].t_s == 121.0
