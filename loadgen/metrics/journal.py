@@ -112,8 +112,21 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """`stages` by the server that the load went to, where there are several."""
 
 
+class EngineLatencyMs(msgspec.Struct, frozen=True):
+    """One latency over a stage as the engine saw it; percentiles are interpolated within its coarse buckets."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
 class EngineStage(msgspec.Struct, frozen=True):
-    """What the engine's own /metrics say about a stage: differences between its end and its beginning."""
+    """What the engine's own /metrics say about a stage: differences between its end and its beginning.
+
+    Warm-up is in it, and what other clients sent.
+    """
 
     ttft_mean_ms: float | None = None
     ttft_count: int | None = None
@@ -127,6 +140,12 @@ class EngineStage(msgspec.Struct, frozen=True):
     generation_tokens: int | None = None
     preemptions: int | None = None
     prefix_hit_rate: float | None = None
+    admission_rejections: int | None = None
+    """Requests turned away because a queue was full."""
+    latency_ms: dict[str, EngineLatencyMs] = {}
+    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
+    engines: dict[str, EngineStage] = {}
+    """Each engine of a data-parallel server, where there are several."""
 
 
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

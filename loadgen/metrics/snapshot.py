@@ -113,14 +113,23 @@ class LoadView(msgspec.Struct, frozen=True):
     """0 to 1 for a bounded stage."""
 
 
-class EngineView(msgspec.Struct, frozen=True):
-    """Gauges of the engine's /metrics."""
+class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The engine's /metrics: gauges now, and rates over the last `WINDOW_S` seconds."""
 
     running: float | None = None
     waiting: float | None = None
     kv_usage: float | None = None
-    """0 to 1."""
+    """0 to 1, of the fullest engine."""
     preemptions: float | None = None
+    """Since the server started."""
+    waiting_by_reason: dict[str, float] = {}
+    """`capacity`: no room; `deferred`: held back by something else, such as a KV transfer."""
+    prefix_hit_rate: float | None = None
+    """0 to 1, of the prompt tokens that were looked up; None while there are none."""
+    prompt_tokens_per_s: float | None = None
+    generation_tokens_per_s: float | None = None
+    engines: dict[str, EngineView] = {}
+    """Each engine of a data-parallel server, where there are several."""
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 from loadgen.server.engine_metrics import EngineHistogram, EngineSample
@@ -16,13 +17,16 @@ def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
         return None
     if len(known) == 1:
         return known[0]
-    names = [field.name for field in fields(EngineSample)]
+    # Engines are kept apart within their server only: elsewhere the same label means another.
+    names = [field.name for field in fields(EngineSample) if field.name != "engines"]
     return EngineSample(**{name: _sum(name, [getattr(sample, name) for sample in known]) for name in names})
 
 
-def _sum(name: str, values: list[Any]) -> Any:  # noqa: ANN401 - a number or a histogram, as the field is
+def _sum(name: str, values: list[Any]) -> Any:  # noqa: ANN401 - a number, a mapping or a histogram, as the field is
     if None in values:
         return None
+    if isinstance(values[0], Mapping):
+        return {key: sum(value.get(key, 0.0) for value in values) for key in sorted({*chain(*values)})}
     if isinstance(values[0], EngineHistogram):
         return _histogram(values)
     return max(values) if name == "kv_usage" else sum(values)

@@ -3,21 +3,24 @@
 One reading ends a stage and begins the next, so that their deltas add up. The load never waits for any of it, and an
 engine without /metrics is simply not shown. Several servers are read at once and added up before anything is computed,
 so that means are those of all requests; of the use of the KV cache the fullest counts, as with engines in one server.
+What is shown as a rate is over the last `WINDOW_S` seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from loadgen.errors import ServerError
-from loadgen.metrics.journal import EngineMeasured, EngineStage, Happened, Line
-from loadgen.metrics.snapshot import EngineView
+from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Happened, Line
+from loadgen.metrics.snapshot import WINDOW_S, EngineView
 from loadgen.run.engine_sum import sum_of
 from loadgen.server.client import ServerClient
-from loadgen.server.engine_metrics import EngineLatency, EngineSample, delta, parse_engine_metrics
+from loadgen.server.engine_metrics import EngineDelta, EngineLatency, EngineSample, delta, parse_engine_metrics
 
 _PERIOD_S = 1.0
+_LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
 _Reading = list[EngineSample | None]
 """What each server said at one moment; None for one that said nothing."""
 
@@ -35,17 +38,13 @@ class EngineWatch:
         self._marks: set[asyncio.Task[None]] = set()
         self._began: dict[int, _Reading] = {}
         self._latest: _Reading = [None for _ in clients]
+        self._recent: deque[tuple[float, _Reading]] = deque()
+        """The readings of the last `WINDOW_S` seconds and when they were taken, oldest first."""
         self._failing: set[ServerClient] = set()
-
-    @property
-    def view(self) -> EngineView | None:
-        """The latest gauges of all servers; None unless all are known."""
-        return _view(sum_of(self._latest))
-
-    @property
-    def views(self) -> list[EngineView | None]:
-        """The latest gauges of each server."""
-        return [_view(sample) for sample in self._latest]
+        self.view: EngineView | None = None
+        """All servers together, as last read; None unless all are known."""
+        self.views: list[EngineView | None] = [None for _ in clients]
+        """Each server, as last read."""
 
     async def start(self) -> None:
         """Take the first reading, and go on once a second if there was one."""
@@ -100,8 +99,20 @@ class EngineWatch:
             self._log(EngineMeasured(t_s=self._clock_s(), index=stage, engine=engine, instances=instances))
 
     async def _read(self) -> _Reading:
-        self._latest = await asyncio.gather(*(self._read_one(client) for client in self._clients))
-        return self._latest
+        reading = await asyncio.gather(*(self._read_one(client) for client in self._clients))
+        self._latest = reading
+        self._show(reading)
+        return reading
+
+    def _show(self, latest: _Reading) -> None:
+        now_s = self._clock_s()
+        self._recent.append((now_s, latest))
+        while self._recent[0][0] < now_s - WINDOW_S:
+            self._recent.popleft()
+        since_s, oldest = self._recent[0]
+        span_s = now_s - since_s
+        self.view = _view(sum_of(oldest), sum_of(latest), span_s)
+        self.views = [_view(before, after, span_s) for before, after in zip(oldest, latest, strict=True)]
 
     async def _read_one(self, client: ServerClient) -> EngineSample | None:
         try:
@@ -117,15 +128,26 @@ class EngineWatch:
         return sample
 
 
-def _view(sample: EngineSample | None) -> EngineView | None:
+def _view(before: EngineSample | None, sample: EngineSample | None, span_s: float) -> EngineView | None:
     if sample is None:
         return None
+    change = delta(before, sample) if before is not None else None
+    known = before.engines if before is not None else {}
     return EngineView(
         running=sample.running,
         waiting=sample.waiting,
         kv_usage=sample.kv_usage,
         preemptions=sample.preemptions,
+        waiting_by_reason=dict(sample.waiting_by_reason),
+        prefix_hit_rate=change.prefix_hit_rate if change is not None else None,
+        prompt_tokens_per_s=_rate(change.prompt_tokens, span_s) if change is not None else None,
+        generation_tokens_per_s=_rate(change.generation_tokens, span_s) if change is not None else None,
+        engines={name: view for name, one in sample.engines.items() if (view := _view(known.get(name), one, span_s))},
     )
+
+
+def _rate(count: float | None, span_s: float) -> float | None:
+    return None if count is None or span_s <= 0 else round(count / span_s, 1)
 
 
 def _stage_numbers(before: EngineSample | None, after: EngineSample | None) -> EngineStage | None:
@@ -134,6 +156,7 @@ def _stage_numbers(before: EngineSample | None, after: EngineSample | None) -> E
     change = delta(before, after)
     if change is None:
         return EngineStage()
+    engines = {name: _stage_numbers(before.engines.get(name), one) for name, one in after.engines.items()}
     return EngineStage(
         ttft_mean_ms=_mean_ms(change.ttft),
         ttft_count=None if change.ttft is None else int(change.ttft.count),
@@ -147,6 +170,24 @@ def _stage_numbers(before: EngineSample | None, after: EngineSample | None) -> E
         generation_tokens=_whole(change.generation_tokens),
         preemptions=_whole(change.preemptions),
         prefix_hit_rate=change.prefix_hit_rate,
+        admission_rejections=_whole(change.admission_rejections),
+        latency_ms=_latencies_ms(change),
+        engines={name: engine for name, engine in engines.items() if engine is not None},
+    )
+
+
+def _latencies_ms(change: EngineDelta) -> dict[str, EngineLatencyMs]:
+    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in _LATENCIES}
+    return {name: _latency_ms(latency) for name, latency in found.items() if latency is not None}
+
+
+def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
+    return EngineLatencyMs(
+        count=int(latency.count),
+        mean=latency.mean_s * 1000,
+        p50=latency.p50_s * 1000,
+        p90=latency.p90_s * 1000,
+        p99=latency.p99_s * 1000,
     )
 
 

@@ -1,20 +1,25 @@
 """What the engine says of itself on `/metrics`, as one sample, and what happened between two samples.
 
-Every metric is optional: names differ between versions, and a missing one is None, never 0. Several engines (data
-parallel) are summed, except the use of the KV cache, of which the fullest counts. If any counter went down, the
-server was restarted in between, and nothing can be said about the window.
+Every metric is optional: names differ between versions (vLLM 0.6 to 0.32 are known), and a missing one is None, never
+0. Several engines in one server (data parallel) are summed, except the use of the KV cache, of which the fullest
+counts, and kept apart in `engines`. If any counter went down, the server was restarted in between, and nothing can be
+said about the window.
+
+Not read are gauges that older versions computed over a span of their own (throughput, `gpu_prefix_cache_hit_rate`):
+they say nothing about a window of ours.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.errors import ServerError
+from loadgen.text import harmless
 
 # The newest name first; the first one that is there is used, so that a version with both is not counted twice.
 _GAUGES = {
@@ -28,16 +33,19 @@ _COUNTERS = {
     "preemptions": ("vllm:num_preemptions_total",),
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "admission_rejections": ("vllm:admission_rejections_total",),
 }
 _HISTOGRAMS = {
     "ttft": ("vllm:time_to_first_token_seconds",),
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     "tpot": ("vllm:request_time_per_output_token_seconds",),
     "e2e": ("vllm:e2e_request_latency_seconds",),
-    "queue": ("vllm:request_queue_time_seconds",),
+    "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
     "prefill": ("vllm:request_prefill_time_seconds",),
     "decode": ("vllm:request_decode_time_seconds",),
 }
+_WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
+"""Begins with the name of a gauge, so that `_FAMILIES` has it."""
 _FAMILIES = tuple(
     name.removesuffix("_total")
     for table in (_GAUGES, _COUNTERS, _HISTOGRAMS)
@@ -61,6 +69,7 @@ class EngineSample:
 
     running: float | None = None
     waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
     kv_usage: float | None = None
     """0 to 1, of the fullest engine."""
     prompt_tokens: float | None = None
@@ -68,6 +77,7 @@ class EngineSample:
     preemptions: float | None = None
     prefix_queries: float | None = None
     prefix_hits: float | None = None
+    admission_rejections: float | None = None
     ttft: EngineHistogram | None = None
     itl: EngineHistogram | None = None
     tpot: EngineHistogram | None = None
@@ -75,6 +85,8 @@ class EngineSample:
     queue: EngineHistogram | None = None
     prefill: EngineHistogram | None = None
     decode: EngineHistogram | None = None
+    engines: Mapping[str, EngineSample] = field(default_factory=dict)
+    """Each engine by the value of its label, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,7 @@ class EngineDelta:
     preemptions: float | None
     prefix_queries: float | None
     prefix_hits: float | None
+    admission_rejections: float | None
     ttft: EngineLatency | None
     itl: EngineLatency | None
     tpot: EngineLatency | None
@@ -117,21 +130,19 @@ def parse_engine_metrics(text: str) -> EngineSample:
     """Read the text of `/metrics`; raises `ServerError` if it is not in the Prometheus format."""
     try:
         series = _series(text)
+        engines = _by_engine(series)
+        whole = _sample(series)
+        return replace(whole, engines={name: _sample(one) for name, one in engines.items()}) if engines else whole
     except (ValueError, IndexError, KeyError) as error:
         raise ServerError(f"the server's /metrics is not in the Prometheus format: {error}") from None
-    values: dict[str, Any] = {
-        field: _combined(series, names, largest=field == "kv_usage") for field, names in (_GAUGES | _COUNTERS).items()
-    }
-    values |= {field: _histogram(series, names) for field, names in _HISTOGRAMS.items()}
-    return EngineSample(**values)
 
 
 def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
     """What happened from one sample to the next; None if the server was restarted in between."""
-    if any(_fell(getattr(before, field), getattr(after, field)) for field in (*_COUNTERS, *_HISTOGRAMS)):
+    if any(_fell(getattr(before, name), getattr(after, name)) for name in (*_COUNTERS, *_HISTOGRAMS)):
         return None
-    values: dict[str, Any] = {field: _difference(getattr(before, field), getattr(after, field)) for field in _COUNTERS}
-    values |= {field: _window(getattr(before, field), getattr(after, field)) for field in _HISTOGRAMS}
+    values: dict[str, Any] = {name: _difference(getattr(before, name), getattr(after, name)) for name in _COUNTERS}
+    values |= {name: _window(getattr(before, name), getattr(after, name)) for name in _HISTOGRAMS}
     return EngineDelta(**values)
 
 
@@ -146,6 +157,32 @@ def _series(text: str) -> _Series:
         for sample in family.samples:
             if math.isfinite(sample.value):
                 found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def _by_engine(series: _Series) -> dict[str, _Series]:
+    """The series of each engine; empty unless there are several."""
+    found: dict[str, dict[str, list[tuple[Mapping[str, str], float]]]] = {}
+    for name, samples in series.items():
+        for labels, value in samples:
+            if "engine" in labels:
+                found.setdefault(harmless(labels["engine"]), {}).setdefault(name, []).append((labels, value))
+    return dict(found) if len(found) > 1 else {}
+
+
+def _sample(series: _Series) -> EngineSample:
+    values: dict[str, Any] = {
+        name: _combined(series, names, largest=name == "kv_usage") for name, names in (_GAUGES | _COUNTERS).items()
+    }
+    values |= {name: _histogram(series, names) for name, names in _HISTOGRAMS.items()}
+    return EngineSample(**values, waiting_by_reason=_by_reason(series.get(_WAITING_BY_REASON, ())))
+
+
+def _by_reason(samples: Iterable[tuple[Mapping[str, str], float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for labels, value in samples:
+        reason = harmless(labels["reason"])
+        found[reason] = found.get(reason, 0.0) + value
     return found
 
 

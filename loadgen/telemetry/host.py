@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import psutil
 
-from loadgen.metrics.host import HostSample
 from loadgen.metrics.counters import Point, gained, rate
+from loadgen.metrics.host import HostSample
 
 _FREQUENCY_EVERY_S = 10.0
 _FREQUENCY_CORES = 8
@@ -60,8 +60,6 @@ class HostSampler:
         shares = self._core_shares()
         memory = psutil.virtual_memory()
         server_cpu_s, rss_bytes = self._look_at_server(server)
-        span_s = self._t_s - before_s
-        known = server_cpu_s is not None and span_s > 0
         frequency = self._look_at_frequency()
         return HostSample(
             t_s=self._t_s,
@@ -71,7 +69,7 @@ class HostSampler:
             load_1min=os.getloadavg()[0],
             cpu_percent=sum(shares) / len(shares) if shares else None,
             cpu_busiest_percent=max(shares, default=None),
-            server_cpu_percent=100 * server_cpu_s / span_s if known and server_cpu_s is not None else None,
+            server_cpu_percent=None if server_cpu_s is None else 100 * server_cpu_s / (self._t_s - before_s),
             server_rss_bytes=rss_bytes,
             open_files=_open_files(files_of),
             cpu_mhz=frequency.mean_mhz,

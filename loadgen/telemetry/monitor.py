@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from loadgen.telemetry.candidates import Attempt, Vendor
-from loadgen.telemetry.sample import GpuSample, GpuStatic, Order, Sampled
+from loadgen.telemetry.sample import GpuProcess, GpuSample, GpuStatic, Order, Sampled
 from loadgen.telemetry.source import Patience, Source
+from loadgen.text import harmless
 
 _KEPT_LOOKS = 3600
 _FIELDS = GpuSample.__struct_fields__
@@ -72,13 +73,23 @@ class Monitor:
 
     def start(self) -> None:
         """Start the children and return at once."""
-        self._tasks = [asyncio.create_task(source.run()) for source in self._sources.values()]
+        for source in self._sources.values():
+            task = asyncio.create_task(source.run())
+            task.add_done_callback(partial(self._ended, source))
+            self._tasks.append(task)
 
     async def close(self) -> None:
         """End the children; safe to call at any time and more than once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, source: Source, task: asyncio.Task[None]) -> None:
+        """A mistake of ours costs the run its telemetry and nothing else, but it is not hidden."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            source.give_up(f"a mistake in vramp: {error!r}")
+            task.get_loop().call_exception_handler({"message": "telemetry ended", "exception": error, "task": task})
 
     def take(self) -> list[Sampled]:
         """The looks since the last call, each at the devices of one vendor."""
@@ -144,6 +155,8 @@ class Monitor:
 
     def _renumbered(self, vendor: Vendor, gpu: GpuSample) -> GpuSample:
         number = self._number(vendor, gpu.index)
+        if gpu.processes:
+            gpu = msgspec.structs.replace(gpu, processes=tuple(_harmless(each) for each in gpu.processes))
         return gpu if number == gpu.index else msgspec.structs.replace(gpu, index=number)
 
 
@@ -162,8 +175,13 @@ def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True)
     if not processes:
         old.pop("processes", None)
     # Reasons of the slow tier last as long as its values do.
-    reasons = {name: why for name, why in before.missing.items() if getattr(now, name) is None}
+    reasons = {name: why for name, why in before.missing.items() if getattr(now, name, None) is None}
     return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
+
+
+def _harmless(process: GpuProcess) -> GpuProcess:
+    """A process chooses its own name."""
+    return msgspec.structs.replace(process, name=harmless(process.name))
 
 
 def _status(vendor: Vendor, source: Source) -> SourceStatus:

@@ -19,8 +19,8 @@ from typing import Any
 import pynvml
 
 from loadgen.errors import TelemetryError
-from loadgen.telemetry.backend import Backend
 from loadgen.metrics.counters import Point, rate
+from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.nvml_devices import (
     GTS_BY_GENERATION,
     NvmlDevice,

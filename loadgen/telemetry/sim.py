@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from loadgen.telemetry.backend import Backend, Sample
 from loadgen.metrics.counters import gained
+from loadgen.telemetry.backend import Backend, Sample
 from loadgen.telemetry.sample import GpuSample, GpuStatic, Opened
 
 HBM_BYTES = 192 * 1024**3

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from loadgen.errors import TelemetryError
 from loadgen.telemetry.candidates import Attempt
 from loadgen.telemetry.process import Child, start_child
@@ -90,6 +92,12 @@ class Source:
         self.attempt = None
         self._changed()
 
+    def give_up(self, reason: str) -> None:
+        """Nothing is tried any more, for a reason that is no attempt's."""
+        self.failures["vramp"] = reason
+        self.attempt = None
+        self._changed()
+
     async def _try(self, attempt: Attempt) -> None:
         strikes = 0
         while strikes < self._patience.strikes:
@@ -134,8 +142,9 @@ class Source:
 
     def _accept(self, line: object) -> None:
         match line:
-            case Opened():
-                self.opened = line
+            case Opened(gpus=gpus):
+                named = tuple(msgspec.structs.replace(gpu, name=harmless(gpu.name)) for gpu in gpus)
+                self.opened = msgspec.structs.replace(line, gpus=named)
             case Refused(reason=reason):
                 raise TelemetryError(harmless(reason))
             case _:

@@ -234,13 +234,13 @@ async def test_processes_are_asked_for_and_forgotten(tmp_path: Path) -> None:
     body = (
         "opened()\nsampled()\n"
         "for line in sys.stdin:\n"
-        "    sampled(extra=',\"processes\":[{\"pid\":7}]' if 'true' in line else '')\n"
+        '    sampled(extra=\',"processes":[{"pid":7,"name":"a\\\\u001b[2Jb"}]\' if \'true\' in line else \'\')\n'
     )
     async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "lists", body)]}) as monitor:
         await _until(monitor, lambda: bool(monitor.latest))
         monitor.show_processes(True)
         await _until(monitor, lambda: monitor.latest[0].processes is not None)
-        assert monitor.latest[0].processes == (GpuProcess(7),)
+        assert monitor.latest[0].processes == (GpuProcess(7, "a\N{SYMBOL FOR SUBSTITUTE FORM TWO}[2Jb"),)
         monitor.show_processes(False)
         assert monitor.latest[0].processes is None
 
@@ -297,3 +297,13 @@ def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> No
     assert all(each.backend == "amdsmi" for each in attempts_for("amdsmi", environ={}, root=tmp_path)["amd"])
     (sim,) = attempts_for("sim", url="http://127.0.0.1:8000", sim_arguments=("--gpus", "4"))["sim"]
     assert sim.arguments == ("--url", "http://127.0.0.1:8000", "--gpus", "4")
+
+
+async def test_a_mistake_of_ours_ends_telemetry_and_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+    broken = replace(stand_in(tmp_path, "good", _GOOD), arguments=(None,))  # type: ignore[arg-type]
+    async with _watching(tmp_path, {"amd": [broken]}) as monitor:
+        await _until(monitor, lambda: monitor.settled)
+        assert "a mistake in vramp: TypeError" in monitor.status[0].failures["vramp"]
+    assert told == ["telemetry ended"]
