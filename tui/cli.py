@@ -43,6 +43,10 @@ def _dispatch(words: list[str]) -> int:
             from tui.commands import check
 
             return check.check(rest)
+        case ["doctor", *rest]:
+            from tui.commands import doctor
+
+            return doctor.doctor(rest)
         case ["stop", *rest]:
             from tui.commands import stop
 

@@ -53,6 +53,14 @@ ACTIONS = (
     _key("5", "zoom(5)", "latency", "The percentiles over the whole screen, and back", id="zoom_latency"),
     _key("6", "zoom(6)", "stages", "The load curve over the whole screen, and back", id="zoom_stages"),
     _key("7", "zoom(7)", "server log", "The server's log over the whole screen, and back", id="zoom_log"),
+    _key("8", "zoom(8)", "GPUs", "The GPUs over the whole screen, and back", id="zoom_gpus"),
+    _key(
+        "9",
+        "zoom(9)",
+        "verdicts",
+        "What is wrong and what is the limit over the whole screen, and back",
+        id="zoom_verdicts",
+    ),
     _key("q", "leave", "quit", "Leave; asks while a run is live", id="leave"),
     _key("?", "help", "help", "This list", id="help"),
 )
@@ -73,7 +81,7 @@ BAR = (
     (("w",), "window"),
     (("l",), "log"),
     (("c",), "preflight"),
-    (("1-7",), "enlarge"),
+    (("1-9",), "enlarge"),
 )
 """What the last row shows, the most needed first."""
 

@@ -23,11 +23,13 @@ from tui.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
 from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES
-from tui.panels import findings, header, health, latency, load, messages, stages, startup
+from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
 from tui.timeline import Timeline, charts
 from tui.view import STALE_AFTER_S, RunControl, View
 
-_ZOOMED = ("throughput", "ttft", "tpot", "engine", "latency", "stages", "log")
+_ZOOMED = ("throughput", "ttft", "tpot", "engine", "latency", "stages", "log", "gpus", "verdicts")
+_FEW_GPUS, _SOME_GPUS = 2, 4
+"""Up to this many leave room to the stages."""
 
 
 class CockpitScreen(Screen[None]):
@@ -65,6 +67,7 @@ class CockpitScreen(Screen[None]):
                 yield Board(load.load, id="load")
                 yield Board(health.server, id="server")
                 yield Board(health.client, id="client")
+                yield Board(health.host, id="host")
             with Container(id="charts"):
                 yield from charts(self._timeline.history)
             with Vertical(id="startup"):
@@ -73,10 +76,13 @@ class CockpitScreen(Screen[None]):
                 yield Board(messages.log, id="startup-log")
         with Container(id="lower"):
             with Vertical(id="tables"):
+                yield Board(gpus.gpus, id="gpus")
                 yield Board(latency.latency, id="latency")
                 yield Board(stages.stages, id="stages")
             with Vertical(id="texts"):
+                yield Board(latency.latency, id="latency-beside")
                 yield Board(messages.errors, id="errors")
+                yield Board(health.verdicts, id="verdicts")
                 yield Board(messages.events, id="events")
                 yield Board(messages.log, id="log")
         yield Board(load.notice, id="notice")
@@ -148,6 +154,15 @@ class CockpitScreen(Screen[None]):
         self.set_class(bool(snapshot.errors), "-errors")
         self.set_class(bool(load.notice(view, self.size.width, 1)), "-notice")
         self.set_class(view.stale, "-stale")
+        self._arrange_gpus(snapshot)
+
+    def _arrange_gpus(self, snapshot: Snapshot) -> None:
+        """No more room than there are GPUs; a row that says why there are none, unless nobody wants to know."""
+        count = len(snapshot.gpus)
+        self.set_class(count > 0, "-gpus")
+        self.set_class(0 < count <= _FEW_GPUS, "-few-gpus")
+        self.set_class(_FEW_GPUS < count <= _SOME_GPUS, "-some-gpus")
+        self.set_class(not count and snapshot.telemetry not in ("", "off"), "-no-gpus")
 
     # What the keys do.
 

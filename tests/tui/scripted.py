@@ -13,11 +13,15 @@ from typing import Any
 
 import msgspec
 
+from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.health import flags, gpu_facts, gpu_verdicts
 from loadgen.metrics.histogram import Summary
+from loadgen.metrics.host import HostSample
 from loadgen.metrics.snapshot import (
     ClientView,
     EngineView,
     ErrorView,
+    GpuView,
     LoadView,
     Milestone,
     Phase,
@@ -26,6 +30,7 @@ from loadgen.metrics.snapshot import (
     ServerView,
     Snapshot,
     StageView,
+    Verdict,
 )
 
 LADDER = (8, 16, 32, 64)
@@ -212,6 +217,101 @@ def summary(middle: float) -> Summary:
         100, middle * 1.02, middle * 0.1, middle * 0.5, middle, middle * 1.4, middle * 1.6, middle * 2.1, middle * 2.3,
         middle * 2.4,
     )  # fmt: skip
+
+
+HBM_BYTES = 192 * 1024**3
+LOOKED_S = 50_000.0
+"""CLOCK_MONOTONIC of the samples."""
+
+
+def with_gpus(count: int = 8, **changes: Any) -> Snapshot:
+    """A box of MI300X under load; number 5 is held back by its power cap."""
+    watched = {index: _gpu(index) for index in range(count)}
+    throttled = {index: {"power": 18.2} for index in watched if index == 5}
+    statics = [static for static, _ in watched.values()]
+    found = gpu_verdicts(gpu_facts(statics, {n: sample for n, (_, sample) in watched.items()}, {}, throttled))
+    queueing = Verdict("queueing", "stage 4", "queueing: 16.0 requests waiting on average", bad=False)
+    snapshot = running(
+        gpus=tuple(GpuView(static, sample, flags(found, static.index)) for static, sample in watched.values()),
+        telemetry="amd: amdsmi",
+        host=host(),
+        verdicts=(*found, queueing),
+    )
+    stages = tuple(
+        msgspec.structs.replace(stage, joules_per_output_token=2.1 / stage.number, tokens_per_s_per_w=0.48)
+        for stage in snapshot.stages
+    )
+    return msgspec.structs.replace(snapshot, **({"stages": stages} | changes))
+
+
+def with_partitions(sockets: int = 8, each: int = 8, **changes: Any) -> Snapshot:
+    """The same box in CPX: only the first partition of a socket carries the socket's figures."""
+    gpus = []
+    for index in range(sockets * each):
+        socket, partition = divmod(index, each)
+        static, sample = _gpu(index, socket=socket, partition=partition, hbm_bytes=HBM_BYTES // each)
+        if partition:
+            used, reason = sample.hbm_used_bytes, dict.fromkeys(("power_w", "gfx_percent"), "belongs to partition 0")
+            sample = GpuSample(index, LOOKED_S, hbm_used_bytes=used, missing=reason)
+        gpus.append(GpuView(static, sample, ("THROTTLED power 18%",) if index == 40 else ()))
+    return msgspec.structs.replace(with_gpus(), **({"gpus": tuple(gpus), "verdicts": ()} | changes))
+
+
+def _gpu(
+    index: int, *, socket: int | None = None, partition: int = 0, hbm_bytes: int = HBM_BYTES
+) -> tuple[GpuStatic, GpuSample]:
+    held_back = index == 5
+    static = GpuStatic(
+        index=index,
+        vendor="amd",
+        name="AMD Instinct MI300X",
+        socket=f"socket {index if socket is None else socket}",
+        partition=partition,
+        hbm_total_bytes=hbm_bytes,
+        power_cap_default_w=750.0,
+        gfx_clock_max_mhz=2100.0,
+        pcie_width_max=16,
+        pcie_speed_max_gts=32.0,
+        links_total=7,
+    )
+    sample = GpuSample(
+        index=index,
+        t_s=LOOKED_S,
+        gfx_percent=81.0 if held_back else 97.0 + index % 2,
+        memory_percent=41.0,
+        hbm_used_bytes=hbm_bytes * 171 // 192,
+        power_w=750.0 if held_back else 608.0 + index,
+        power_cap_w=750.0,
+        temperature_hotspot_c=86.0 if held_back else 77.0 + index % 2,
+        temperature_memory_c=66.0,
+        gfx_clock_mhz=1610.0 if held_back else 2085.0 + index,
+        memory_clock_mhz=1300.0,
+        energy_j=123.4e6,
+        pcie_width=16,
+        pcie_speed_gts=32.0,
+        link_read_bytes=1_230_000_000_000,
+        link_write_bytes=1_300_000_000_000,
+        links_up=7,
+        ecc_correctable=0,
+        ecc_uncorrectable=0,
+    )
+    return static, sample
+
+
+def host(**changes: Any) -> HostSample:
+    """A host that is bored, with the governor that many come with."""
+    sample = HostSample(
+        t_s=LOOKED_S + 0.4,
+        cores=192,
+        memory_used_bytes=210 * 1024**3,
+        memory_total_bytes=1511 * 1024**3,
+        load_1min=31.4,
+        cpu_percent=12.3,
+        cpu_busiest_percent=98.0,
+        server_cpu_percent=910.0,
+        governor="powersave",
+    )
+    return msgspec.structs.replace(sample, **changes)
 
 
 FAILURES = (

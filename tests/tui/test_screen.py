@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from loadgen.metrics.finding import Diagnosis, Finding
-from loadgen.metrics.snapshot import Comparison, Liveness, Milestone, Snapshot
+from loadgen.metrics.snapshot import Comparison, Liveness, Milestone, Snapshot, Verdict
 from tests.tui.cockpit import seated
-from tests.tui.scripted import FAILURES, running, starting
+from tests.tui.scripted import FAILURES, host, running, starting, with_gpus
 
 SIZES = [(80, 24), (120, 40), (160, 45), (240, 60)]
 
@@ -50,6 +50,45 @@ async def test_published_figures_stand_beside_the_measured() -> None:
         await seat.show(running(reference=(*compared, Comparison(0, "A100", "ttft_p50_ms", 1.0, None, None))))
         row = next(row for row in seat.rows if row.startswith("published"))
         assert "published MI300X  TTFT p50 834 (-0.5%)  out tok/s 479 (+2.0%)  E2E mean 17.1k" in row
+
+
+async def test_the_price_of_a_token_is_a_column_once_it_is_known() -> None:
+    async with seated((80, 24)) as seat:
+        await seat.show(running())
+        assert "J/tok" not in seat.text and "/user" in seat.text
+        await seat.show(with_gpus())
+        heads = next(row for row in seat.rows if "J/tok" in row)
+        stage = next(row for row in seat.rows if row.startswith("▸  4 "))
+        assert "/user" not in heads and stage.split()[-3:] == ["MISS", "0", "0.525"]
+        await seat.pilot.resize_terminal(240, 60)
+        await seat.show(with_gpus())
+        heads = next(row for row in seat.rows if "J/tok " in row)
+        assert "/user" in heads and heads.index("J/tok") + 5 == 85
+
+
+async def test_the_host_is_told_apart_from_the_client() -> None:
+    async with seated((80, 45)) as seat:
+        await seat.show(running(host=host()))
+        assert " host    cpu  12% max  98% server  910% memory  210/1511 GiB load  31.4" in seat.text
+        for size in ((120, 40), (160, 45)):
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(running(host=host()))
+            for words in ("governor powersave", "cpu  12% max  98% server  910%", "memory  210/1511 GiB load  31.4"):
+                assert words in seat.text
+        await seat.show(running(host=host(governor="performance")))
+        assert "governor" not in seat.text
+        await seat.show(running())
+        assert "cpu   -% max   -% server    -%" in seat.text
+
+
+async def test_bad_verdicts_come_first_and_what_has_no_room_is_counted() -> None:
+    async with seated() as seat:
+        await seat.show(running())
+        assert next(row for row in seat.rows if "verdicts ─" in row).rstrip().endswith("nothing bad")
+        bad = [Verdict("throttled", f"gpu {n}", "THROTTLED power 18%") for n in range(4)]
+        await seat.show(running(verdicts=(*bad, Verdict("queueing", "stage 4", "queueing", bad=False))))
+        assert "+2 more  4 bad" in seat.text and "! gpu 2  THROTTLED power 18%" in seat.text
+        assert "gpu 3" not in seat.text
 
 
 async def test_charts_share_one_time_axis_and_its_marks() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loadgen.run import Run
 
 INTERRUPTED = 130
+_TELEMETRY = ("auto", "amdsmi", "amd-sysfs", "nvml", "sim", "off")
 
 _EPILOG = """\
 exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or profile;
@@ -25,6 +26,7 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
 _COMMANDS = """\
        vramp run [PROFILE] [options]     the same without a screen
        vramp check [PROFILE]             what stands in its way on this box; starts nothing
+       vramp doctor [options]            what can be measured on this box, and why not
        vramp stop [PORT]                 stop a server that was left running
        vramp simulate [options]          the simulated engine alone"""
 
@@ -63,6 +65,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument("--json", metavar="FILE", type=Path, help="write the result here too")
     group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
+    telemetry = parser.add_argument_group("telemetry").add_mutually_exclusive_group()
+    telemetry.add_argument("--telemetry", choices=_TELEMETRY, help="what measures the GPUs (default: the profile's)")
+    telemetry.add_argument(
+        "--replay-telemetry", metavar="FILE", type=Path, help="play a capture of vramp doctor --dump instead"
+    )
 
 
 def _make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:

@@ -1,7 +1,9 @@
-"""Server and client side by side: whose fault is it, and may the numbers be trusted?"""
+"""Server, client and host side by side, and the verdicts: whose fault is it, and may the numbers be trusted?"""
 
 from __future__ import annotations
 
+from loadgen.metrics.health import HOST_FULL_PERCENT
+from loadgen.metrics.snapshot import Verdict
 from tui import format as fmt
 from tui.paint import Row, Rows, Word, bar, cropped, spread, titled
 from tui.view import View
@@ -45,6 +47,30 @@ def client(view: View, width: int, height: int) -> Rows:
     return rows
 
 
+def host(view: View, width: int, height: int) -> Rows:
+    """The machine that the server and we run on; one row across a narrow terminal."""
+    if height == 1:
+        return [
+            cropped(
+                ((" host   ", "dim"), *_host_cpu(view), *_host_memory(view), ("  ", "dim"), *_governor(view)), width
+            )
+        ]
+    return [
+        titled("host", _governor(view), width),
+        cropped(_host_cpu(view), width),
+        cropped(_host_memory(view), width),
+    ]
+
+
+def verdicts(view: View, width: int, height: int) -> Rows:
+    """What limits the stage and what is wrong with the GPUs, the bad ones first; what has no room is counted."""
+    found, room = view.snapshot.verdicts, max(0, height - 1)
+    bad, more = sum(verdict.bad for verdict in found), len(found) - room
+    legend: list[Word] = [(f"+{more} more  ", "dim")] if more > 0 else []
+    legend.append((f"{bad} bad", "bad") if bad else ("nothing bad", "dim"))
+    return [titled("verdicts", tuple(legend), width), *[_verdict(verdict, width) for verdict in found[:room]]]
+
+
 def server_strip(view: View) -> Row:
     """The server in one row."""
     engine = view.snapshot.engine
@@ -74,6 +100,49 @@ def client_strip(view: View) -> Row:
         _trust(view),
         (f": {fmt.plain(state.why)}" if state.limited and state.why else "", "bad"),
     )
+
+
+def _host_cpu(view: View) -> Row:
+    """All cores, the busiest one, and the server's processes, of which 100 % is one core."""
+    now = view.snapshot.host
+    mean, busiest, server = (now.cpu_percent, now.cpu_busiest_percent, now.server_cpu_percent) if now else (None,) * 3
+    return (
+        (" cpu ", "dim"),
+        (f"{fmt.count(mean):>3}%", "warn" if (mean or 0) >= HOST_FULL_PERCENT else "text"),
+        (" max ", "dim"),
+        (f"{fmt.count(busiest):>3}%", "text"),
+        (" server ", "dim"),
+        (f"{fmt.count(server):>4}%", "text"),
+    )
+
+
+def _host_memory(view: View) -> Row:
+    now = view.snapshot.host
+    used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
+    return (
+        (" memory ", "dim"),
+        (f"{_gib(used):>4}/{_gib(total)}", "text"),
+        (" GiB load ", "dim"),
+        (f"{fmt.number(load):>5}", "text"),
+    )
+
+
+def _governor(view: View) -> Row:
+    """Only one that holds the cores back is worth a word."""
+    now = view.snapshot.host
+    if now is None or now.governor in (None, "performance"):
+        return ()
+    return ((f"governor {fmt.plain(now.governor or '')}", "warn"),)
+
+
+def _gib(count: int | None) -> str:
+    return fmt.count(None if count is None else count / 1024**3)
+
+
+def _verdict(verdict: Verdict, width: int) -> Row:
+    sign: Word = (" ! ", "bad") if verdict.bad else (" · ", "dim")
+    subject: Word = (f"{fmt.plain(verdict.subject)}  ", "text")
+    return cropped((sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim")), width)
 
 
 def _failures(view: View) -> Word:

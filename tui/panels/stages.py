@@ -1,4 +1,8 @@
-"""The load curve: one row for each stage, the newest at the bottom; of a long plan the last ones that fit."""
+"""The load curve: one row for each stage, the newest at the bottom; of a long plan the last ones that fit.
+
+What a token costs in energy is a column once it is known; where it has no room, what can be told from the median time
+per output token makes it.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,35 @@ _HEADS = (
     ("p99", 6, "p99"),
     ("SLO", 6, "dim"),
     ("fail", 6, "dim"),
+    ("J/tok", 6, "dim"),
 )
+_USER, _ENERGY = 5, 12
+_ALL = sum(cells for _, cells, _ in _HEADS)
 
 
 def stages(view: View, width: int, height: int) -> Rows:
     """A title where there is room for it, the heads, and the stages."""
-    heads = tuple((f"{head:>{cells}}", role) for head, cells, role in _HEADS)
-    planned = view.snapshot.load.stages_planned
+    found, planned = view.snapshot.stages, view.snapshot.load.stages_planned
+    left_out = _left_out(found, width)
+    heads = _without([(f"{head:>{cells}}", role) for head, cells, role in _HEADS], left_out)
     title = titled("stages: the load curve", ((f"{planned} planned", "dim"),), width)
     top = [heads] if height < 6 else [title, heads]
     room = max(1, height - len(top))
-    return [*top, *[_row(stage) for stage in view.snapshot.stages[-room:]]]
+    return [*top, *[_without(_row(stage), left_out) for stage in found[-room:]]]
 
 
-def _row(stage: StageView) -> Row:
+def _left_out(found: tuple[StageView, ...], width: int) -> int | None:
+    """The column that does not show; None where all do."""
+    if all(stage.joules_per_output_token is None for stage in found):
+        return _ENERGY
+    return _USER if width < _ALL else None
+
+
+def _without(cells: list[Word], left_out: int | None) -> Row:
+    return tuple(cell for place, cell in enumerate(cells) if place != left_out)
+
+
+def _row(stage: StageView) -> list[Word]:
     ttft, tpot = (stage.latency.get(name, Summary(count=0)) for name in ("ttft", "tpot"))
     values = (
         fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s",
@@ -51,7 +70,8 @@ def _row(stage: StageView) -> Row:
     sign = "▸" if stage.running else " "
     cells: list[Word] = [(f"{sign}{stage.number:>{_HEADS[0][1] - 1}}", role)]
     cells += [(f"{value:>{width}}", role) for value, (_, width, _) in zip(values, _HEADS[1:], strict=False)]
-    return (*cells, _slo(stage.slo_met), (f"{fmt.count(stage.failed):>6}", "bad" if stage.failed else "dim"))
+    failed: Word = (f"{fmt.count(stage.failed):>6}", "bad" if stage.failed else "dim")
+    return [*cells, _slo(stage.slo_met), failed, (f"{fmt.number(stage.joules_per_output_token):>6}", role)]
 
 
 def _per_user(tpot: Summary) -> float | None:
