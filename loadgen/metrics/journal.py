@@ -113,13 +113,16 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class EngineLatencyMs(msgspec.Struct, frozen=True):
-    """One latency over a stage as the engine saw it; percentiles are interpolated within its coarse buckets."""
+    """One latency over a stage as the engine saw it; percentiles are interpolated within its coarse buckets.
+
+    None where they are too coarse to tell: in the first bucket, or beyond the last bound.
+    """
 
     count: int
     mean: float
-    p50: float
-    p90: float
-    p99: float
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
 
 
 class EngineStage(msgspec.Struct, frozen=True):

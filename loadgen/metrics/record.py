@@ -70,6 +70,7 @@ class Record:
             case StageStarted():
                 self.current = self.stages[line.index] = StageRecord(line)
                 self.current.looks = self.hardware.begin_stage()
+                self.current.alone = self.last_tick is None or not self.last_tick.open_stages
             case StageEnded():
                 stage = self.stages[line.index]
                 stage.ended = line

@@ -23,6 +23,7 @@ from loadgen.metrics.hardware import Columns, GpuSeries
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import EngineStage, RunState
 from loadgen.metrics.snapshot import Comparison, RunEvent, Verdict
+from loadgen.metrics.truth import TruthCheck
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
@@ -162,6 +163,8 @@ class StageResult(msgspec.Struct, frozen=True):
     host: dict[str, float | None] = {}
     """Means over the measured window."""
     verdicts: list[Verdict] = []
+    truth: TruthCheck | None = None
+    """Client against engine; None where the engine's numbers are not known."""
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):

@@ -123,7 +123,7 @@ class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
     preemptions: float | None = None
     """Since the server started."""
     waiting_by_reason: dict[str, float] = {}
-    """`capacity`: no room; `deferred`: held back by something else, such as a KV transfer."""
+    """Where some wait: `capacity`, no room; `deferred`, held back by something else, such as a KV transfer."""
     prefix_hit_rate: float | None = None
     """0 to 1, of the prompt tokens that were looked up; None while there are none."""
     prompt_tokens_per_s: float | None = None

@@ -48,6 +48,8 @@ class StageRecord:
         self.client_span_ns = 0
         self.ended: StageEnded | None = None
         self.engine: EngineStage | None = None
+        self.alone = True
+        """No stream of an earlier stage was open when it began."""
         self.looks = GpuLooks({})
         self.gauges = EngineGauges()
 

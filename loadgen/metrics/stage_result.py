@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.metrics.hardware import HardwareRecord
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import (
     Concurrency,
     InstanceResult,
@@ -17,6 +18,7 @@ from loadgen.metrics.result import (
 from loadgen.metrics.stage import LATENCIES
 from loadgen.metrics.stage_hardware import stage_hardware
 from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.truth import ClientAccount, TruthCheck, truth_check, truth_verdicts
 
 
 def stage_result(
@@ -31,6 +33,7 @@ def stage_result(
     """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
     started, counters, why = stage.started, stage.counters, stage.limit()
     machine = stage_hardware(stage, hardware)
+    truth = _truth(stage)
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     return StageResult(
         index=started.index,
@@ -64,8 +67,32 @@ def stage_result(
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
-        verdicts=machine.verdicts,
+        verdicts=machine.verdicts + truth_verdicts(f"stage {started.index + 1}", truth, stage.engine),
+        truth=truth,
     )
+
+
+def _truth(stage: StageRecord) -> TruthCheck | None:
+    """The engine's word covers warm-up, so the client's first tokens are those of all streams."""
+    if stage.engine is None:
+        return None
+    counters, ttft = stage.counters, Histogram()
+    for name in ("ttft", "warmup_ttft"):
+        ttft.add(stage.metrics.latency.get(name, Histogram()))
+    account = ClientAccount(
+        ttft_ms=ttft.mean_ms(),
+        first_tokens=ttft.count,
+        asked=stage.started.requests,
+        completed=counters["completed"],
+        failed=counters["failed"] + counters["warmup_failed"],
+        unfinished=counters["unfinished"],
+        warmup=counters["warmup"],
+        input_tokens=counters["input_tokens"],
+        output_tokens=counters["output_tokens"],
+        counted_by_events=counters["counted_by_events"] > 0,
+        alone=stage.alone,
+    )
+    return truth_check(account, stage.engine)
 
 
 def _instance_result(url: str, part: StageRecord) -> InstanceResult:

@@ -49,7 +49,9 @@ def _measured_lines(stage: StageResult) -> list[str]:
         *rows,
         *_slo_lines(stage),
         *_engine_lines(stage),
+        *_energy_lines(stage),
         *_instance_lines(stage),
+        *_verdict_lines(stage),
     ]
 
 
@@ -71,7 +73,28 @@ def _engine_lines(stage: StageResult) -> list[str]:
     engine = stage.engine
     if engine is None or engine.ttft_mean_ms is None:
         return []
-    return [_line("Engine's own mean TTFT (ms)", engine.ttft_mean_ms)]
+    outside = stage.truth.ttft_outside_ms if stage.truth is not None else None
+    return [
+        _line("Engine's own mean TTFT (ms)", engine.ttft_mean_ms),
+        *([_line("Mean TTFT outside the engine (ms)", outside)] if outside is not None else []),
+    ]
+
+
+def _energy_lines(stage: StageResult) -> list[str]:
+    energy = stage.energy
+    if energy is None or energy.joules is None:
+        return []
+    source = f"{energy.source}{', counters distrusted' if energy.distrusted else ''}, {len(energy.sockets)} sockets"
+    return [
+        _line("Energy (J)", f"{energy.joules:.0f} ({source})"),
+        _line("Energy per output token (J)", energy.joules_per_output_token),
+        _line("Output tok/s per W", energy.tokens_per_s_per_w),
+    ]
+
+
+def _verdict_lines(stage: StageResult) -> list[str]:
+    """What limited the stage; the client's own limit has its line already."""
+    return [_line("Verdict", verdict.text) for verdict in stage.verdicts if verdict.id != "client-limited"]
 
 
 def _instance_lines(stage: StageResult) -> list[str]:
@@ -119,6 +142,7 @@ def _footer(result: Result) -> str:
     trust = f"LIMITED ({client.why})" if client.limited else "not limited"
     lines = [
         "=" * _WIDTH,
+        *(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
         f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU",
     ]
     if result.state != "complete":

@@ -138,7 +138,7 @@ def _view(before: EngineSample | None, sample: EngineSample | None, span_s: floa
         waiting=sample.waiting,
         kv_usage=sample.kv_usage,
         preemptions=sample.preemptions,
-        waiting_by_reason=dict(sample.waiting_by_reason),
+        waiting_by_reason={reason: count for reason, count in sample.waiting_by_reason.items() if count},
         prefix_hit_rate=change.prefix_hit_rate if change is not None else None,
         prompt_tokens_per_s=_rate(change.prompt_tokens, span_s) if change is not None else None,
         generation_tokens_per_s=_rate(change.generation_tokens, span_s) if change is not None else None,
@@ -185,14 +185,18 @@ def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
     return EngineLatencyMs(
         count=int(latency.count),
         mean=latency.mean_s * 1000,
-        p50=latency.p50_s * 1000,
-        p90=latency.p90_s * 1000,
-        p99=latency.p99_s * 1000,
+        p50=_ms(latency.p50_s),
+        p90=_ms(latency.p90_s),
+        p99=_ms(latency.p99_s),
     )
 
 
 def _mean_ms(latency: EngineLatency | None) -> float | None:
     return None if latency is None else latency.mean_s * 1000
+
+
+def _ms(value_s: float | None) -> float | None:
+    return None if value_s is None else value_s * 1000
 
 
 def _whole(value: float | None) -> int | None:

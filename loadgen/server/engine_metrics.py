@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -91,13 +92,17 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True)
 class EngineLatency:
-    """A latency over a window, as the engine saw it; percentiles are interpolated within coarse buckets."""
+    """A latency over a window, as the engine saw it; percentiles are interpolated within coarse buckets.
+
+    None is a percentile in the first bucket or beyond the last bound: of a queue time below 0.3 s, vLLM's buckets say
+    no more than that.
+    """
 
     count: float
     mean_s: float
-    p50_s: float
-    p90_s: float
-    p99_s: float
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +237,10 @@ def _window(before: EngineHistogram | None, after: EngineHistogram | None) -> En
     return EngineLatency(count, (after.sum_s - before.sum_s) / count, p50_s, p90_s, p99_s)
 
 
-def _quantile(buckets: list[tuple[float, float]], share: float) -> float:
-    """As Prometheus does: linear within a bucket, and the highest finite bound for what lies beyond it."""
+def _quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
+    """As Prometheus does, linear within a bucket; None in one that has no bound on either side."""
     rank = share * buckets[-1][1]
-    lower_bound = lower_count = 0.0
-    for bound, count in buckets:
-        if count >= rank and count > lower_count:
-            if math.isinf(bound):
-                break
+    for (lower_bound, lower_count), (bound, count) in pairwise(buckets):
+        if lower_count < rank <= count and not math.isinf(bound):
             return lower_bound + (bound - lower_bound) * (rank - lower_count) / (count - lower_count)
-        if not math.isinf(bound):
-            lower_bound, lower_count = bound, count
-    return lower_bound
+    return None

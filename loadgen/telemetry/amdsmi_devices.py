@@ -66,7 +66,7 @@ def _device(library: Library, index: int, handle: object) -> Device:
         name=_name(library, handle, asic),
         uuid=_text(library, "amdsmi_get_gpu_device_uuid", handle),
         bdf=bdf,
-        arch=_clean(asic.get("target_graphics_version")),
+        arch=_arch(asic.get("target_graphics_version")),
         engine_index=_whole(_dict(library, "amdsmi_get_gpu_enumeration_info", handle).get("hip_id")),
         socket=bdf.rpartition(".")[0] if bdf else f"amd-{index}",
         partition=_partition(library, handle, bdf),
@@ -133,6 +133,12 @@ def _dict(library: Library, name: str, *arguments: object) -> dict[str, Any]:
 
 def _text(library: Library, name: str, *arguments: object) -> str | None:
     return _clean(library.ask(name, *arguments))
+
+
+def _arch(raw: object) -> str | None:
+    """A guest says `gfxffffffffffffffff`: all bits of a number that it was not told."""
+    arch = _clean(raw)
+    return None if arch is not None and set(arch.removeprefix("gfx")) == {"f"} else arch
 
 
 def _clean(raw: object) -> str | None:

@@ -27,6 +27,8 @@ PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry.replay")
 _COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")
 _ONLY_LOOK_S = 1.0
 """How long a capture of one look lasts."""
+_LATE_S = 1.0
+"""What should have come earlier than that, while this process was stopped, is left out."""
 
 Gains = dict[int, dict[str, float]]
 """By device and counter."""
@@ -93,7 +95,8 @@ def _moved(gpu: GpuSample, shift_s: float, gains: Mapping[str, float], rounds: i
     for name, gain in gains.items():
         value = getattr(gpu, name)
         if value is not None:
-            counters[name] = value + (gain * rounds if isinstance(value, float) else round(gain * rounds))
+            # Whole ones go on by whole steps, rounded down, so that none ever falls.
+            counters[name] = value + (gain * rounds if isinstance(value, float) else int(gain * rounds))
     return msgspec.structs.replace(gpu, t_s=gpu.t_s + shift_s, **counters)
 
 
@@ -124,7 +127,10 @@ def _play(part: Part, capture: Capture, output: Output, orders: Orders) -> None:
     assert part.opened is not None, "it has looks"
     output.offer(_opened(part.opened, part, capture))
     for look in played(part.looks, time.monotonic()):
-        if orders.ended.wait(max(0.0, look.t_s - time.monotonic())):
+        ahead_s = look.t_s - time.monotonic()
+        if ahead_s < -_LATE_S:
+            continue
+        if orders.ended.wait(max(0.0, ahead_s)):
             return
         output.offer(look if orders.processes else _without_processes(look))
 
@@ -137,9 +143,7 @@ def _opened(opened: Opened, part: Part, capture: Capture) -> Opened:
 def _without_processes(look: Sampled) -> Sampled:
     if all(gpu.processes is None for gpu in look.gpus):
         return look
-    return msgspec.structs.replace(
-        look, gpus=tuple(msgspec.structs.replace(gpu, processes=None) for gpu in look.gpus)
-    )
+    return msgspec.structs.replace(look, gpus=tuple(msgspec.structs.replace(gpu, processes=None) for gpu in look.gpus))
 
 
 def _parser() -> argparse.ArgumentParser:

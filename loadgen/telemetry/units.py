@@ -60,14 +60,12 @@ _LONGEST_GAP_S = 5.0
 
 def unit_checks(gpu: GpuStatic, sample: GpuSample, looks: Sequence[GpuSample]) -> tuple[UnitCheck, ...]:
     """The checks of one device: `sample` is all that is known of it, `looks` are those over some seconds."""
-    return tuple(
-        [
-            *_ranged(gpu, _OF_STATIC),
-            *_memory(gpu, sample),
-            *_ranged(sample, _OF_SAMPLE),
-            *_throttling(sample),
-            *_energy(looks),
-        ]
+    return (
+        *_ranged(gpu, _OF_STATIC),
+        *_memory(gpu, sample),
+        *_ranged(sample, _OF_SAMPLE),
+        *_throttling(sample),
+        *_energy(looks),
     )
 
 

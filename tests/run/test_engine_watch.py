@@ -1,11 +1,16 @@
-"""The engine's numbers beside ours, when one of several servers cannot be read."""
+"""The engine's numbers beside ours: rates, percentiles, engines apart, and servers that cannot be read."""
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
 
 from loadgen.metrics.journal import EngineMeasured, EngineStage, Happened, Line
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.server.client import ServerClient
-from tests.engines import simulator
+from tests.engines import Simulator, simulator
 
 
 async def test_of_several_the_whole_is_known_when_all_are() -> None:
@@ -28,3 +33,125 @@ async def test_of_several_the_whole_is_known_when_all_are() -> None:
     assert isinstance(event, Happened) and event.text.startswith("no engine metrics")
     assert isinstance(measured, EngineMeasured) and measured.engine == EngineStage()
     assert [stage is None for stage in measured.instances] == [False, True]
+
+
+@dataclass
+class Clock:
+    """Goes on when it is told to."""
+
+    now_s: float = 0.0
+    lines: list[Line] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def answer(engine: Simulator, *, tokens: int) -> None:
+    body = {"model": "simulated", "prompt": list(range(300, 364)), "max_tokens": tokens, "ignore_eos": True}
+    async with httpx.AsyncClient(trust_env=False, base_url=engine.url) as client:
+        body["model"] = (await client.get("/v1/models")).json()["data"][0]["id"]
+        (await client.post("/v1/completions", json=body)).raise_for_status()
+
+
+async def test_rates_and_percentiles_of_a_stage() -> None:
+    clock = Clock()
+    with simulator() as engine:
+        async with ServerClient(engine.url) as client:
+            watch = EngineWatch([client], clock.lines.append, clock)
+            await watch.start()
+            first = watch.view
+            watch.boundary(None, 0)
+            await asyncio.gather(*(answer(engine, tokens=10) for _ in range(4)))
+            clock.now_s = 2.0
+            watch.boundary(0, 1)
+            await watch.settle()
+            loaded = watch.view
+            clock.now_s = 20.0
+            watch.boundary(1, None)
+            await watch.settle()
+            await watch.close()
+    assert first is not None and (first.generation_tokens_per_s, first.prefix_hit_rate) == (None, None)
+    assert loaded is not None
+    assert (loaded.prompt_tokens_per_s, loaded.generation_tokens_per_s) == (4 * 64 / 2.0, 4 * 10 / 2.0)
+    assert loaded.prefix_hit_rate is not None and 0 <= loaded.prefix_hit_rate <= 1
+    assert watch.view is not None and watch.view.generation_tokens_per_s is None, "what was read long ago is no rate"
+    measured, idle = clock.lines
+    assert isinstance(measured, EngineMeasured) and isinstance(idle, EngineMeasured)
+    stage = measured.engine
+    assert {name: latency.count for name, latency in stage.latency_ms.items()} == {
+        "ttft": 4, "itl": 36, "tpot": 4, "e2e": 4, "queue": 4, "prefill": 4, "decode": 4,
+    }  # fmt: skip
+    assert stage.latency_ms["ttft"].mean == stage.ttft_mean_ms
+    assert (stage.generation_tokens, stage.admission_rejections, stage.engines) == (40, None, {})
+    assert (idle.engine.generation_tokens, idle.engine.latency_ms) == (0, {})
+
+
+Engine = tuple[int, int]
+
+
+def page(*engines: Engine, rejected: int) -> str:
+    """Streams that wait and tokens made, by engine."""
+    lines = [f'vllm:admission_rejections_total{{reason="queue"}} {rejected}']
+    for number, (waiting, made) in enumerate(engines):
+        lines.append(f'vllm:num_requests_waiting{{engine="{number}"}} {waiting}')
+        lines.append(f'vllm:num_requests_waiting_by_reason{{engine="{number}",reason="capacity"}} {waiting}')
+        lines.append(f'vllm:num_requests_waiting_by_reason{{engine="{number}",reason="deferred"}} 0')
+        lines.append(f'vllm:generation_tokens_total{{engine="{number}"}} {made}')
+    return "\n".join(lines) + "\n"
+
+
+@asynccontextmanager
+async def metrics_server(pages: Sequence[str]) -> AsyncIterator[str]:
+    """Says one page after the other: no simulator has several engines."""
+    coming = iter(pages)
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = next(coming).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_engines_of_one_server_are_shown_apart() -> None:
+    pages = [page((0, 100), (0, 100), rejected=1), page((3, 180), (0, 120), rejected=3)]
+    clock = Clock()
+    async with metrics_server(pages) as url, ServerClient(url) as client:
+        watch = EngineWatch([client], clock.lines.append, clock)
+        await watch.start()
+        watch.boundary(None, 0)
+        clock.now_s = 4.0
+        watch.boundary(0, None)
+        await watch.settle()
+        await watch.close()
+    assert watch.view is not None
+    assert (watch.view.waiting, watch.view.waiting_by_reason) == (3, {"capacity": 3})
+    assert watch.view.generation_tokens_per_s == 25
+    apart = watch.view.engines
+    assert {name: (view.waiting, view.generation_tokens_per_s) for name, view in apart.items()} == {
+        "0": (3, 20),
+        "1": (0, 5),
+    }
+    [measured] = clock.lines
+    assert isinstance(measured, EngineMeasured)
+    assert (measured.engine.generation_tokens, measured.engine.admission_rejections) == (100, 2)
+    assert [engine.generation_tokens for engine in measured.engine.engines.values()] == [80, 20]
+
+
+async def test_a_restarted_server_has_no_rates() -> None:
+    clock = Clock()
+    async with metrics_server([page((0, 9), rejected=0), page((1, 5), rejected=0)]) as url, ServerClient(url) as client:
+        watch = EngineWatch([client], clock.lines.append, clock)
+        await watch.start()
+        watch.boundary(None, 0)
+        clock.now_s = 1.0
+        watch.boundary(0, None)
+        await watch.settle()
+        await watch.close()
+    assert watch.view is not None and (watch.view.waiting, watch.view.generation_tokens_per_s) == (1, None)
+    [measured] = clock.lines
+    assert isinstance(measured, EngineMeasured) and measured.engine == EngineStage()

@@ -66,7 +66,8 @@ async def test_an_attached_server_is_never_stopped(url: str) -> None:
 async def test_two_cycles_stopped_with_streams_open() -> None:
     port = 0
     for _ in range(2):
-        run = Run(here("load.duration=600s", "load.warmup=0", "load.concurrency=8", f"server.port={port}"), where="test")
+        overrides = ["load.duration=600s", "load.warmup=0", "load.concurrency=8", f"server.port={port}"]
+        run = Run(here(*overrides), where="test")
 
         def stop_in_full_flow(snapshot: Snapshot, run: Run = run) -> None:
             if snapshot.phase == "running" and snapshot.load.held == 8:

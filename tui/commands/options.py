@@ -75,6 +75,9 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     server = document.setdefault("server", {})
     load = document.setdefault("load", {})
+    telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
+    if telemetry is not None:
+        document["telemetry"] = telemetry
     if options.model is not None:
         server["model"] = options.model
     if options.api_key_env is not None:

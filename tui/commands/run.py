@@ -74,10 +74,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:
     from loadgen.run import Run
+    from loadgen.telemetry.replay import replay_attempts
 
     profile, where = profile_of(options)
+    replay = replay_attempts(options.replay_telemetry) if options.replay_telemetry is not None else None
     try:
-        return Run(profile, where=where, json_path=options.json, hold_open=hold_open, force=options.force)
+        return Run(
+            profile, where=where, json_path=options.json, hold_open=hold_open, force=options.force, replay=replay
+        )
     except ResultError as error:
         # Nothing has run yet: where the result shall go is a matter of usage.
         raise ProfileError(str(error)) from error

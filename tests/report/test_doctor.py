@@ -1,0 +1,165 @@
+"""What a doctor found, as text and as JSON."""
+
+import json
+from typing import Any
+
+from loadgen.metrics.doctor import DeviceFile, Examination, GpuExam, HostExam, Tried, UnitCheck
+from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.host import HostSample
+from loadgen.report.doctor import doctor_json, doctor_text, verdict
+
+_GIB = 1024**3
+_HOST = HostExam(
+    HostSample(
+        t_s=1.0,
+        cores=2,
+        memory_used_bytes=3 * _GIB,
+        memory_total_bytes=16 * _GIB,
+        load_1min=0.5,
+        cpu_percent=12.5,
+        network_in_bytes_per_s=2.5e6,
+        governor="performance",
+    ),
+    {"server_rss_bytes": "no server is watched", "server_cpu_percent": "no server is watched", "cpu_mhz": "not told"},
+)
+
+
+def _power(index: int, power_w: float, processes: int = 0) -> GpuExam:
+    return GpuExam(
+        GpuStatic(index=index, vendor="amd", name="MI300X", bdf=f"0000:{index:02x}:00.0", compute_partition="SPX"),
+        GpuSample(
+            index, 1.0, power_w=power_w, pcie_replays=index, processes=(GpuProcess(7, "python3", _GIB),) * processes
+        ),
+        {"gfx_percent": "BUSY"} | ({"links_up": "NOT_SUPPORTED"} if index == 1 else {}),
+        (UnitCheck("power_w", power_w, power_w, "W", 10, 2000, power_w <= 2000),),
+    )
+
+
+def _tried(**changes: Any) -> Tried:
+    values: dict[str, Any] = {
+        "vendor": "amd",
+        "name": "amdsmi 7.0.2",
+        "why": "the installed package",
+        "failure": None,
+        "first_look_ms": 86.4,
+        "meta": {"library": "26.0.2", "driver": None},
+        "printed": (),
+        "gpus": (),
+    }
+    return Tried(**values | changes)
+
+
+def _found(*tried: Tried, **changes: Any) -> Examination:
+    values: dict[str, Any] = {
+        "versions": {"vramp": "0.1.0", "rocm": None},
+        "user": "ada (uid 1000)",
+        "groups": ("ada", "render"),
+        "devices": (),
+        "tried": tried,
+        "host": _HOST,
+    }
+    return Examination(**values | changes)
+
+
+def test_the_box_comes_first() -> None:
+    kfd = DeviceFile("/dev/kfd", "denied", "crw-rw---- root:render", "sudo usermod -aG render,video $USER")
+    text = doctor_text(_found(devices=(kfd, DeviceFile("/dev/dri/renderD*", "absent", fix="sudo modprobe amdgpu"))))
+    assert text.startswith(
+        """\
+  versions      vramp 0.1.0
+  not here      rocm
+  user          ada (uid 1000), groups ada, render
+  devices       /dev/kfd: this user may not use it; crw-rw---- root:render; fix: sudo usermod -aG
+                render,video $USER
+                /dev/dri/renderD*: not there; fix: sudo modprobe amdgpu
+"""
+    )
+
+
+def test_gpus_that_say_the_same_are_one_line() -> None:
+    text = doctor_text(_found(_tried(gpus=tuple(_power(n, 600.0 + n) for n in range(4)))))
+    assert (
+        """
+amd: amdsmi 7.0.2: works, first look after 86 ms
+  why           the installed package
+  told          library 26.0.2
+  GPU 0         MI300X  0000:00:00.0  SPX
+  GPU 1         MI300X  0000:01:00.0  SPX
+  GPU 2         MI300X  0000:02:00.0  SPX
+  GPU 3         MI300X  0000:03:00.0  SPX
+  value                               lowest     highest  unit    can be
+  power_w                                600         603  W       10 to 2000
+  pcie_replays                             0           3
+  null          gfx_percent: BUSY
+                links_up: NOT_SUPPORTED (GPU 1)
+"""
+        in text
+    )
+    assert text.endswith("\namd: 4 GPUs measured with amdsmi 7.0.2")
+
+
+def test_a_value_that_cannot_be_names_its_gpus() -> None:
+    found = _found(_tried(gpus=(_power(0, 6e8), _power(1, 600), _power(2, 6e8), _power(3, 6e8))))
+    assert "10 to 2000  CANNOT BE: GPU 0, 2-3, raw 6e+08" in doctor_text(found)
+    assert verdict(found) == "amd: 4 GPUs measured with amdsmi 7.0.2, 3 values that cannot be true"
+
+
+def test_partitions_of_a_socket_are_one_line() -> None:
+    gpus = [GpuStatic(index=n, vendor="amd", name="MI300X", socket=f"s{n // 8}", partition=n % 8) for n in range(16)]
+    exams = tuple(GpuExam(gpu, GpuSample(gpu.index, 1.0), {}, ()) for gpu in gpus)
+    assert "  GPU 0-7       MI300X\n  GPU 8-15      MI300X\n" in doctor_text(_found(_tried(gpus=exams)))
+
+
+def test_processes_are_named_with_what_they_hold() -> None:
+    text = doctor_text(_found(_tried(gpus=(_power(0, 600, processes=1), _power(1, 600, processes=1)))))
+    assert "  on GPU 0-1    python3 (7) 1.0 GiB\n" in text
+    assert ", 2 more" in doctor_text(_found(_tried(gpus=(_power(0, 600, processes=7),))))
+
+
+def test_each_failure_is_told_with_what_was_printed() -> None:
+    bad = _tried(failure="it was killed by SIGABRT", printed=("free(): invalid next size", "abort"), meta={})
+    found = _found(bad, _tried(name="amd-sysfs", gpus=(_power(0, 600),)))
+    text = doctor_text(found)
+    assert "amd: amdsmi 7.0.2: fails: it was killed by SIGABRT\n" in text
+    assert "  printed       free(): invalid next size\n                abort\n" in text
+    assert "told" not in text.partition("amd-sysfs")[0]
+    assert (verdict(found), found.unmeasured) == ("amd: 1 GPU measured with amd-sysfs", ())
+
+
+def test_a_vendor_of_which_nothing_works() -> None:
+    found = _found(_tried(failure="no library"), _tried(vendor="nvidia", name="nvml", gpus=(_power(0, 600),)))
+    assert verdict(found) == "amd: nothing works\nnvidia: 1 GPU measured with nvml"
+    assert found.unmeasured == ("amd",)
+
+
+def test_no_gpu_is_no_failure() -> None:
+    found = _found(nothing="no sign of a GPU")
+    assert doctor_text(found).endswith("\n\nGPUs: no sign of a GPU")
+    assert found.unmeasured == ()
+
+
+def test_the_host_has_a_reason_for_every_null() -> None:
+    assert """
+host
+  value         cores 2, memory_used 3 GiB, memory_total 16 GiB, load_1min 0.5, cpu 12.5 %,
+                network_in 2.5 MB/s, governor performance
+  null          server_rss_bytes, server_cpu_percent: no server is watched
+                cpu_mhz: not told
+""" in doctor_text(_found())
+
+
+def test_json_has_each_gpu_apart() -> None:
+    document = json.loads(doctor_json(_found(_tried(gpus=(_power(0, 600), _power(1, 601))))))
+    assert document["schema"] == "vramp.doctor/1"
+    assert document["versions"] == {"vramp": "0.1.0", "rocm": None}
+    second = document["tried"][0]["gpus"][1]
+    assert (second["sample"]["power_w"], second["missing"]["links_up"]) == (601, "NOT_SUPPORTED")
+    assert second["checks"][0] == {
+        "quantity": "power_w",
+        "raw": 601,
+        "value": 601,
+        "unit": "W",
+        "low": 10,
+        "high": 2000,
+        "plausible": True,
+    }
