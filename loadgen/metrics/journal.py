@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.metrics.finding import Diagnosis, Finding
+from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import EngineView, Milestone
 from loadgen.metrics.stage import ClientDelta, StageDelta
 
@@ -87,6 +88,19 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     warmup_s: float
     manual: bool = False
     """The operator asked for it."""
+    settle_s: float = 0.0
+    """Above zero: it is measured from the line `StageSettled` on."""
+    completed: int = 0
+    """So many streams must complete for a conclusion."""
+
+
+class StageSettled(msgspec.Struct, frozen=True, tag=True):
+    """The measured window of a stage was opened."""
+
+    t_s: float
+    index: int
+    settled: bool
+    """False: its transient had not ended within the time for it."""
 
 
 class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -144,6 +158,13 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Of each, where there are several; None for one that could not be read."""
 
 
+class SearchEnded(msgspec.Struct, frozen=True, tag=True):
+    """A search is over, whatever it has found."""
+
+    t_s: float
+    search: SearchResult
+
+
 class Happened(msgspec.Struct, frozen=True, tag=True):
     """An event on the time axis."""
 
@@ -162,7 +183,17 @@ class RunFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 Line = (
-    RunStarted | Checked | ServerChanged | StageStarted | Ticked | StageEnded | EngineMeasured | Happened | RunFinished
+    RunStarted
+    | Checked
+    | ServerChanged
+    | StageStarted
+    | StageSettled
+    | Ticked
+    | StageEnded
+    | EngineMeasured
+    | SearchEnded
+    | Happened
+    | RunFinished
 )
 
 encode_line = msgspec.json.Encoder().encode

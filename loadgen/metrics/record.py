@@ -23,13 +23,16 @@ from loadgen.metrics.journal import (
     RunFinished,
     RunStarted,
     RunState,
+    SearchEnded,
     ServerChanged,
     StageEnded,
+    StageSettled,
     StageStarted,
     Ticked,
 )
 from loadgen.metrics.reference import compare
 from loadgen.metrics.result import ClientResult, ReferenceResult, Result, StageResult
+from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import WINDOW_S, Comparison, Point, RunEvent
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
@@ -53,6 +56,7 @@ class Record:
         self.points: list[Point] = []
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
+        self.search: SearchResult | None = None
         self._reference: Reference | None = None
         self._recent: deque[tuple[float, list[Histogram], list[Histogram]]] = deque()
 
@@ -66,6 +70,10 @@ class Record:
             case StageEnded():
                 self.stages[line.index].ended = line
                 self.current = None
+            case StageSettled():
+                self.stages[line.index].settled = line
+            case SearchEnded():
+                self.search = line.search
             case EngineMeasured():
                 self._measured(line)
             case Happened():
@@ -163,6 +171,7 @@ class Record:
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
             reference=self._reference_result(),
+            search=self.search,
         )
 
     def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
@@ -171,6 +180,7 @@ class Record:
             started_at=_iso(run.unix_s + stage.started.t_s),
             now_s=self.points[-1].t_s if self.points else stage.started.t_s,
             slo_ms=run.profile.get("slo") or {},
+            goodput=(run.profile.get("plan") or {}).get("goodput", 0.95),
             urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
         )
 

@@ -18,9 +18,18 @@ from loadgen.metrics.stage_record import StageRecord
 
 
 def stage_result(
-    stage: StageRecord, *, started_at: str, now_s: float, slo_ms: dict[str, float], urls: Sequence[str]
+    stage: StageRecord,
+    *,
+    started_at: str,
+    now_s: float,
+    slo_ms: dict[str, float],
+    urls: Sequence[str],
+    goodput: float = 0.95,
 ) -> StageResult:
-    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
+    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several.
+
+    `goodput` is the share of streams that must be good.
+    """
     started, counters, why = stage.started, stage.counters, stage.limit()
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     return StageResult(
@@ -52,6 +61,9 @@ def stage_result(
         why=why,
         # A server that took no part in a stage has a part of zeros.
         instances=[_instance_result(url, stage.part(number)) for number, url in enumerate(urls)],
+        goodput=stage.goodput(slo_ms, goodput),
+        settled_s=stage.settled_s,
+        inconclusive=stage.inconclusive,
     )
 
 
@@ -66,9 +78,10 @@ def _instance_result(url: str, part: StageRecord) -> InstanceResult:
 
 
 def _requests(stage: StageRecord) -> Requests:
-    names = ("sent", "completed", "failed", "unfinished", "warmup", "retried", "clock_steps")
+    names = ("sent", "completed", "failed", "cancelled", "unfinished", "warmup", "retried", "clock_steps")
     counts = {name: stage.counters[name] for name in names}
-    return Requests(**counts, errors=dict(stage.metrics.errors), messages=dict(stage.metrics.messages))
+    metrics = stage.metrics
+    return Requests(**counts, errors=dict(metrics.errors), messages=dict(metrics.messages), models=dict(metrics.models))
 
 
 def _throughput(stage: StageRecord) -> Throughput:
