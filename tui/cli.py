@@ -39,6 +39,14 @@ def _dispatch(words: list[str]) -> int:
     match words:
         case ["run", *rest]:
             return run.headless(rest)
+        case ["bench", *rest]:
+            from tui.commands import bench
+
+            return bench.bench(rest)
+        case ["sweep", *rest]:
+            from tui.commands import sweep
+
+            return sweep.sweep(rest)
         case ["check", *rest]:
             from tui.commands import check
 

@@ -9,13 +9,17 @@ snapshots were cut. Percentiles are nearest rank (ceil) over the cumulative coun
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 import numpy as np
+from hdrh.codec import HdrCookieException, HdrLengthException
 from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
+
+from loadgen.errors import ResultError
 
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000
@@ -28,6 +32,7 @@ _HALF = int(_SHAPE.sub_bucket_half_count)
 _MASK = int(_SHAPE.sub_bucket_mask)
 # The index formula holds up to the end of the last bucket, which lies above HIGHEST_US.
 _TOP_US = int(_SHAPE.get_value_from_index(_LENGTH - 1))
+_NOT_HDR = (HdrCookieException, HdrLengthException, RuntimeError, ValueError, zlib.error)
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
@@ -179,6 +184,28 @@ class Histogram:
         hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
         encoded: bytes = hdr.encode()
         return encoded.decode("ascii")
+
+    @classmethod
+    def from_hdr(cls, text: str) -> Self:
+        """Read what `hdr` wrote; counts are exact, sums are those of the middle of each counter.
+
+        Raises `ResultError` for anything else.
+        """
+        try:
+            hdr = HdrHistogram.decode(text)
+            counts = np.frombuffer(hdr.counts, dtype=np.uint64).astype(np.int64)
+        except _NOT_HDR as error:
+            raise ResultError(f"not an HdrHistogram of a result: {str(error) or 'of another kind'}") from error
+        if len(counts) != _LENGTH:
+            raise ResultError(f"not an HdrHistogram of a result: {len(counts)} counters, expected {_LENGTH}")
+        histogram = cls()
+        (indices,) = np.nonzero(counts)
+        tops = np.array([_top_of(int(index)) for index in indices], dtype=np.int64)
+        bottoms = np.array([_top_of(int(index) - 1) + 1 if index else 0 for index in indices], dtype=np.int64)
+        histogram.record_us((tops + bottoms) // 2, counts[indices])
+        if len(indices):
+            histogram.min_us, histogram.max_us = int(bottoms[0]), int(tops[-1])
+        return histogram
 
     def encode(self) -> EncodedHistogram:
         """The histogram as it travels."""

@@ -17,6 +17,7 @@ from loadgen.errors import ResultError
 from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.host import HostSample
+from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import EngineView, Milestone
 from loadgen.metrics.stage import ClientDelta, StageDelta
 
@@ -91,6 +92,19 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     warmup_s: float
     manual: bool = False
     """The operator asked for it."""
+    settle_s: float = 0.0
+    """Above zero: it is measured from the line `StageSettled` on."""
+    completed: int = 0
+    """So many streams must complete for a conclusion."""
+
+
+class StageSettled(msgspec.Struct, frozen=True, tag=True):
+    """The measured window of a stage was opened."""
+
+    t_s: float
+    index: int
+    settled: bool
+    """False: its transient had not ended within the time for it."""
 
 
 class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -193,6 +207,13 @@ class HostSampled(msgspec.Struct, frozen=True, tag=True):
     host: HostSample
 
 
+class SearchEnded(msgspec.Struct, frozen=True, tag=True):
+    """A search is over, whatever it has found."""
+
+    t_s: float
+    search: SearchResult
+
+
 class Happened(msgspec.Struct, frozen=True, tag=True):
     """An event on the time axis."""
 
@@ -216,11 +237,13 @@ Line = (
     | ServerChanged
     | TelemetryChanged
     | StageStarted
+    | StageSettled
     | Ticked
     | GpusSampled
     | HostSampled
     | StageEnded
     | EngineMeasured
+    | SearchEnded
     | Happened
     | RunFinished
 )

@@ -27,14 +27,17 @@ from loadgen.metrics.journal import (
     RunFinished,
     RunStarted,
     RunState,
+    SearchEnded,
     ServerChanged,
     StageEnded,
+    StageSettled,
     StageStarted,
     TelemetryChanged,
     Ticked,
 )
 from loadgen.metrics.reference import compare
 from loadgen.metrics.result import ClientResult, ReferenceResult, Result, StageResult
+from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import WINDOW_S, Comparison, Point, RunEvent
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
@@ -59,6 +62,7 @@ class Record:
         self.points: list[Point] = []
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
+        self.search: SearchResult | None = None
         self._reference: Reference | None = None
         self._recent: deque[tuple[float, list[Histogram], list[Histogram]]] = deque()
 
@@ -82,6 +86,10 @@ class Record:
                 self.hardware.host_sampled(line)
             case TelemetryChanged():
                 self.hardware.found(line)
+            case StageSettled():
+                self.stages[line.index].settled = line
+            case SearchEnded():
+                self.search = line.search
             case EngineMeasured():
                 self._measured(line)
             case Happened():
@@ -186,6 +194,7 @@ class Record:
             gpu_series=self.hardware.series(),
             host_series=self.hardware.host_columns,
             verdicts=gpu_verdicts(self.hardware.facts()),
+            search=self.search,
         )
 
     def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
@@ -195,6 +204,7 @@ class Record:
             now_s=self.points[-1].t_s if self.points else stage.started.t_s,
             slo_ms=run.profile.get("slo") or {},
             hardware=self.hardware,
+            goodput=(run.profile.get("plan") or {}).get("goodput", 0.95),
             urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
         )
 

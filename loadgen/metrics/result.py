@@ -22,6 +22,7 @@ from loadgen.metrics.gpu_stage import GpuStage
 from loadgen.metrics.hardware import Columns, GpuSeries
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import EngineStage, RunState
+from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison, RunEvent, Verdict
 from loadgen.metrics.truth import TruthCheck
 
@@ -70,6 +71,10 @@ class Requests(msgspec.Struct, frozen=True):
     errors: dict[str, int]
     messages: dict[str, list[str]]
     """The first messages of each kind of error."""
+    cancelled: int = 0
+    """Streams on which the client hung up as the profile wants it: neither completed nor failed."""
+    models: dict[str, int] = {}
+    """Requests sent, by their model; empty where there is only one."""
 
 
 class Concurrency(msgspec.Struct, frozen=True):
@@ -133,6 +138,21 @@ class EnergyResult(msgspec.Struct, frozen=True):
     sockets: tuple[SocketEnergy, ...]
 
 
+class Goodput(msgspec.Struct, frozen=True):
+    """The streams that met every limit that is set for a stream."""
+
+    limits_ms: dict[str, float]
+    good: int
+    determined: int
+    """Streams that completed or failed; one that failed is not good."""
+    share: float | None
+    requests_per_s: float | None
+    """`share` of the streams a second that completed in the window."""
+    wanted: float
+    """The share that the profile asks for."""
+    met: bool
+
+
 class StageResult(msgspec.Struct, frozen=True):
     """The numbers of one stage."""
 
@@ -165,6 +185,12 @@ class StageResult(msgspec.Struct, frozen=True):
     verdicts: list[Verdict] = []
     truth: TruthCheck | None = None
     """Client against engine; None where the engine's numbers are not known."""
+    goodput: Goodput | None = None
+    """None without limits for each stream."""
+    settled_s: float | None = None
+    """How long its transient took; None for a stage that is measured from a fixed moment."""
+    inconclusive: str | None = None
+    """Why its numbers say too little."""
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -205,6 +231,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     """Why the server died, if it did."""
     reference: ReferenceResult | None = None
+    search: SearchResult | None = None
 
 
 def write_result(result: Result, path: Path) -> None:

@@ -32,7 +32,9 @@ COUNTERS = (
     "warmup_failed",
     "sent",
     "completed",
+    "good",
     "failed",
+    "cancelled",
     "unfinished",
     "retried",
     "clock_steps",
@@ -54,7 +56,11 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     warmup_failed: int = 0
     sent: int = 0
     completed: int = 0
+    good: int = 0
+    """Completed streams that met every limit that is set for a stream."""
     failed: int = 0
+    cancelled: int = 0
+    """Streams on which the client hung up as the profile wants it: neither completed nor failed."""
     unfinished: int = 0
     """Streams cut off by an abort: neither completed nor failed."""
     retried: int = 0
@@ -73,6 +79,8 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     window_start_ns: int | None = None
     window_end_ns: int | None = None
     peak: int = 0
+    models: dict[str, int] = {}
+    """Streams sent, by their model; empty where there is only one."""
     errors: dict[str, int] = {}
     messages: dict[str, list[str]] = {}
     latency: dict[str, EncodedHistogram] = {}
@@ -86,6 +94,7 @@ class StageMetrics:
         self.window_start_ns: int | None = None
         self.window_end_ns: int | None = None
         self.peak = 0
+        self.models: dict[str, int] = {}
         self.errors: dict[str, int] = {}
         self.messages: dict[str, list[str]] = {}
         self.latency: dict[str, Histogram] = {}
@@ -97,6 +106,8 @@ class StageMetrics:
         self.window_start_ns = _least(self.window_start_ns, delta.window_start_ns)
         self.window_end_ns = _greatest(self.window_end_ns, delta.window_end_ns)
         self.peak = max(self.peak, delta.peak)
+        for model, count in delta.models.items():
+            self.models[model] = self.models.get(model, 0) + count
         for kind, count in delta.errors.items():
             self.errors[kind] = self.errors.get(kind, 0) + count
         for kind, messages in delta.messages.items():
@@ -124,6 +135,7 @@ class StageMetrics:
             window_start_ns=self.window_start_ns,
             window_end_ns=self.window_end_ns,
             peak=self.peak,
+            models=dict(sorted(self.models.items())),
             errors=dict(sorted(self.errors.items())),
             messages=dict(sorted(self.messages.items())),
         )

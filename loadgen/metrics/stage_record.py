@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from loadgen.metrics.gpu_stage import GpuLooks
 from loadgen.metrics.histogram import Histogram, Summary
-from loadgen.metrics.journal import EngineStage, StageEnded, StageStarted
-from loadgen.metrics.result import SloCheck
+from loadgen.metrics.journal import EngineStage, StageEnded, StageSettled, StageStarted
+from loadgen.metrics.result import Goodput, SloCheck
 from loadgen.metrics.snapshot import EngineView
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdict import ClientFacts, client_limit
+from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
 
 
 class EngineGauges:
@@ -46,6 +47,7 @@ class StageRecord:
         self._whole = whole
         self.client = ClientMetrics()
         self.client_span_ns = 0
+        self.settled: StageSettled | None = None
         self.ended: StageEnded | None = None
         self.engine: EngineStage | None = None
         self.alone = True
@@ -103,11 +105,55 @@ class StageRecord:
         return client_limit(facts)
 
     def slo(self, limits_ms: dict[str, float]) -> dict[str, SloCheck]:
-        """Each limit against what was measured; a metric without a value misses its limit."""
+        """Each limit over the stage against what was measured; a metric without a value misses its limit."""
         checks = {}
-        for name, limit_ms in limits_ms.items():
-            metric, _, statistic = name.rpartition("_")
-            measured_ms = getattr(self.summaries(metric)[metric], statistic)
+        for name, limit_ms in stage_limits_ms(limits_ms).items():
+            metric, percent = limit_of(name)
+            latency = self.metrics.latency.get(metric, Histogram())
+            measured_ms = latency.mean_ms() if percent is None else latency.percentile_ms(percent)
             met = measured_ms is not None and measured_ms <= limit_ms
             checks[name] = SloCheck(limit_ms=limit_ms, measured_ms=measured_ms, met=met)
         return checks
+
+    @property
+    def determined(self) -> int:
+        """Streams of which it is known whether they were good: those that completed, timed, or failed."""
+        counters = self.counters
+        return counters["completed"] - counters["clock_steps"] + counters["failed"]
+
+    def goodput(self, limits_ms: dict[str, float], wanted: float) -> Goodput | None:
+        """The streams that met all limits for a stream, against the wanted share; None without such limits."""
+        limits_ms = per_stream_limits_ms(limits_ms)
+        if not limits_ms:
+            return None
+        good, determined = self.counters["good"], self.determined
+        share = good / determined if determined else None
+        requests_per_s = self.per_second("window_requests")
+        return Goodput(
+            limits_ms=limits_ms,
+            good=good,
+            determined=determined,
+            share=share,
+            requests_per_s=None if requests_per_s is None or share is None else requests_per_s * share,
+            wanted=wanted,
+            met=share is not None and share >= wanted,
+        )
+
+    @property
+    def settled_s(self) -> float | None:
+        """How long the transient took, in seconds; None for a stage that does not wait for its end."""
+        return None if self.settled is None else round(self.settled.t_s - self.started.t_s, 3)
+
+    @property
+    def inconclusive(self) -> str | None:
+        """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
+        if not self.started.settle_s or self.ended is None:
+            return None
+        if self.settled is None:
+            return "it ended before its transient was over"
+        problems = []
+        if not self.settled.settled:
+            problems.append(f"its transient was not over within {self.started.settle_s:g} s")
+        if self.counters["completed"] < self.started.completed:
+            problems.append(f"{self.counters['completed']} of at least {self.started.completed} streams completed")
+        return "; ".join(problems) or None

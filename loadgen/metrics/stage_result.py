@@ -29,8 +29,12 @@ def stage_result(
     slo_ms: dict[str, float],
     urls: Sequence[str],
     hardware: HardwareRecord,
+    goodput: float = 0.95,
 ) -> StageResult:
-    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
+    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several.
+
+    `goodput` is the share of streams that must be good.
+    """
     started, counters, why = stage.started, stage.counters, stage.limit()
     machine = stage_hardware(stage, hardware)
     truth = _truth(stage)
@@ -69,6 +73,9 @@ def stage_result(
         host=machine.host,
         verdicts=machine.verdicts + truth_verdicts(f"stage {started.index + 1}", truth, stage.engine),
         truth=truth,
+        goodput=stage.goodput(slo_ms, goodput),
+        settled_s=stage.settled_s,
+        inconclusive=stage.inconclusive,
     )
 
 
@@ -106,9 +113,10 @@ def _instance_result(url: str, part: StageRecord) -> InstanceResult:
 
 
 def _requests(stage: StageRecord) -> Requests:
-    names = ("sent", "completed", "failed", "unfinished", "warmup", "retried", "clock_steps")
+    names = ("sent", "completed", "failed", "cancelled", "unfinished", "warmup", "retried", "clock_steps")
     counts = {name: stage.counters[name] for name in names}
-    return Requests(**counts, errors=dict(stage.metrics.errors), messages=dict(stage.metrics.messages))
+    metrics = stage.metrics
+    return Requests(**counts, errors=dict(metrics.errors), messages=dict(metrics.messages), models=dict(metrics.models))
 
 
 def _throughput(stage: StageRecord) -> Throughput:

@@ -6,7 +6,7 @@ the network or starts anything.
 """
 
 from loadgen.profile.document import apply_variant, build_profile, load_document, load_profile, variant_names
-from loadgen.profile.parts import Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
+from loadgen.profile.parts import Cancel, Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
 from loadgen.profile.values import parse_duration_s
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "load_profile",
     "parse_duration_s",
     "variant_names",
+    "Cancel",
     "Docker",
     "Load",
     "Profile",

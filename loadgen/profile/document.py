@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from loadgen.errors import ProfileError
-from loadgen.profile.parts import Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
+from loadgen.profile.parts import Cancel, Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
+from loadgen.profile.plan import PlanSettings, Ramp
 
 
 def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | None = None) -> Profile:
@@ -169,6 +170,9 @@ _KNOWN_KEYS: dict[str, type[BaseModel]] = {
     "server": Server,
     "server.docker": Docker,
     "load": Load,
+    "load.cancel": Cancel,
+    "plan": PlanSettings,
+    "plan.ramp": Ramp,
     "stages": StageSettings,
     "reference": Reference,
     "reference.points": ReferencePoint,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from loadgen.profile.lengths import LengthsText
+from loadgen.profile.plan import PlanSettings
+from loadgen.profile.slo import slo_problem
 from loadgen.profile.values import (
     Concurrencies,
     Concurrency,
@@ -19,12 +24,21 @@ from loadgen.profile.values import (
     Tokens,
     Warmup,
 )
+from loadgen.profile.workload import ArrivalText, Prefix, RatePoints, Turns
 
-_SLO_NAME = re.compile(r"(ttft|ttft_from_intended|tpot|itl|e2e)_(mean|p50|p90|p95|p99|p999)")
 _FIGURE = re.compile(
     r"(ttft|tpot|itl|e2e)_(mean|p[0-9]{1,3})_ms|normalized_mean_ms"
     r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens"
 )
+
+
+_OWN_FIELDS = frozenset(
+    {"model", "prompt", "messages", "input", "stream", "stream_options", "store", "temperature", "ignore_eos"}
+    | {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+)
+"""Fields of a request that vramp writes itself."""
+_MANY_ANSWERS = frozenset({"n", "best_of", "use_beam_search", "background"})
+"""Fields that make an answer something else than one stream."""
 
 
 class _Part(BaseModel):
@@ -66,6 +80,8 @@ class Server(_Part):
     served_model_name: str | None = None
     url: str | None = None
     """`attach` only: `http[s]://host[:port][/prefix]`, without `/v1`."""
+    urls: list[str] = []
+    """`attach` only, in place of `url`: several servers of one kind; the streams are spread over them in turn."""
     command: str = "vllm"
     """`vllm` only: the executable, a name on PATH or a path, or the folder of its Python environment."""
     docker: Docker | None = None
@@ -87,15 +103,36 @@ class Server(_Part):
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> Self:
         if self.engine == "attach":
-            if self.url is None:
+            if self.url is None and not self.urls:
                 raise ValueError('engine "attach" needs url = "http://host:port"')
-            parts = urlsplit(self.url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"url must look like http://host:port, not {self.url!r}")
-        elif self.url is not None:
+            for url in self.attached:
+                parts = urlsplit(url)
+                if parts.scheme not in ("http", "https") or not parts.hostname:
+                    raise ValueError(f"url must look like http://host:port, not {url!r}")
+        elif self.url is not None or self.urls:
             raise ValueError(f'url is for engine "attach"; engine "{self.engine}" takes host and port')
         if self.engine in ("vllm", "docker") and self.model is None:
             raise ValueError(f'engine "{self.engine}" needs model = "path or name"')
+        return self
+
+    @property
+    def attached(self) -> list[str]:
+        """The base URLs of the servers that are only spoken to."""
+        return self.urls if self.url is None else [self.url]
+
+    @property
+    def servers(self) -> int:
+        """How many servers take load."""
+        return len(self.urls) or self.instances
+
+    @model_validator(mode="after")
+    def _urls_are_servers_of_their_own(self) -> Self:
+        if self.url is not None and self.urls:
+            raise ValueError("url names one server and urls several: give one of the two")
+        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
+            raise ValueError("urls names a server twice; each of them takes its share of the load once")
+        if any("@" in urlsplit(url).netloc for url in self.urls):
+            raise ValueError("urls holds a password; put the key into an environment variable, see api_key_env")
         return self
 
     @model_validator(mode="after")
@@ -108,23 +145,54 @@ class Server(_Part):
         return self
 
 
+class Cancel(_Part):
+    """Clients that hang up."""
+
+    share: float = Field(gt=0, le=1)
+    """Of the streams, drawn from the seed."""
+    after: Seconds
+    """From the request on; a stream that is complete by then is complete."""
+
+
 class Load(_Part):
     """The load of every stage that does not say otherwise."""
 
-    endpoint: Literal["completions", "chat"] = "completions"
-    isl: Tokens = 256
-    osl: Tokens = 128
+    endpoint: Literal["completions", "chat", "responses"] = "completions"
+    isl: LengthsText = 256
+    """Tokens of a prompt, or a distribution of them: see `loadgen.profile.lengths`."""
+    osl: LengthsText = 128
     shapes: list[tuple[Tokens, Tokens]] = []
     """`[[1024, 8192], ...]`: ISL and OSL in pairs, each with every concurrency or rate, in place of `isl` and `osl`."""
     concurrency: Concurrencies = [8]
     rate: Rates = []
     """Requests a second, open loop; when set, `concurrency` is not used."""
-    arrival: Literal["poisson", "constant"] = "poisson"
+    rate_points: RatePoints = []
+    """`[[0, 1], ["60s", 10]]`: one open-loop stage whose rate goes in straight lines through (time, rate)."""
+    arrival: ArrivalText = "poisson"
+    """`poisson`, `constant`, `gamma:B`; `replay` takes the times of `data`, a trace."""
+    max_concurrency: Concurrency | None = None
+    """Open loop: no more streams than this at once; arrivals beyond it wait, and are sent late."""
+    data: str | None = None
+    """A file of prompts in place of made-up ones, or `sample`: see `loadgen.workload.records`."""
+    data_format: Literal["sharegpt", "jsonl", "text", "trace"] | None = None
+    """None looks at the file."""
+    prefix: Prefix | None = None
+    """`{ share = 0.5, count = 10 }`: prompts that begin alike."""
+    turns: Turns | None = None
+    """`{ count = 4, think = "2s" }`: closed loop in conversations."""
+    passes: int = Field(default=1, ge=1, le=10)
+    """More than 1 repeats each stage with the same prompts: a fresh prefix cache against a warm one."""
     requests: int | None = Field(default=None, ge=1)
     duration: Seconds | None = None
     """One of `requests` and `duration` bounds a stage; `requests` wins, neither means 10 requests a stream."""
     warmup: Warmup = 0
     """Requests (`16`) or time (`"5s"`) at the start of a stage that its statistics leave out."""
+    models: dict[str, float] = {}
+    """`{ "base" = 1, "adapter" = 3 }`: served models by weight; each request draws its own from the seed."""
+    extra_body: dict[str, Any] = {}
+    """Fields that go into every request as they are: `{ top_k = 20 }`."""
+    cancel: Cancel | None = None
+    """`{ share = 0.2, after = "500ms" }`: streams on which the client hangs up."""
     temperature: float = Field(default=0.0, ge=0)
     ignore_eos: bool = True
     timeout_s: Seconds = 600.0
@@ -135,6 +203,28 @@ class Load(_Part):
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """None draws one, so that two runs do not share prompts; the result records it."""
 
+    @model_validator(mode="after")
+    def _models_have_weights(self) -> Self:
+        for name, weight in self.models.items():
+            if not name or not (0 < weight < math.inf):
+                raise ValueError(
+                    f"models: {name!r} = {weight:g}: expected the name of a served model and a weight above 0"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _extra_fields_are_extra(self) -> Self:
+        for name in self.extra_body:
+            if name in _OWN_FIELDS:
+                raise ValueError(f"extra_body.{name}: is set by vramp, from the other keys of load")
+            if name in _MANY_ANSWERS:
+                raise ValueError(f"extra_body.{name}: vramp measures one streamed answer to a request")
+        try:
+            json.dumps(self.extra_body, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"extra_body: cannot be written as JSON: {error}") from None
+        return self
+
 
 class StageSettings(_Part):
     """One `[[stages]]` entry: what differs from `[load]`."""
@@ -142,9 +232,10 @@ class StageSettings(_Part):
     label: str | None = None
     concurrency: Concurrency | None = None
     rate: Rate | None = None
-    arrival: Literal["poisson", "constant"] | None = None
-    isl: Tokens | None = None
-    osl: Tokens | None = None
+    rate_points: RatePoints = []
+    arrival: ArrivalText | None = None
+    isl: LengthsText | None = None
+    osl: LengthsText | None = None
     requests: int | None = Field(default=None, ge=1)
     duration: Seconds | None = None
     warmup: Warmup | None = None
@@ -195,13 +286,27 @@ class Profile(_Part):
     """What measures the GPUs; `sim` invents some for the simulator's load."""
     load: Load = Load()
     stages: list[StageSettings] = []
+    plan: PlanSettings = PlanSettings()
     slo: dict[str, Milliseconds] = {}
-    """`ttft_p99 = "2s"`: limits in milliseconds, by metric and statistic."""
+    """Limits in milliseconds: `ttft_p99 = "2s"` over a stage, `ttft = "2s"` for each of its streams."""
     reference: Reference | None = None
 
     @model_validator(mode="after")
     def _slo_names_are_metrics(self) -> Self:
         for name in self.slo:
-            if _SLO_NAME.fullmatch(name) is None:
-                raise ValueError(f"slo.{name}: expected a metric and a statistic, such as ttft_p99 or tpot_p50")
+            problem = slo_problem(name)
+            if problem is not None:
+                raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _plan_fits(self) -> Self:
+        plan = self.plan
+        if plan.search == "slo" and not self.slo:
+            raise ValueError('plan.search = "slo" has no limit to search for: give one, such as slo.ttft_p99 = "2s"')
+        named = next((name for name in ("ladder", "ramp", "soak", "search") if getattr(plan, name) is not None), None)
+        if named is not None and self.stages:
+            raise ValueError(f"plan.{named} and [[stages]] are two plans: give one of them")
+        if named is not None and named != "ladder" and self.load.shapes:
+            raise ValueError(f"plan.{named} goes by one shape: give load.isl and load.osl in place of load.shapes")
         return self

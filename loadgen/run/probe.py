@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from loadgen.errors import ServerError
 from loadgen.plan import Stage, check_lengths
 from loadgen.profile import Load
 from loadgen.server.client import ServerClient, pick_model
-from loadgen.stream.request import endpoint_url, stream_body
+from loadgen.stream.request import common_fields, endpoint_url, own_fields
 from loadgen.stream.transport import Target
 from loadgen.worker.messages import Vocabulary
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts, token_prompts
@@ -52,11 +52,16 @@ class Served(msgspec.Struct, frozen=True):
 async def probe(client: ServerClient, model: str | None, load: Load, plan: Sequence[Stage], *, where: str) -> Served:
     """Ask a server what it is and send it one request; raises `ServerError` or `ProfileError`."""
     target = await resolve_target(client.base_url)
-    served = pick_model(await client.models(), model)
-    check_lengths(list(plan), served.max_model_len, where=where)
+    models = await client.models()
+    served = pick_model(models, model)
+    asked = [pick_model(models, name) for name in load.models] or [served]
+    # An adapter names no length: it has that of its base.
+    longest = min((each.max_model_len for each in asked if each.max_model_len), default=served.max_model_len)
+    check_lengths(list(plan), longest, where=where)
     notes: list[str] = []
     vocabulary = await _vocabulary(client, served.id, load.endpoint, notes)
     options = await _accepted_options(client, served.id, load, vocabulary, notes)
+    await _check_models(client, [name for name in load.models if name != served.id], load, vocabulary, options)
     return Served(
         base_url=client.base_url,
         target=target,
@@ -78,9 +83,7 @@ async def probe_twin(client: ServerClient, first: Served, load: Load) -> Target:
             f"{client.base_url}: max_model_len is {twin.max_model_len}, but {first.max_model_len} on {first.base_url}; "
             "instances of one server must be the same: are their devices?"
         )
-    status, answer = await _first_request(client, first.model, load, first.vocabulary, first.options)
-    if status != 200:
-        raise ServerError(f"{client.base_url}: the first request failed: HTTP {status}: {answer}")
+    await _check_models(client, load.models or [first.model], load, first.vocabulary, first.options)
     return target
 
 
@@ -184,12 +187,12 @@ async def _accepted_options(
     client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, notes: list[str]
 ) -> dict[str, Any]:
     """The richest set of body fields that the server takes, found by sending one short request."""
-    eos = {"ignore_eos": True} if load.ignore_eos else {}
+    attempts = _attempts(load)
     refusal = ""
-    for options in ({**eos, **_USAGE}, {**eos, **_PLAIN_USAGE}, _PLAIN_USAGE, {}):
+    for options in attempts:
         status, answer = await _first_request(client, model, load, vocabulary, options)
         if status == 200:
-            missing = [name for name in {**eos, **_USAGE} if name not in options]
+            missing = [name for name in attempts[0] if name not in options]
             if refusal:
                 notes.append(f"the server refused some fields, left out: {', '.join(missing) or 'continuous usage'}")
             return dict(options)
@@ -199,15 +202,35 @@ async def _accepted_options(
     raise ServerError(f"{client.base_url}: the first request failed: {refusal}")
 
 
+def _attempts(load: Load) -> list[dict[str, Any]]:
+    """Fields to ask for, the best first."""
+    eos = {"ignore_eos": True} if load.ignore_eos else {}
+    if load.endpoint == "responses":
+        # Its last event has the usage, whatever was asked for.
+        return [eos, {}] if eos else [{}]
+    return [{**eos, **_USAGE}, {**eos, **_PLAIN_USAGE}, _PLAIN_USAGE, {}]
+
+
+async def _check_models(
+    client: ServerClient, models: Iterable[str], load: Load, vocabulary: Vocabulary, options: dict[str, Any]
+) -> None:
+    """Send each model one request; raises `ServerError` for the first that does not answer."""
+    for model in models:
+        status, answer = await _first_request(client, model, load, vocabulary, options)
+        if status != 200:
+            raise ServerError(f"{client.base_url}: {model}: the first request failed: HTTP {status}: {answer}")
+
+
 async def _first_request(
     client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, options: dict[str, Any]
 ) -> tuple[int, str]:
-    body = stream_body(load.endpoint, model=model, osl=1, temperature=load.temperature, options=options)
-    isl = min(16, load.isl)
-    if load.endpoint == "chat":
-        write = text_prompts(vocabulary.words, 0, overhead=vocabulary.overhead)
-        body["messages"] = [_user(json.loads(write(0, 0, isl)))]
+    isl = min(16, load.isl) if isinstance(load.isl, int) else 16
+    if load.endpoint == "completions":
+        prompt = token_prompts(vocabulary.ids, 0)(0, 0, isl)
     else:
-        body["prompt"] = json.loads(token_prompts(vocabulary.ids, 0)(0, 0, isl))
-    path = endpoint_url("", load.endpoint)
-    return await client.try_request(path, body, timeout_s=load.timeout_s)
+        prompt = text_prompts(vocabulary.words, 0, overhead=vocabulary.overhead)(0, 0, isl)
+    fields = common_fields(
+        load.endpoint, model=model, temperature=load.temperature, options=options, extra=load.extra_body
+    )
+    body = fields | own_fields(load.endpoint, json.loads(prompt), 1)
+    return await client.try_request(endpoint_url("", load.endpoint), body, timeout_s=load.timeout_s)

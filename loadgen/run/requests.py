@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.run.probe import Served
 from loadgen.server.client import api_key
-from loadgen.stream.request import RequestTemplate, endpoint_url, request_template, stream_body
+from loadgen.stream.request import Cancel, RequestTemplate, common_fields, model_shares, request_template
 
 
 def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], stage: Stage) -> list[RequestTemplate]:
     """A template for each server; they differ in whom they address."""
     load = profile.load
-    body = stream_body(
+    fields = common_fields(
         load.endpoint,
-        model=served.model,
-        osl=stage.osl,
+        model=None if load.models else served.model,
         temperature=load.temperature,
         options=served.options,
+        extra=load.extra_body,
     )
     key = api_key(profile.server)
-    return [request_template(endpoint_url(base_url, load.endpoint), body, api_key=key) for base_url in base_urls]
+    cancel = None if load.cancel is None else Cancel(share=load.cancel.share, after_s=load.cancel.after)
+    return [
+        msgspec.structs.replace(
+            request_template(base_url, load.endpoint, fields, osl=stage.osl, api_key=key),
+            models=model_shares(load.models),
+            cancel=cancel,
+        )
+        for base_url in base_urls
+    ]

@@ -23,13 +23,14 @@ from loadgen.metrics.journal import Checked, Happened, Line, RunFinished, RunSta
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, write_result
 from loadgen.metrics.snapshot import Phase, Snapshot
-from loadgen.plan import Stage, plan_of
+from loadgen.plan import Measured, Stage, next_stages, plan_of
 from loadgen.profile import Profile
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.folder import SafeJournal, claim_folder, require_writable
 from loadgen.run.guard_rail import FailureRail
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.lines import run_started, server_changed, ticked
+from loadgen.run.measuring import measured_of
 from loadgen.run.probe import Served, probe, probe_twin
 from loadgen.run.requests import templates_of
 from loadgen.run.servers import Servers
@@ -100,7 +101,7 @@ class Run:
             worker_pids=lambda: self._fleet.pids if self._fleet is not None else (),
             replay=replay,
         )
-        self._steering = Steering(self.plan, self._log, self._clock_s)
+        self._steering = Steering(next_stages(profile), self.plan[0], self._measured, self._log, self._clock_s)
         self._rail = FailureRail()
         self._aborted = False
         self._ending: RunState | None = None
@@ -139,6 +140,14 @@ class Run:
     def next_stage(self) -> None:
         """Go on with the plan."""
         self._steering.next_stage()
+
+    def extend(self) -> None:
+        """Let the running stage go on for its length once more."""
+        self._steering.extend()
+
+    def redo(self) -> None:
+        """Measure the running stage of the plan again, or else the last one that is done."""
+        self._steering.redo()
 
     def note(self, text: str) -> None:
         """Put a note on the time axis."""
@@ -333,10 +342,17 @@ class Run:
             raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
         if tick.finished is not None and tick.finished == self._steering.index:
             self._steering.advance("all requests were answered")
+        if self._record.current is not None:
+            self._steering.observe(tick, self._record.current)
         broken = self._rail.check(self._record, self._clock_s())
         if broken is not None:
             self._steering.finish(broken, abort=False)
             raise LoadError(broken)
+
+    def _measured(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured:
+        profile, record = self.profile, self._record.stages[index]
+        numbers = measured_of(stage, record, profile.slo, goodput=profile.plan.goodput)
+        return numbers.after(saturated=saturated, abandoned=abandoned)
 
     # The end.
 
@@ -430,7 +446,7 @@ class Run:
             t_s=self._clock_s(),
             phase=self._phase,
             profile=self.profile,
-            stages_planned=len(self.plan),
+            stages_planned=max(len(self.plan), self._steering.index + 1),
             record=self._record,
             steering=self._steering,
             servers=self._servers,

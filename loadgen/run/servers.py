@@ -45,7 +45,7 @@ class Servers:
         """Why one of them died."""
         self._profile = profile
         self._expected: ExpectedStart | None = None
-        self._lock: DriveLock | None = None
+        self._locks: list[DriveLock] = []
         self._liveness: Liveness | None = None
         self._look_at_s = 0.0
         self.managed: list[ManagedServer] = []
@@ -55,17 +55,18 @@ class Servers:
     @property
     def count(self) -> int:
         """How many servers take load."""
-        return self.settings.instances
+        return self.settings.servers
 
     # Their life.
 
     async def start(self, folder: Path) -> None:
         """Start all at once, each with its log in `folder`; raises `ServerError` if one cannot be executed.
 
-        An attached server becomes ours to drive, or this raises `ServerError` with who drives it.
+        Attached servers become ours to drive, or this raises `ServerError` with who drives one of them.
         """
-        if self.settings.url is not None:
-            self._lock = _lock_for(self.settings.url, self._profile.name)
+        for url in self.settings.attached:
+            self._locks.append(_lock_for(url, self._profile.name))
+        if self.settings.engine == "attach":
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
@@ -135,9 +136,9 @@ class Servers:
         return "\n".join([*lines, f"  -> {cause.remedy}", f"  its log is {server.log.path}"])
 
     async def stop(self) -> list[StopReport]:
-        """End all trees at once; end the load and close its connections first. An attached server is let go."""
-        if self._lock is not None:
-            self._lock.release()
+        """End all trees at once; end the load and close its connections first. Attached servers are let go."""
+        for lock in self._locks:
+            lock.release()
         return await asyncio.gather(*(server.stop() for server in self.managed))
 
     async def leave(self) -> None:
@@ -166,9 +167,7 @@ class Servers:
     @property
     def base_urls(self) -> list[str]:
         """Where they answer; only meaningful after `start`."""
-        if self.settings.url is not None:
-            return [self.settings.url]
-        return [server.base_url for server in self.managed]
+        return self.settings.attached or [server.base_url for server in self.managed]
 
     @property
     def url(self) -> str:
@@ -223,6 +222,8 @@ class Servers:
 
     def described(self) -> tuple[ServerInstance, ...]:
         """Every instance with its command and environment, secrets masked."""
+        if self.settings.urls:
+            return tuple(ServerInstance(url=masked_text(url)) for url in self.settings.urls)
         return tuple(
             ServerInstance(
                 url=managed.base_url, pid=managed.pid, command=managed.command, env=masked_environment(server.env)
@@ -235,7 +236,11 @@ class Servers:
         if self.count == 1:
             return ()
         known = [*engines, *[None] * self.count]
-        return tuple(_view(server, engine) for server, engine in zip(self.managed, known, strict=False))
+        places = [(server.base_url, server.state, server.pid) for server in self.managed]
+        attached: list[tuple[str, ServerState, int | None]] = [
+            (masked_text(url), "ready", None) for url in self.settings.urls
+        ]
+        return tuple(_view(*place, engine) for place, engine in zip(attached or places, known, strict=False))
 
 
 def _lock_for(url: str, profile: str) -> DriveLock:
@@ -248,12 +253,12 @@ def _steps_done(server: ManagedServer) -> int:
     return sum(milestone.state == "done" for milestone in server.milestones)
 
 
-def _view(server: ManagedServer, engine: EngineView | None) -> InstanceView:
+def _view(url: str, state: ServerState, pid: int | None, engine: EngineView | None) -> InstanceView:
     gauges = engine or EngineView()
     return InstanceView(
-        url=server.base_url,
-        state=server.state,
-        pid=server.pid,
+        url=url,
+        state=state,
+        pid=pid,
         running=gauges.running,
         waiting=gauges.waiting,
         kv_usage=gauges.kv_usage,

@@ -1,21 +1,25 @@
 """Which stage is running and which comes next: the plan and the operator's hand on it.
 
 Every change of the load ends one stage and begins another, in the same turn of the loop as the keypress, and is an
-event in the journal. Pausing ends the stage too; resuming begins it again. Nothing here waits.
+event in the journal. Pausing ends the stage too; resuming begins it again. Nothing here waits. The plan is asked for
+the next stage when the present one is over, with what has been measured by then; what the operator does beside the plan
+is none of its measurements.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
-from loadgen.metrics.journal import Happened, Line, StageEnded, StageStarted
-from loadgen.plan import Stage
+from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled, StageStarted
+from loadgen.metrics.stage_record import StageRecord
+from loadgen.plan import Measured, Plan, Stage
+from loadgen.run.stage_watch import StageWatch
 from loadgen.stream.request import RequestTemplate
-from loadgen.worker.fleet import Fleet
+from loadgen.worker.fleet import Fleet, FleetTick
 
 TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]
 """The requests of a stage, a template for each server."""
@@ -23,19 +27,36 @@ Boundary = Callable[[int | None, int | None], None]
 """(index of the stage that ended, index of the one that begins): what the engine's metrics are cut by."""
 
 
+class Measure(Protocol):
+    """What has been measured in a stage that is over, by its index."""
+
+    def __call__(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured:
+        """Its figures, for the plan."""
+
+
 class Steering:
     """The load of a run. The operator's methods are instant and legal at any time; too early or too late, they do
     nothing."""
 
-    def __init__(self, plan: Sequence[Stage], log: Callable[[Line], None], clock_s: Callable[[], float]) -> None:
-        self._upcoming = deque(plan)
+    def __init__(
+        self, plan: Plan, first: Stage, measure: Measure, log: Callable[[Line], None], clock_s: Callable[[], float]
+    ) -> None:
+        """`first` is what the plan begins with, to be shown until it does."""
+        self._plan: Plan | None = plan
+        self._done: list[Measured] = []
+        self._measure = measure
         self._log = log
         self._clock_s = clock_s
         self._fleet: Fleet | None = None
         self._templates_of: TemplatesOf | None = None
         self._boundary: Boundary = _no_boundary
         self._due: asyncio.TimerHandle | None = None
-        self._last = plan[0]
+        self._last = first
+        self._begun_s = 0.0
+        self._watch: StageWatch | None = None
+        self._window_s: float | None = None
+        """When the measured window of a stage that settles was opened."""
+        self._longest_s = 0.0
         self._paused: tuple[Stage, bool] | None = None
         self._early: Stage | None = None
         """What the operator asked for before the server was ready."""
@@ -66,29 +87,44 @@ class Steering:
     @property
     def over(self) -> bool:
         """Nothing runs, and nothing is to come by itself."""
-        return self._fleet is not None and self.current is None and not self.paused and not self._upcoming
+        return self._fleet is not None and self.current is None and not self.paused
 
     # The plan.
 
-    def advance(self, reason: str) -> None:
+    def advance(self, reason: str, *, saturated: bool = False) -> None:
         """End the running stage, if one is, and begin the next of the plan, if there is one."""
-        following = self._upcoming.popleft() if self._upcoming else None
-        self._switch(following, reason, manual=False)
+        self._note_done(saturated=saturated)
+        self._go_on(reason)
 
     def finish(self, reason: str, *, abort: bool) -> None:
         """End the running stage and send nothing more; with `abort`, cut the running streams off."""
-        self._upcoming.clear()
+        self._plan = None
         self._paused = None
         self._switch(None, reason, manual=False)
         if self._fleet is not None:
             self._fleet.end_load(abort=abort)
 
+    def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
+        """The running or paused stage is over; one of the plan's own is told to it."""
+        stage = self._paused if self._paused is not None else (self.current, self.manual)
+        if stage[0] is not None and not stage[1]:
+            self._done.append(self._measure(self.index, stage[0], saturated=saturated, abandoned=abandoned))
+
+    def _go_on(self, reason: str) -> None:
+        self._paused = None
+        following = self._plan(self._done) if self._plan is not None else None
+        if following is None or isinstance(following, Stage):
+            self._switch(following, reason, manual=False)
+            return
+        self._plan = None
+        self._switch(None, reason, manual=False)
+        self._log(SearchEnded(t_s=self._clock_s(), search=following))
+        self._event("search", following.why)
+
     def _switch(self, stage: Stage | None, reason: str, *, manual: bool) -> None:
         if self._fleet is None or self._templates_of is None:
             return
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        self._cancel_due()
         ended = self.index if self.current is not None else None
         if ended is not None:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
@@ -106,11 +142,87 @@ class Steering:
         self._log(_started(stage, self.index, self._clock_s(), manual=self.manual))
         self._boundary(ended, self.index)
         self._fleet.begin_stage(self.index, stage, self._templates_of(stage))
-        if stage.duration_s is not None:
-            delay_s = stage.warmup_s + stage.duration_s
-            self._due = asyncio.get_running_loop().call_later(delay_s, self.advance, "its time was up")
+        self._begun_s, self._window_s, self._longest_s = self._clock_s(), None, stage.longest_s
+        self._watch = StageWatch(stage)
+        if stage.settle_s:
+            self._due_in(stage.settle_s, self._open_window, False)
+        elif stage.duration_s is not None:
+            self._due_in(stage.warmup_s + stage.duration_s, self.advance, "its time was up")
+
+    def _due_in(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
+        self._cancel_due()
+        self._due = asyncio.get_running_loop().call_later(delay_s, action, *arguments)
+
+    def _cancel_due(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    # Stages that are watched.
+
+    def observe(self, tick: FleetTick, record: StageRecord) -> None:
+        """React to a tick: open the window of a stage that has settled, end one that has enough or is beyond help."""
+        stage, watch = self.current, self._watch
+        if stage is None or watch is None or record.started.index != self.index:
+            return
+        known = watch.saturated
+        watch.beat(tick, record, self._clock_s() - self._begun_s)
+        if watch.saturated is not None and known is None:
+            self._saturated(stage, watch.saturated)
+        elif self._window_s is None and watch.settled:
+            self._open_window(True)
+        elif self._window_s is not None and not self.manual:
+            self._end_if_enough(stage, record, self._clock_s() - self._window_s)
+
+    def _saturated(self, stage: Stage, why: str) -> None:
+        # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
+        if stage.ends_saturated and stage.requests is None and not self.manual:
+            self.advance(why, saturated=True)
+        else:
+            self._event("load", why)
+
+    def _open_window(self, settled: bool) -> None:
+        if self._fleet is None or self.current is None or self._window_s is not None:
+            return
+        self._cancel_due()
+        self._window_s = self._clock_s()
+        self._log(StageSettled(t_s=self._window_s, index=self.index, settled=settled))
+        self._fleet.open_window(self.index)
+
+    def _end_if_enough(self, stage: Stage, record: StageRecord, measured_s: float) -> None:
+        if stage.duration_s is None or measured_s < stage.duration_s:
+            return
+        if record.counters["completed"] >= stage.completed:
+            self.advance("its time was up")
+        elif measured_s >= self._longest_s:
+            self.advance(f"too few streams completed in {self._longest_s:g} s")
 
     # The operator.
+
+    def extend(self) -> None:
+        """Let the running stage go on for its length once more; only one that time bounds has one."""
+        stage = self.current
+        if stage is None or self.manual or stage.duration_s is None:
+            return
+        longer = msgspec.structs.replace(stage, duration_s=2 * stage.duration_s)
+        self.current = longer
+        self._longest_s = max(2 * self._longest_s, longer.duration_s or 0.0)
+        self._event("load", f"{stage.title} goes on for {stage.duration_s:g} s more")
+        if not stage.settle_s:
+            elapsed_s = self._clock_s() - self._begun_s
+            self._due_in(stage.warmup_s + 2 * stage.duration_s - elapsed_s, self.advance, "its time was up")
+
+    def redo(self) -> None:
+        """Measure the running stage of the plan again from its beginning, or else the last one that is done."""
+        if self._fleet is None or self._plan is None:
+            return
+        own = self._paused is None and self.current is not None and not self.manual
+        if not own and not self._done:
+            return
+        stage = self.current if own and self.current is not None else self._done.pop().stage
+        self._paused = None
+        self._event("load", f"{stage.title} once more")
+        self._switch(stage, "the operator measures it again", manual=False)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Hold this many streams from now on."""
@@ -126,14 +238,15 @@ class Steering:
 
     def _change(self, words: str, **changes: object) -> None:
         before = self.current or self.last
-        endless = {"requests": None, "duration_s": None, "warmup_requests": 0, "warmup_s": 0.0, "label": ""}
-        stage = msgspec.structs.replace(before, **endless, **changes)
+        stage = before.by_hand(**changes)
         self._event("load", f"{before.title} -> {words}")
         if self._fleet is None:
             self._early = stage
         elif self._paused is not None:
+            self._note_done(abandoned=True)
             self._paused = (stage, True)
         else:
+            self._note_done(abandoned=True)
             self._switch(stage, "the operator changed the load", manual=True)
 
     def pause(self) -> None:
@@ -158,7 +271,6 @@ class Steering:
         """Go on with the plan, whatever is left of the running stage."""
         if self.current is None and self._paused is None:
             return
-        self._paused = None
         self._event("load", "next stage")
         self.advance("the operator went on")
 
@@ -181,6 +293,8 @@ def _started(stage: Stage, index: int, t_s: float, *, manual: bool) -> StageStar
         warmup_requests=stage.warmup_requests,
         warmup_s=stage.warmup_s,
         manual=manual,
+        settle_s=stage.settle_s,
+        completed=stage.completed,
     )
 
 

@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("model", nargs="?", default="simulator", help="a name; nothing is loaded")
     flags.add_argument("--host", default="127.0.0.1")
     flags.add_argument("--port", type=int, default=8000, help="0: any, see the log")
-    flags.add_argument("--served-model-name")
+    flags.add_argument("--served-model-name", nargs="+", help="all but the first are told as if they were adapters")
     flags.add_argument("--api-key")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--preset", choices=PRESETS, default="default")
@@ -78,13 +78,15 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:
-    physics, name = physics_of(options), options.served_model_name or options.model
+    physics, (name, *adapters) = physics_of(options), options.served_model_name or [options.model]
     given = {key: value for key, value in vars(options).items() if value != parser().get_default(key)}
     given.pop("api_key", None)
     await startup.start(physics, options.model, given, fail=options.fail_startup, hang=options.hang_startup)
     faults = [parse_fault(text) for text in options.fault]
     service = Service(loop, physics, model=name, seed=options.seed, faults=faults)
-    server = HttpServer(loop, Api(service, api_key=options.api_key).handle, keep_alive_s=options.keep_alive_s)
+    server = HttpServer(
+        loop, Api(service, api_key=options.api_key, adapters=adapters).handle, keep_alive_s=options.keep_alive_s
+    )
     port = server.listen(options.host, options.port)
     startup.log(f"Starting vLLM server on http://{options.host}:{port}", source="api_server.py:1034")
     startup.uvicorn_log(f"Started server process [{os.getpid()}]")

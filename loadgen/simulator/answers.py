@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from loadgen.simulator.engine import Engine, Sequence
-from loadgen.simulator.events import DONE, Events, Field, Finish
+from loadgen.simulator.events import Events, Field, Finish
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
 from loadgen.simulator.tokens import ANSWER
 from loadgen.simulator.truth import Truth
@@ -196,8 +196,8 @@ class Stream:
     def close(self, output_tokens: int, tokens: list[int] | None = None) -> None:
         """What follows the last token; `tokens` as `Truth.streamed` has it."""
         exchange = self.exchange
-        events = [exchange.events.usage(output_tokens)] if exchange.with_usage else []
+        events = exchange.events.closing(output_tokens, with_usage=exchange.with_usage)
         exchange.truth.streamed(exchange.received_ns, self.stamps, tokens)
         exchange.completed(output_tokens)
-        self.write(b"".join(map(self.frame, [*events, DONE])) + LAST_CHUNK)
+        self.write(b"".join(map(self.frame, events)) + LAST_CHUNK)
         exchange.connection.done(close=exchange.idle_close)

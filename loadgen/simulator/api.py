@@ -5,7 +5,7 @@ Besides vLLM's own: GET /truth (what was served, see `truth`), POST /truth/reset
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from random import Random
 from typing import Any
@@ -19,6 +19,7 @@ from loadgen.simulator.faults import REFUSALS, Fault, chosen, parse_fault
 from loadgen.simulator.http import Connection, Request
 from loadgen.simulator.misbehave import NOT_HTTP, OddStream, OddWhole
 from loadgen.simulator.physics import SIZE_OF_POOL
+from loadgen.simulator.responses import ResponseEvents, ResponseStream
 from loadgen.simulator.schema import (
     Detokenize,
     Faults,
@@ -32,6 +33,7 @@ from loadgen.simulator.schema import (
 )
 from loadgen.simulator.service import Service
 
+RESPONSES = "/v1/responses"
 VERSION = "0.32.0+simulator"
 DEFAULT_MAX_TOKENS = 16
 """Of a completion that names none; a chat's is all that fits."""
@@ -41,8 +43,10 @@ PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
 class Api:
     """Answers requests on behalf of a service."""
 
-    def __init__(self, service: Service, *, api_key: str | None = None) -> None:
+    def __init__(self, service: Service, *, api_key: str | None = None, adapters: Iterable[str] = ()) -> None:
+        """`adapters` are names under which the same model answers too."""
         self._service = service
+        self._names = (service.model, *adapters)
         self._api_key = api_key
         self._started = int(time.time())
         get, post = "GET", "POST"
@@ -55,6 +59,7 @@ class Api:
             "/v1/models": {get: self._models},
             "/v1/completions": {post: self._generate},
             "/v1/chat/completions": {post: self._generate},
+            RESPONSES: {post: self._generate},
             "/tokenize": {post: self._tokenize},
             "/detokenize": {post: self._detokenize},
             "/truth": {get: self._truth},
@@ -92,17 +97,21 @@ class Api:
         connection.respond(200, self._service.metrics.text(self._service.engine).encode(), kind=PROMETHEUS)
 
     def _models(self, connection: Connection, _request: Request) -> None:
-        model = {
-            "id": self._service.model,
+        reply(connection, {"object": "list", "data": [self._card(name) for name in self._names]})
+
+    def _card(self, name: str) -> dict[str, Any]:
+        base = name == self._service.model
+        return {
+            "id": name,
             "object": "model",
             "created": self._started,
             "owned_by": "vllm",
-            "root": self._service.model,
-            "parent": None,
-            "max_model_len": self._service.engine.physics.max_model_len,
+            "root": name,
+            "parent": None if base else self._service.model,
+            # vLLM tells it of the base alone.
+            "max_model_len": self._service.engine.physics.max_model_len if base else None,
             "permission": [],
         }
-        reply(connection, {"object": "list", "data": [model]})
 
     def _tokenize(self, connection: Connection, request: Request) -> None:
         body = read(Tokenize, request.body)
@@ -184,7 +193,7 @@ class Api:
         return False
 
     def _start(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> None:
-        service, chat = self._service, request.path == "/v1/chat/completions"
+        service, chat = self._service, request.path != "/v1/completions"
         body = read(Generate, request.body)
         self._check_model(body.model)
         ids = prompt_ids(body, chat=chat)
@@ -195,39 +204,39 @@ class Api:
             sequence.limit, sequence.reason = 1, "stop"
         options = body.stream_options or StreamOptions()
         with_usage = "usage_none" not in faults
+        # A response tells its usage at the end, asked or not.
+        at_the_end = options.include_usage or not body.stream or request.path == RESPONSES
         exchange = Exchange(
             connection,
             sequence,
-            self._events(sequence, chat=chat, running_usage=with_usage and options.continuous_usage_stats),
+            self._events(sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats),
             truth=service.truth,
             engine=service.engine,
             received_ns=request.received_ns,
-            with_usage=with_usage and (options.include_usage or not body.stream),
+            with_usage=with_usage and at_the_end,
             idle_close="idle_close" in faults,
         )
         service.truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp)
         sequence.stream = answer(exchange, faults, stream=body.stream)
         service.submit(sequence, request.received_ns)
 
-    def _events(self, sequence: Sequence, *, chat: bool, running_usage: bool) -> Events:
-        name = f"{'chatcmpl' if chat else 'cmpl'}-{self._service.seed:x}-{sequence.number:08x}"
-        return Events(
-            name,
-            self._service.model,
-            chat=chat,
-            prompt=sequence.prompt_len,
-            start=sequence.start,
-            running_usage=running_usage,
-        )
+    def _events(self, sequence: Sequence, path: str, body: Generate, *, running_usage: bool) -> Events:
+        prefix = {"/v1/completions": "cmpl", RESPONSES: "resp"}.get(path, "chatcmpl")
+        name = f"{prefix}-{self._service.seed:x}-{sequence.number:08x}"
+        model, prompt, start = body.model or self._service.model, sequence.prompt_len, sequence.start
+        if path == RESPONSES:
+            return ResponseEvents(name, model, prompt=prompt, start=start)
+        chat = path == "/v1/chat/completions"
+        return Events(name, model, chat=chat, prompt=prompt, start=start, running_usage=running_usage)
 
     def _check_model(self, model: str | None) -> None:
-        if model is not None and model != self._service.model:
+        if model is not None and model not in self._names:
             raise Refused(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
 
     def _limit(self, body: Generate, prompt: int, *, chat: bool) -> int:
         """How many tokens the answer may have."""
         length = self._service.engine.physics.max_model_len
-        wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        wanted = body.wanted_tokens
         if wanted is None:
             wanted = max(1, length - prompt) if chat else DEFAULT_MAX_TOKENS
         if wanted < 1:
@@ -256,7 +265,7 @@ class Api:
 def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Answer:
     """The kind of answer that a request gets."""
     if stream:
-        good = Stream(exchange)
+        good = ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else Stream(exchange)
         return OddStream(good, faults) if faults else good
     whole = Whole(exchange)
     for kind in ("reset", "truncate", "stall"):

@@ -93,6 +93,10 @@ class Events:
         body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
         return b"data: %b\n\n" % encode(body)
 
+    def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
+        """The events after the last token."""
+        return [self.usage(completion), DONE] if with_usage else [DONE]
+
     def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
         """The body of an answer that is not streamed."""
         text = words(self.start, 0, completion).decode()

@@ -34,18 +34,33 @@ class Message(msgspec.Struct):
 
 
 class Generate(msgspec.Struct):
-    """The fields of a completion or a chat that mean something here; any others are ignored."""
+    """The fields of a completion, a chat or a response that mean something here; any others are ignored."""
 
     model: str | None = None
     prompt: str | list[int | str | list[int]] | None = None
     messages: list[Message] | None = None
+    input: str | list[Message] | None = None
     max_tokens: int | None = None
+    max_output_tokens: int | None = None
     max_completion_tokens: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int = 1
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """How many tokens the answer may have; None if the client does not say."""
+        limits = (self.max_output_tokens, self.max_completion_tokens, self.max_tokens)
+        return next((limit for limit in limits if limit is not None), None)
+
+    @property
+    def conversation(self) -> list[Message]:
+        """The messages of a chat or a response."""
+        if isinstance(self.input, str):
+            return [Message("user", self.input)]
+        return self.input or self.messages or []
 
 
 class Tokenize(msgspec.Struct):
@@ -100,9 +115,9 @@ def prompt_ids(body: Generate, *, chat: bool) -> list[int]:
     if body.stream_options is not None and not body.stream:
         raise Refused(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
     if chat:
-        if not body.messages:
+        if not body.conversation:
             raise Refused(400, "A chat needs messages.", param="messages")
-        return chat_ids(body.messages)
+        return chat_ids(body.conversation)
     prompt: Any = body.prompt
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]  # a batch of one

@@ -14,7 +14,22 @@ from collections.abc import Callable
 import httptools
 import msgspec
 
-from loadgen.stream.events import DONE, NO_ERROR, Chunk, Delta, EventSplitter, EventTooLong, decode_chunk
+from loadgen.stream.events import (
+    DONE,
+    FAILED,
+    FINISHED,
+    NO_ERROR,
+    TEXT,
+    Chunk,
+    Delta,
+    EventSplitter,
+    EventTooLong,
+    TypedChunk,
+    decode_chunk,
+    decode_typed,
+    final_usage,
+    single_event,
+)
 from loadgen.stream.stream import Failure, Stream, http_failure
 from loadgen.stream.tally import Meter
 from loadgen.text import harmless
@@ -210,6 +225,10 @@ class Channel:
             if len(self._body) < _KEPT_BODY:
                 self._body += body
             return
+        single = None if self._slow else single_event(body)
+        if single is not None and self.stream is not None:
+            self._take_event(self.stream, single)
+            return
         try:
             events = self._splitter.feed(body)
         except EventTooLong:
@@ -228,11 +247,28 @@ class Channel:
             stream.done = True
             return
         try:
-            chunk = decode_chunk(data)
+            chunk = decode_typed(data)
+            if chunk.type and not chunk.choices:
+                self._take_typed(stream, chunk, data)
+            else:
+                self._take_chunk(stream, chunk)
         except msgspec.DecodeError as error:
             self._fail("bad_event", f"{error}: {_shown(data)}")
-            return
-        self._take_chunk(stream, chunk)
+
+    def _take_typed(self, stream: Stream, chunk: TypedChunk, data: bytes) -> None:
+        """An event of `/v1/responses`: it counts as the chunk of a completion that says the same."""
+        if chunk.has_output:
+            self._take_chunk(stream, TEXT)
+        elif chunk.type in FAILED:
+            self._fail("engine_error", _shown(data))
+        else:
+            self._take_rest(stream, chunk)
+        if chunk.type in FINISHED:
+            usage = final_usage(chunk)
+            stream.done = True
+            if usage is not None:
+                stream.usage_tokens = usage.completion_tokens
+                stream.prompt_tokens = usage.prompt_tokens
 
     def on_message_complete(self) -> None:
         """The response is whole: the stream is over."""

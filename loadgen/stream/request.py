@@ -8,11 +8,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import accumulate
+from typing import NamedTuple
 
 import httpx
 import msgspec
 
-_PROMPT_MARK = "\x00prompt\x00"
+
+class _Place(NamedTuple):
+    """Where an endpoint is, and what it calls the prompt and the most tokens of the answer."""
+
+    path: str
+    prompt_name: str
+    osl_name: str
+
+
+_PLACES = {
+    "completions": _Place("/v1/completions", "prompt", "max_tokens"),
+    "chat": _Place("/v1/chat/completions", "messages", "max_tokens"),
+    "responses": _Place("/v1/responses", "input", "max_output_tokens"),
+}
+
+
+class ModelShare(msgspec.Struct, frozen=True):
+    """One of several models: the requests whose draw is below `until`, and not below that of the one before."""
+
+    name: str
+    until: float
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """The client hangs up on a share of the streams, this long after their request was sent."""
+
+    share: float
+    after_s: float
 
 
 class RequestTemplate(msgspec.Struct, frozen=True):
@@ -20,42 +49,84 @@ class RequestTemplate(msgspec.Struct, frozen=True):
 
     head: bytes
     """Request line and headers, up to the value of Content-Length."""
-    body_start: bytes
-    body_end: bytes
+    fields: bytes
+    """The body as far as all requests have it in common, without its closing brace."""
+    prompt_name: bytes
+    osl_name: bytes
+    osl: int
+    models: tuple[ModelShare, ...] = ()
+    """Where each request draws its model; the fields lack it then."""
+    cancel: Cancel | None = None
 
-    def fill(self, prompt: bytes) -> bytes:
-        """The whole request with a prompt that is already JSON."""
-        length = len(self.body_start) + len(prompt) + len(self.body_end)
-        return b"%b%d\r\n\r\n%b%b%b" % (self.head, length, self.body_start, prompt, self.body_end)
+    def fill(self, prompt: bytes, model: str | None = None, *, osl: int | None = None, messages: bool = False) -> bytes:
+        """The whole request with a prompt that is already JSON: a text or token ids, or with `messages` a list of them.
+
+        `model` where there are several; `osl` where it is not the template's.
+        """
+        if self.prompt_name == b"messages" and not messages:
+            prompt = b'[{"role":"user","content":%b}]' % prompt
+        fields = self.fields if model is None else b'{"model":%b,%b' % (_json(model), self.fields[1:])
+        limit = self.osl if osl is None else osl
+        body = b'%b,"%b":%b,"%b":%d}' % (fields, self.prompt_name, prompt, self.osl_name, limit)
+        return b"%b%d\r\n\r\n%b" % (self.head, len(body), body)
+
+    def model_of(self, drawn: float) -> str:
+        """The model of a request that has drawn this number from 0 to 1; only where there are several."""
+        return next((model.name for model in self.models if drawn < model.until), self.models[-1].name)
 
 
-def stream_body(
-    endpoint: str, *, model: str, osl: int, temperature: float, options: Mapping[str, object]
+def model_shares(weights: Mapping[str, float]) -> tuple[ModelShare, ...]:
+    """The weights as parts of 1, in their order."""
+    total = sum(weights.values())
+    return tuple(
+        ModelShare(name, sum_ / total) for name, sum_ in zip(weights, accumulate(weights.values()), strict=True)
+    )
+
+
+def common_fields(
+    endpoint: str, *, model: str | None, temperature: float, options: Mapping[str, object], extra: Mapping[str, object]
 ) -> dict[str, object]:
-    """The JSON body of a streamed request with a mark in the prompt's place; `options` go in as they are."""
-    body: dict[str, object] = {"model": model, "max_tokens": osl, "temperature": temperature, "stream": True, **options}
-    if endpoint == "chat":
-        body["messages"] = [{"role": "user", "content": _PROMPT_MARK}]
-    else:
-        body["prompt"] = _PROMPT_MARK
-    return body
+    """The body of a streamed request but for its prompt and OSL; `options` and `extra` go in as they are.
+
+    Without `model` it lacks that too: each request brings its own.
+    """
+    fields: dict[str, object] = {} if model is None else {"model": model}
+    fields |= {"temperature": temperature, "stream": True, **options, **extra}
+    # A stored answer would stay in the server's memory.
+    return fields | {"store": False} if endpoint == "responses" else fields
 
 
-def request_template(url: str, body: Mapping[str, object], *, api_key: str | None) -> RequestTemplate:
-    """Cut a request that httpx built where the prompt belongs."""
+def own_fields(endpoint: str, prompt: object, osl: int) -> dict[str, object]:
+    """What is a request's own: its prompt, as one message where the endpoint takes messages, and its OSL."""
+    place = _PLACES[endpoint]
+    asked = [{"role": "user", "content": prompt}] if place.prompt_name == "messages" else prompt
+    return {place.prompt_name: asked, place.osl_name: osl}
+
+
+def request_template(
+    base_url: str, endpoint: str, fields: Mapping[str, object], *, osl: int, api_key: str | None
+) -> RequestTemplate:
+    """A request that httpx built, without its length and what is its own."""
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "vramp"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
-    request = httpx.Request("POST", url, headers=headers)
+    request = httpx.Request("POST", endpoint_url(base_url, endpoint), headers=headers)
     lines = [b"POST %b HTTP/1.1" % request.url.raw_path]
     lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
-    start, _, end = json.dumps(body, separators=(",", ":")).partition(json.dumps(_PROMPT_MARK))
+    place = _PLACES[endpoint]
     return RequestTemplate(
-        head=b"\r\n".join([*lines, b"Content-Length: "]), body_start=start.encode(), body_end=end.encode()
+        head=b"\r\n".join([*lines, b"Content-Length: "]),
+        fields=_json(fields).removesuffix(b"}"),
+        prompt_name=place.prompt_name.encode(),
+        osl_name=place.osl_name.encode(),
+        osl=osl,
     )
 
 
 def endpoint_url(base_url: str, endpoint: str) -> str:
     """The URL of a streaming endpoint under a server's base URL."""
-    path = "/v1/chat/completions" if endpoint == "chat" else "/v1/completions"
-    return base_url.rstrip("/") + path
+    return base_url.rstrip("/") + _PLACES[endpoint].path
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -35,9 +35,10 @@ def http_failure(status: int) -> Failure:
 
 
 class Stream:
-    """A request on its way. `finish` or `fail` ends it, once."""
+    """A request on its way. `finish`, `fail` or `cancel` ends it, once."""
 
     __slots__ = (
+        "cancel_after_s",
         "deadline_s",
         "done",
         "events",
@@ -67,6 +68,8 @@ class Stream:
         self.wire = wire
         """The request's bytes, kept until the response begins so that it can be sent once more."""
         self.intended_ns = intended_ns
+        self.cancel_after_s: float | None = None
+        """The client hangs up this long after it has sent the request."""
         self.retried = False
         self.step_spoiled = False
         """The wall clock was stepped while this stream was open: its times mean nothing."""
@@ -124,13 +127,20 @@ class Stream:
         tally.e2e_ns.append(e2e_ns)
         tally.normalized_ns.append(e2e_ns // max(1, self.prompt_tokens + tokens))
         later = tokens - self.first_tokens
+        tpot_ns = (self.last_ns - self.first_ns) // later if later > 0 else 0
         if later > 0:
-            tally.tpot_ns.append((self.last_ns - self.first_ns) // later)
+            tally.tpot_ns.append(tpot_ns)
+        if tally.limits is not None and tally.limits.met(self.first_ns - self.sent_ns, tpot_ns, e2e_ns):
+            tally.good += 1
 
     def fail(self, kind: Failure, message: str) -> None:
         """Record a stream that failed; a failure is data."""
         self.tally.failed += 1
         self.tally.note_failure(kind, message)
+
+    def cancel(self) -> None:
+        """Record a stream on which the client hung up."""
+        self.tally.cancelled += 1
 
 
 def _forget(_: object) -> None:

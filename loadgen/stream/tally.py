@@ -6,6 +6,7 @@ second.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from loadgen.metrics.histogram import EncodedHistogram, Histogram
@@ -14,7 +15,9 @@ from loadgen.metrics.stage import MESSAGES_KEPT, ClientDelta, StageDelta
 _COUNTERS = (
     "sent",
     "completed",
+    "good",
     "failed",
+    "cancelled",
     "unfinished",
     "retried",
     "clock_steps",
@@ -25,15 +28,32 @@ _COUNTERS = (
 _SAMPLES = ("ttft_ns", "ttft_from_intended_ns", "tpot_ns", "e2e_ns", "normalized_ns")
 
 
+class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a good stream keeps to, in nanoseconds; None is no limit."""
+
+    ttft_ns: int | None = None
+    tpot_ns: int | None = None
+    e2e_ns: int | None = None
+
+    def met(self, ttft_ns: int, tpot_ns: int, e2e_ns: int) -> bool:
+        """Whether a stream with these times is good."""
+        return (
+            (self.ttft_ns is None or ttft_ns <= self.ttft_ns)
+            and (self.tpot_ns is None or tpot_ns <= self.tpot_ns)
+            and (self.e2e_ns is None or e2e_ns <= self.e2e_ns)
+        )
+
+
 class Tally:
     """What happened to the streams of one stage since the last drain; times in nanoseconds.
 
     The lists are emptied in place and never replaced: streams hold on to their `append`.
     """
 
-    __slots__ = (*_COUNTERS, *_SAMPLES, "errors", "gaps_ns", "messages", "odd_gaps")
+    __slots__ = (*_COUNTERS, *_SAMPLES, "errors", "gaps_ns", "limits", "messages", "models", "odd_gaps")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: StreamLimits | None = None) -> None:
+        self.limits = limits
         self.ttft_ns: list[int] = []
         self.ttft_from_intended_ns: list[int] = []
         self.gaps_ns: list[int] = []
@@ -48,13 +68,17 @@ class Tally:
     def _clear_counts(self) -> None:
         self.sent = 0
         self.completed = 0
+        self.good = 0
         self.failed = 0
+        self.cancelled = 0
         self.unfinished = 0
         self.retried = 0
         self.clock_steps = 0
         self.input_tokens = 0
         self.output_tokens = 0
         self.counted_by_events = 0
+        self.models: dict[str, int] = {}
+        """Requests sent, by their model; only where there are several."""
         self.errors: dict[str, int] = {}
         self.messages: dict[str, list[str]] = {}
 
@@ -82,6 +106,7 @@ class Tally:
         }
         delta = StageDelta(
             **{counter: getattr(self, counter) for counter in _COUNTERS},
+            models=self.models,
             errors=self.errors,
             messages=self.messages,
             latency={name: encoded for name, encoded in latency.items() if encoded is not None},

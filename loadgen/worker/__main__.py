@@ -18,7 +18,7 @@ import uvloop
 
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
-from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, Tick
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -52,6 +52,8 @@ def _obey(driver: Driver, command: messages.Command) -> None:
     match command:
         case BeginStage():
             driver.begin_stage(command)
+        case OpenWindow(index=index):
+            driver.open_window(index)
         case EndLoad(abort=abort):
             driver.end_load(abort=abort)
         case Configure():

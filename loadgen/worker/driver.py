@@ -11,6 +11,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
@@ -78,6 +79,11 @@ class Driver:
             self._next_due_ns = run.next_arrival()
             self._arm()
 
+    def open_window(self, index: int) -> None:
+        """The transient of the running stage is over; nothing if another has begun."""
+        if self.current is not None and self.current.command.index == index:
+            self.current.open_window()
+
     def end_load(self, *, abort: bool) -> None:
         """Send no more; with `abort`, cut off what is running and count it as unfinished."""
         self._end_current()
@@ -130,7 +136,11 @@ class Driver:
 
     def _wants_more(self, run: StageRun, busy: int) -> bool:
         share = run.command.concurrency
-        return share is not None and busy < share and not run.exhausted
+        return share is not None and busy + run.thinking < share and not run.exhausted
+
+    def _may_send(self, run: StageRun) -> bool:
+        most = run.command.max_concurrency
+        return most is None or len(self.open) < most
 
     def _take_idle(self) -> Channel | None:
         while self._idle:
@@ -158,12 +168,15 @@ class Driver:
         self._arm()
 
     def _serve_waiting(self, run: StageRun) -> None:
-        while self._waiting:
+        while self._waiting and self._may_send(run):
             channel = self._take_idle()
             if channel is None:
                 break
             self._launch(run, channel, self._waiting.popleft())
-        for _ in range(min(len(self._waiting), _CONNECTING_AT_ONCE) - len(self._tasks)):
+        wanted = len(self._waiting)
+        if run.command.max_concurrency is not None:
+            wanted = min(wanted, run.command.max_concurrency - len(self.open))
+        for _ in range(min(wanted, _CONNECTING_AT_ONCE) - len(self._tasks)):
             self._spawn_connect(run)
 
     def _connect_spares(self, rate: float) -> None:
@@ -188,11 +201,26 @@ class Driver:
         if self.current is not None:
             self.current.window.held_changed(len(self.open))
         channel.begin(stream)
+        if stream.cancel_after_s is not None:
+            self._loop.call_later(stream.cancel_after_s, self._hang_up, channel, stream)
+
+    def _hang_up(self, channel: Channel, stream: Stream) -> None:
+        """Close the connection of a stream as an impatient client does, unless the stream is over."""
+        if channel.stream is not stream:
+            return
+        channel.close()
+        self._closed(channel)
+        stream.cancel()
+        self.stages[stream.stage].note_end()
+        self._fill_soon()
+        if self.current is not None:
+            self._serve_waiting(self.current)
 
     def _stream_ended(self, channel: Channel, stream: Stream, stamp_ns: int) -> None:
         self._closed(channel)
         ended = self.stages[stream.stage]
         ended.note_end()
+        self._let_think(ended, stream)
         run = self.current
         failed = not stream.done or not stream.first_ns
         self._failures_in_row = self._failures_in_row + 1 if failed else 0
@@ -207,9 +235,23 @@ class Driver:
         else:
             self._fill_soon()
 
+    def _let_think(self, run: StageRun, stream: Stream) -> None:
+        """After a turn of a conversation the next is due, once its client has thought."""
+        thought = run.think(stream)
+        if thought is None:
+            return
+        if run.command.work.think_s:
+            self._loop.call_later(run.command.work.think_s, self._go_on_talking, thought)
+        else:
+            thought()
+
+    def _go_on_talking(self, thought: Callable[[], None]) -> None:
+        thought()
+        self._fill_soon()
+
     def _go_on(self, run: StageRun, channel: Channel, stamp_ns: int) -> bool:
         """Send the next request on the channel that has just become free, without a turn of the loop."""
-        if self._waiting:
+        if self._waiting and self._may_send(run):
             self._launch(run, channel, self._waiting.popleft())
             return True
         if self._wants_more(run, len(self.open) + len(self._tasks) + self._resting):

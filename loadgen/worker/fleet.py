@@ -22,9 +22,10 @@ from loadgen.errors import WorkerError
 from loadgen.metrics.stage import ClientDelta, ClientMetrics, StageDelta, StageMetrics
 from loadgen.plan import Stage
 from loadgen.stream.request import RequestTemplate
+from loadgen.stream.tally import StreamLimits
 from loadgen.stream.transport import Target
 from loadgen.worker import messages
-from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, Tick, Vocabulary
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary
 from loadgen.workload.arrivals import share_of
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -176,7 +177,7 @@ class Fleet:
         """End the running stage on all workers and begin another, sliced over them; a template for each server."""
         alive = [worker for worker in self._workers if worker.alive]
         # A worker without a slot would never send its share of the requests.
-        ranks = len(alive) if stage.concurrency is None else min(len(alive), stage.concurrency)
+        ranks = min(len(alive), stage.concurrency or stage.most or len(alive))
         self._running = index
         self._ranks = alive[:ranks]
         start_ns = time.monotonic_ns()
@@ -189,17 +190,28 @@ class Fleet:
                     index=index,
                     template=templates[worker.instance],
                     isl=stage.isl,
+                    osl=stage.osl,
                     rank=rank,
                     ranks=ranks,
                     concurrency=None if stage.concurrency is None else share_of(stage.concurrency, rank, ranks),
                     rate=stage.rate,
                     arrival=stage.arrival,
+                    rate_points=stage.rate_points,
+                    max_concurrency=None if stage.most is None else share_of(stage.most, rank, ranks),
+                    work=stage.work,
                     start_ns=start_ns,
                     warmup_requests=stage.warmup_requests,
                     warmup_ns=int(stage.warmup_s * 1e9),
                     requests=stage.requests,
+                    settles=stage.settle_s > 0,
+                    limits=_limits_of(stage),
                 )
             )
+
+    def open_window(self, index: int) -> None:
+        """Measure the running stage from now on."""
+        for worker in self._workers:
+            worker.tell(OpenWindow(index=index))
 
     def end_load(self, *, abort: bool) -> None:
         """Send no more; with `abort`, cut the running streams off."""
@@ -302,6 +314,15 @@ class Fleet:
         assert worker.process.stderr is not None
         while text := await worker.process.stderr.read(4096):
             worker.stderr = (worker.stderr + text)[-_STDERR_KEPT:]
+
+
+def _limits_of(stage: Stage) -> StreamLimits | None:
+    limits_ns = {metric: int(limit_ms * 1e6) for metric, limit_ms in stage.limits_ms.items()}
+    if not limits_ns:
+        return None
+    # The mean of a stream's ITLs is its TPOT.
+    tpot_ns = min((limits_ns[name] for name in ("tpot", "itl") if name in limits_ns), default=None)
+    return StreamLimits(ttft_ns=limits_ns.get("ttft"), tpot_ns=tpot_ns, e2e_ns=limits_ns.get("e2e"))
 
 
 def _last_words(stderr: bytes) -> str:

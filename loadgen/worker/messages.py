@@ -5,13 +5,13 @@ Times of the schedule are CLOCK_MONOTONIC nanoseconds, which all processes of a 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.stream.request import RequestTemplate
+from loadgen.stream.tally import StreamLimits
 from loadgen.stream.transport import Target
+from loadgen.workload.work import Work
 
 TICK_NS = 250_000_000
 """Workers tick at multiples of this on CLOCK_MONOTONIC, so that ticks of one number cover the same time."""
@@ -44,6 +44,7 @@ class BeginStage(msgspec.Struct, frozen=True, tag=True):
     index: int
     template: RequestTemplate
     isl: int
+    osl: int
     rank: int
     ranks: int
     """This worker takes every `ranks`-th request, beginning with `rank`; ranks beyond the concurrency have none."""
@@ -51,12 +52,27 @@ class BeginStage(msgspec.Struct, frozen=True, tag=True):
     """This worker's share of the closed loop."""
     rate: float | None
     """The whole rate of the open loop; the schedule is sliced by rank."""
-    arrival: Literal["poisson", "constant"]
+    arrival: str
     start_ns: int
     warmup_requests: int
     warmup_ns: int
     requests: int | None
     """Measured requests of all workers together."""
+    rate_points: tuple[tuple[float, float], ...] = ()
+    """In place of `rate`: straight lines through (seconds, requests a second)."""
+    max_concurrency: int | None = None
+    """This worker's share of the most streams that the open loop may hold."""
+    work: Work = Work()
+    settles: bool = False
+    """Everything is warm-up until `OpenWindow`."""
+    limits: StreamLimits | None = None
+    """What makes a stream a good one."""
+
+
+class OpenWindow(msgspec.Struct, frozen=True, tag=True):
+    """Measure the running stage from now on: its transient is over."""
+
+    index: int
 
 
 class EndLoad(msgspec.Struct, frozen=True, tag=True):
@@ -65,7 +81,7 @@ class EndLoad(msgspec.Struct, frozen=True, tag=True):
     abort: bool
 
 
-Command = Configure | BeginStage | EndLoad
+Command = Configure | BeginStage | OpenWindow | EndLoad
 
 
 class Tick(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ depend on the number of workers.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -17,11 +17,12 @@ from loadgen.metrics.stage import WARMUP_LATENCIES, StageDelta
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
 from loadgen.worker.messages import BeginStage
+from loadgen.worker.requests import Requests, Turn
 from loadgen.worker.window import Window
 from loadgen.workload.arrivals import arrival_offsets_s, share_of, slice_for
+from loadgen.workload.data import Reader
 from loadgen.workload.prompts import Prompts
 
-_PREPARED_BYTES = 64 * 1024 * 1024
 _PREPARED_OPEN_LOOP = 64
 
 
@@ -30,16 +31,17 @@ class StageRun:
 
     def __init__(self, command: BeginStage, prompts: Prompts, meter: Meter, seed: int) -> None:
         self.command = command
-        self._tally = Tally()
+        self._tally = Tally(command.limits)
         self._warmup_tally = Tally()
         self.window = Window(meter)
         self.open = 0
-        self._prompts = prompts
-        self._next = command.rank
+        self.thinking = 0
+        """Conversations whose next turn is not yet due."""
+        self._requests = Requests(command, prompts, seed)
+        self._turns: dict[Stream, Turn] = {}
         self._warmups_left = share_of(command.warmup_requests, command.rank, command.ranks)
         self._measured_left = _measured_share(command)
-        self._prepared: deque[bytes] = deque()
-        self._arrivals = _own_arrivals(command, seed)
+        self._arrivals = _own_arrivals(command, seed, self._requests.writer.reader)
         self._last_end_ns = 0
         self._ended = False
         self._last_window: dict[str, int] = {}
@@ -58,37 +60,55 @@ class StageRun:
 
     def prepare_one(self) -> bool:
         """Write one more request before it is needed; False when enough are ready."""
-        command = self.command
-        wanted = command.concurrency if command.concurrency is not None else _PREPARED_OPEN_LOOP
-        if self._prepared:
-            wanted = min(wanted, 1 + _PREPARED_BYTES // len(self._prepared[0]))
+        wanted = self.command.concurrency if self.command.concurrency is not None else _PREPARED_OPEN_LOOP
         if self._measured_left is not None:
             wanted = min(wanted, self._warmups_left + self._measured_left)
-        if len(self._prepared) >= wanted:
-            return False
-        self._prepared.append(self._write(self._next + len(self._prepared) * command.ranks))
-        return True
+        return self._requests.write_ahead(wanted)
 
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
-        wire = self._prepared.popleft() if self._prepared else self._write(self._next)
+        turn, wire = self._requests.take()
         tally = self._tally if self._is_measured() else self._warmup_tally
         tally.sent += 1
         if tally is self._warmup_tally:
             self._warmups_left = max(0, self._warmups_left - 1)
         elif self._measured_left is not None:
             self._measured_left -= 1
-        self._next += self.command.ranks
-        return Stream(stage=self.command.index, tally=tally, wire=wire, intended_ns=intended_ns)
+        stream = Stream(stage=self.command.index, tally=tally, wire=wire, intended_ns=intended_ns)
+        stream.cancel_after_s = self._requests.cancel_after_s(turn)
+        model = self._requests.model(turn)
+        if model is not None:
+            tally.models[model] = tally.models.get(model, 0) + 1
+        if self.command.work.turns > 1:
+            self._turns[stream] = turn
+        return stream
 
-    def _write(self, index: int) -> bytes:
-        return self.command.template.fill(self._prompts(self.command.index, index, self.command.isl))
+    # Conversations.
+
+    def think(self, stream: Stream) -> Callable[[], None] | None:
+        """A stream of a conversation is over: what to call once its client has thought; None if no turn follows.
+
+        Until then the conversation keeps its place in the closed loop.
+        """
+        turn = self._turns.pop(stream, None)
+        if turn is None:
+            return None
+        following = self._requests.following(turn)
+        if following is None or not (stream.done and stream.first_ns):
+            self._requests.forget(turn)
+            return None
+        self.thinking += 1
+        return partial(self._thought, following)
+
+    def _thought(self, following: Turn) -> None:
+        self.thinking -= 1
+        self._requests.due.append(following)
 
     def _is_measured(self) -> bool:
         command = self.command
         if self.window.is_open:
             return True
-        if command.requests is None or self._warmups_left:
+        if command.requests is None or self._warmups_left or command.settles:
             return False
         now_ns = time.monotonic_ns()
         if now_ns < command.start_ns + command.warmup_ns:
@@ -101,9 +121,9 @@ class StageRun:
 
     def next_arrival(self) -> int | None:
         """When the next request of the schedule is wanted, in nanoseconds after the start; None at its end."""
-        index, offset_s = next(self._arrivals)
+        index, offset_s = next(self._arrivals, (0, None))
         command = self.command
-        if command.requests is not None and index >= command.warmup_requests + command.requests:
+        if offset_s is None or (command.requests is not None and index >= command.warmup_requests + command.requests):
             return None
         return int(offset_s * 1e9)
 
@@ -116,7 +136,12 @@ class StageRun:
 
     def measure_by_time(self) -> None:
         """Open the window of a stage that time bounds, once its warm-up is over."""
-        if self.command.requests is None and not self._ended and not self.window.is_open:
+        if self.command.requests is None and not self.command.settles:
+            self.open_window()
+
+    def open_window(self) -> None:
+        """Measure from now on."""
+        if not self._ended and not self.window.is_open:
             self.window.open(time.monotonic_ns())
 
     def end(self) -> None:
@@ -167,8 +192,11 @@ def _for_series(warmup: StageDelta) -> dict[str, EncodedHistogram]:
     return {name: latency for name, latency in named.items() if latency is not None}
 
 
-def _own_arrivals(command: BeginStage, seed: int) -> Iterator[tuple[int, float]]:
+def _own_arrivals(command: BeginStage, seed: int, reader: Reader | None) -> Iterator[tuple[int, float]]:
     if command.rate is None:
         return iter(())
-    offsets = arrival_offsets_s(command.rate, command.arrival, seed + command.index)
+    if command.work.replay and reader is not None:
+        return slice_for(reader.times_s(), command.rank, command.ranks)
+    number = command.index if command.work.key is None else command.work.key
+    offsets = arrival_offsets_s(command.rate, command.arrival, seed + number, command.rate_points)
     return slice_for(offsets, command.rank, command.ranks)

@@ -2,33 +2,78 @@
 
 The schedule is one global sequence. Workers take every W-th entry of it, so it does not depend on how many there are;
 and it is never re-anchored: a late request is sent late, and its lateness shows.
+
+Every schedule is a sequence of gaps with mean 1 (in expected requests), put on the time axis by the inverse of the
+integrated rate: a ramp is linear in time, not in the number of requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
-from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.profile.workload import burstiness_of
 
 _BLOCK = 1024
 
+RatePoints = Sequence[tuple[float, float]]
+"""(seconds after the start, requests a second), in ascending time: straight lines between, the last one holds on."""
 
-def arrival_offsets_s(rate: float, arrival: Literal["poisson", "constant"], seed: int) -> Iterator[float]:
-    """Endless arrival times in seconds from the start of the stage, in ascending order.
 
-    `constant` begins at 0 and keeps 1/rate; `poisson` has exponential gaps with mean 1/rate, the first one before the
-    first arrival.
+def arrival_offsets_s(rate: float, arrival: str, seed: int, points: RatePoints = ()) -> Iterator[float]:
+    """Arrival times in seconds from the start of the stage, in ascending order; endless unless the rate ends at 0.
+
+    `constant` begins at 0 and keeps 1/rate; the others have random gaps with mean 1/rate, the first one before the
+    first arrival. With `points` the rate changes over time and `rate` is not used.
     """
-    if arrival == "constant":
+    burstiness = burstiness_of(arrival)
+    if not points and burstiness == math.inf:
         yield from (index / rate for index in count())
+    for wanted in _expected_counts(burstiness, seed):
+        offsets = wanted / rate if not points else times_of_counts(wanted, points)
+        yield from offsets[np.isfinite(offsets)].tolist()
+        if not math.isfinite(offsets[-1]):
+            return
+
+
+def _expected_counts(burstiness: float, seed: int) -> Iterator[NDArray[np.float64]]:
+    """How many requests are due on average when each one comes, in blocks."""
     generator = np.random.Generator(np.random.Philox(seed))
     elapsed = 0.0
-    while True:
-        offsets = elapsed + np.cumsum(generator.exponential(1 / rate, _BLOCK))
-        elapsed = float(offsets[-1])
-        yield from offsets.tolist()
+    for block in count():
+        if burstiness == math.inf:
+            yield np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.float64)
+            continue
+        unit = burstiness == 1.0
+        gaps = generator.exponential(1.0, _BLOCK) if unit else generator.gamma(burstiness, 1 / burstiness, _BLOCK)
+        counts = elapsed + np.cumsum(gaps)
+        elapsed = float(counts[-1])
+        yield counts
+
+
+def times_of_counts(counts: NDArray[np.float64], points: RatePoints) -> NDArray[np.float64]:
+    """When a piecewise-linear rate has let so many requests come, in seconds; infinity where it never does.
+
+    Within a piece from rate a to b over d seconds, n requests take the t with a t + (b - a) t^2 / 2d = n.
+    """
+    times, rates = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    before = np.concatenate([[0.0], np.cumsum(np.diff(times) * (rates[:-1] + rates[1:]) / 2)])
+    # Before the first point its rate holds.
+    counts = counts - times[0] * rates[0]
+    piece = np.searchsorted(before, counts, side="right") - 1
+    start = np.clip(piece, 0, len(times) - 1)
+    slopes = np.append(np.diff(rates) / np.maximum(np.diff(times), 1e-12), 0.0)
+    slopes = np.where(piece < 0, 0.0, slopes[start])
+    left, first = counts - before[start], rates[start]
+    root = np.sqrt(np.maximum(first * first + 2 * slopes * left, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # This form of the quadratic's root holds for a slope of 0 too.
+        after = np.where(left == 0, 0.0, 2 * left / (first + root))
+    return np.asarray(times[start] + after, dtype=np.float64)
 
 
 def slice_for(offsets: Iterator[float], worker: int, workers: int) -> Iterator[tuple[int, float]]:

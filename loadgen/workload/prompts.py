@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Prompts = Callable[[int, int, int], bytes]
-"""(stage, index, isl) -> the JSON value of a prompt with isl tokens."""
-
 _REQUESTS_A_STAGE = 2**24
-_STAGES_A_RUN = 2**12
+STAGES_A_RUN = 2**12
 _SHORTEST_TEXT = 2**16
 _STRIDE = 40_503  # odd, so that the windows of 65,536 requests in a row begin at different places
 
@@ -40,18 +38,45 @@ WORDS = (
 """Common English words, nearly all of them one token with their leading space in any vocabulary."""
 
 
+ANCHOR = "the"
+"""The first word of every text: what a word costs at the beginning is not what it costs after another."""
+
+
+class Piece(NamedTuple):
+    """A stretch of tokens, the same wherever its stage and number are the same."""
+
+    stage: int
+    number: int
+    tokens: int
+
+
+class Prompts:
+    """Writes prompts as JSON values."""
+
+    def __init__(self, text: _RandomText, *, overhead: int, opening: bytes, separator: bytes, closing: bytes) -> None:
+        self._text = text
+        self._overhead = overhead
+        self._opening = opening
+        self._separator = separator
+        self._closing = closing
+
+    def __call__(self, stage: int, index: int, isl: int) -> bytes:
+        """A prompt with `isl` tokens that no other has."""
+        return self.compose([Piece(stage, index, isl)])
+
+    def compose(self, pieces: Sequence[Piece]) -> bytes:
+        """A prompt of several pieces, one after the other."""
+        written, overhead = [], self._overhead
+        for stage, number, tokens in pieces:
+            written.append(self._text.prompt(stage, number, max(0, tokens - overhead)))
+            overhead = max(0, overhead - tokens)
+        return self._opening + b"".join(written).removesuffix(self._separator) + self._closing
+
+
 def token_prompts(ids: Sequence[int], seed: int) -> Prompts:
     """Prompts as lists of token ids: the exact ISL without a tokenizer."""
     text = _RandomText([b"%d," % token for token in ids], seed)
-
-    def write(stage: int, index: int, isl: int) -> bytes:
-        return b"[" + text.prompt(stage, index, isl)[:-1] + b"]"
-
-    return write
-
-
-ANCHOR = "the"
-"""The first word of every text: what a word costs at the beginning is not what it costs after another."""
+    return Prompts(text, overhead=0, opening=b"[", separator=b",", closing=b"]")
 
 
 def text_prompts(words: Sequence[str], seed: int, *, overhead: int) -> Prompts:
@@ -60,12 +85,7 @@ def text_prompts(words: Sequence[str], seed: int, *, overhead: int) -> Prompts:
     `overhead` tokens, the anchor's and those of the chat template, count towards the ISL.
     """
     text = _RandomText([json.dumps(f" {word}")[1:-1].encode() for word in words], seed)
-    start = json.dumps(ANCHOR)[:-1].encode()
-
-    def write(stage: int, index: int, isl: int) -> bytes:
-        return start + text.prompt(stage, index, max(0, isl - overhead)) + b'"'
-
-    return write
+    return Prompts(text, overhead=overhead, opening=json.dumps(ANCHOR)[:-1].encode(), separator=b"", closing=b'"')
 
 
 class _RandomText:
@@ -87,7 +107,7 @@ class _RandomText:
     def prompt(self, stage: int, index: int, length: int) -> bytes:
         """`length` entries: the request's number, then a window on the text."""
         base = len(self._entries)
-        number = _digits(index, base, _REQUESTS_A_STAGE) + _digits(stage, base, _STAGES_A_RUN)
+        number = _digits(index, base, _REQUESTS_A_STAGE) + _digits(stage, base, STAGES_A_RUN)
         header = b"".join([self._entries[digit] for digit in number[:length]])
         rest = max(0, length - len(number))
         if rest + _SHORTEST_TEXT > self._length:

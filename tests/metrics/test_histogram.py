@@ -9,6 +9,7 @@ from hdrh.histogram import HdrHistogram
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.errors import ResultError
 from loadgen.metrics.histogram import HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, EncodedHistogram, Histogram
 
 values_us = st.lists(st.integers(0, HIGHEST_US), max_size=60)
@@ -101,3 +102,27 @@ def test_share_above_a_limit() -> None:
     histogram = of([1000] * 9 + [50_000])
     assert histogram.share_above(10.0) == pytest.approx(0.1)
     assert histogram.share_above(60.0) == 0
+
+
+@given(st.lists(st.integers(0, 2 * HIGHEST_US), max_size=60))
+def test_hdrhistograms_own_encoding_is_read_back(values: list[int]) -> None:
+    written = of(values)
+    read = Histogram.from_hdr(written.hdr())
+    assert (read.count, read.hdr()) == (written.count, Histogram.from_hdr(read.hdr()).hdr())
+    if values:
+        percents = (1, 10, 50, 90, 99)
+        tops = zip(read.percentile_us(*percents), written.percentile_us(*percents), strict=True)
+        # But for the maximum, which the encoding knows by its bucket.
+        assert all(min(ours, written.max_us) == theirs for ours, theirs in tops)
+        assert read.sum_us == pytest.approx(written.sum_us, rel=1e-3)
+
+
+@given(st.text(max_size=40))
+def test_what_is_no_histogram_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(ResultError, match="not an HdrHistogram"):
+        Histogram.from_hdr(text)
+
+
+def test_a_histogram_of_another_shape_is_refused() -> None:
+    with pytest.raises(ResultError, match="expected 23552"):
+        Histogram.from_hdr(HdrHistogram(1, 1000, 2).encode().decode())

@@ -24,6 +24,7 @@ def deltas(draw: st.DrawFn) -> StageDelta:
         window_start_ns=draw(stamps),
         window_end_ns=draw(stamps),
         peak=draw(counts),
+        models=draw(st.dictionaries(st.sampled_from(["base", "adapter"]), counts, max_size=2)),
         errors=draw(st.dictionaries(st.sampled_from(["reset", "stall"]), counts, max_size=2)),
         messages=draw(
             st.dictionaries(st.sampled_from(["reset"]), st.lists(st.text(max_size=3), max_size=4), max_size=1)

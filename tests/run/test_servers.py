@@ -10,6 +10,7 @@ from loadgen.errors import LoadError, ProfileError, ServerError
 from loadgen.metrics.snapshot import EngineView, Milestone
 from loadgen.profile import Profile, Server
 from loadgen.run.servers import Servers
+from loadgen.server.records import servers_folder
 from tests.server.fakes import FakeServer, eventually
 
 
@@ -126,6 +127,24 @@ async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:
     assert (servers.base_urls, servers.state, servers.pid) == (["http://127.0.0.1:9"], "starting", None)
     assert (servers.milestones, servers.log_lines, servers.described()) == ((), (), ())
     assert await servers.stop() == []
+
+
+async def test_several_attached_servers_are_ours_to_drive_and_are_let_go(tmp_path: Path) -> None:
+    urls = ["http://127.0.0.1:9", "https://127.0.0.1"]
+    servers = Servers(of(Server(engine="attach", urls=urls)))
+    before = set(drive_locks())
+    await servers.start(tmp_path)
+    assert len(set(drive_locks()) - before) == 2
+    assert (servers.count, servers.base_urls, servers.url) == (2, urls, urls[0])
+    assert [instance.url for instance in servers.described()] == urls
+    views = servers.views([EngineView(running=3), None])
+    assert [(view.url, view.state, view.running) for view in views] == [(urls[0], "ready", 3), (urls[1], "ready", None)]
+    assert await servers.stop() == []
+    assert set(drive_locks()) == before
+
+
+def drive_locks() -> list[Path]:
+    return list(servers_folder().glob("*.lock"))
 
 
 def test_too_few_devices_are_refused_before_anything_starts(fake: FakeServer) -> None:

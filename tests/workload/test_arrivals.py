@@ -1,5 +1,6 @@
 """Arrivals: one schedule, whoever drives it."""
 
+import math
 from itertools import islice
 from typing import Literal
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.workload.arrivals import arrival_offsets_s, share_of, slice_for
+from loadgen.workload.arrivals import RatePoints, arrival_offsets_s, share_of, slice_for, times_of_counts
 
 
 def test_constant_arrivals_keep_their_distance() -> None:
@@ -46,3 +47,28 @@ def test_shares_are_fair_and_add_up(total: int, workers: int) -> None:
     shares = [share_of(total, worker, workers) for worker in range(workers)]
     assert sum(shares) == total
     assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize(
+    ("points", "counts", "times_s"),
+    [
+        # A ramp is linear in time: half of the rate at half of the time, a quarter of the requests.
+        ([(0, 0), (10, 1)], [0, 1.25, 5, 6], [0, 5, 10, 11]),
+        ([(0, 10), (10, 0)], [37.5, 50, 51], [5, 10, math.inf]),
+        ([(0, 2), (5, 2)], [1, 10, 20], [0.5, 5, 10]),
+        ([(2, 1), (4, 3)], [1, 2, 6], [1, 2, 4]),
+    ],
+)
+def test_a_rate_in_straight_lines(points: RatePoints, counts: list[float], times_s: list[float]) -> None:
+    assert times_of_counts(np.array(counts, dtype=float), points).tolist() == pytest.approx(times_s)
+
+
+def test_a_rate_that_ends_ends_the_schedule() -> None:
+    assert len(list(arrival_offsets_s(1.0, "constant", 0, [(0, 10), (10, 0)]))) == 51
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 4.0])
+def test_burstiness_is_the_spread_of_the_gaps(burstiness: float) -> None:
+    gaps = np.diff(list(islice(arrival_offsets_s(100.0, f"gamma:{burstiness}", 3), 40_000)), prepend=0.0)
+    assert gaps.mean() == pytest.approx(0.01, rel=0.05)
+    assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(1 / burstiness, rel=0.1)

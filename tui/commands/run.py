@@ -13,7 +13,12 @@ from loadgen.text import harmless
 from tui.commands.options import add_profile_options, profile_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.metrics.result import Result
     from loadgen.run import Run
+
+    Table = Callable[[Result], str]
 
 INTERRUPTED = 130
 _TELEMETRY = ("auto", "amdsmi", "amd-sysfs", "nvml", "sim", "off")
@@ -25,6 +30,8 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
 
 _COMMANDS = """\
        vramp run [PROFILE] [options]     the same without a screen
+       vramp bench serve|latency|throughput    the published benchmarks, by the names of vllm bench
+       vramp sweep PROFILE [options]     the same load on every variant of a server, in one table
        vramp check [PROFILE]             what stands in its way on this box; starts nothing
        vramp doctor [options]            what can be measured on this box, and why not
        vramp stop [PORT]                 stop a server that was left running
@@ -94,7 +101,7 @@ def _run_headless(options: argparse.Namespace) -> int:
 
     run = _make_run(options, hold_open=False)
     interrupted = asyncio.run(follow(run))
-    return _conclude(run, interrupted=interrupted)
+    return conclude(run, interrupted=interrupted)
 
 
 def _run_cockpit(options: argparse.Namespace) -> int:
@@ -104,20 +111,27 @@ def _run_cockpit(options: argparse.Namespace) -> int:
 
     run = _make_run(options, hold_open=True)
     interrupted = asyncio.run(open_cockpit(run))
-    return _conclude(run, interrupted=interrupted)
+    return conclude(run, interrupted=interrupted)
 
 
-def _conclude(run: Run, *, interrupted: bool) -> int:
+def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
+    """Print what a run that is over has measured, as `table` shows it, and where it lies; the exit code."""
     from loadgen.report.table import result_table
 
     if run.result is not None:
         if run.result.stages:
-            print(harmless(result_table(run.result)))
+            print(harmless((table or result_table)(run.result)))
         for path in run.result_paths:
             if path.exists():
                 print(f"result: {path}", file=sys.stderr)
     if run.error is not None:
         print(harmless(f"vramp: {run.error}"), file=sys.stderr)
+    return exit_code(run, interrupted=interrupted)
+
+
+def exit_code(run: Run, *, interrupted: bool) -> int:
+    """The exit code of a run that is over."""
+    if run.error is not None:
         return run.error.exit_code
     if interrupted:
         return INTERRUPTED

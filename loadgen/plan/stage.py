@@ -1,0 +1,111 @@
+"""One load setting and how long it holds; what was measured under it; and what a plan is.
+
+A plan is a pure function of what was measured so far: it gives the next stage, or nothing more, or what it has found.
+A fixed plan looks only at how many stages are done; a search looks at their numbers. Neither knows a clock or a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from loadgen.metrics.search import SearchResult
+from loadgen.profile.workload import REPLAY
+from loadgen.workload.work import Work
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One load setting and how long it holds; exactly one of `concurrency` and `rate` is set."""
+
+    concurrency: int | None
+    rate: float | None
+    isl: int
+    osl: int
+    """Their means, where `work` has distributions."""
+    arrival: str = "poisson"
+    rate_points: tuple[tuple[float, float], ...] = ()
+    """The rate over time, with `rate` its mean."""
+    most: int | None = None
+    """Open loop: most streams at once."""
+    work: Work = Work()
+    """What is sent, beyond its lengths."""
+    requests: int | None = None
+    """Measured requests, warm-up not counted."""
+    duration_s: float | None = None
+    """Measured time, warm-up not counted. With `requests` too, whichever comes first; with neither, until told."""
+    warmup_requests: int = 0
+    warmup_s: float = 0.0
+    label: str = ""
+    settle_s: float = 0.0
+    """Above zero: measured once its transient is over, or after this long; such a stage is bounded by time."""
+    completed: int = 0
+    """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
+    longest_s: float = 0.0
+    """The longest measured time of a settled stage that waits for them."""
+    ends_saturated: bool = True
+    """It is over when the queue of its open loop grows without bound; false: that is only noted."""
+    limits_ms: dict[str, float] = {}
+    """Limits that each stream is held to by itself, by metric."""
+
+    def by_hand(self, **changes: object) -> Stage:
+        """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
+        endless: dict[str, object] = {
+            "requests": None,
+            "duration_s": None,
+            "warmup_requests": 0,
+            "warmup_s": 0.0,
+            "label": "",
+            "settle_s": 0.0,
+            "completed": 0,
+            "longest_s": 0.0,
+        }
+        timed = {"rate_points": (), "arrival": "poisson" if self.arrival == REPLAY else self.arrival}
+        work = (
+            Work()
+            if "isl" in changes or "osl" in changes
+            else self.work.by_hand(in_conversations=changes.get("rate") is None)
+        )
+        return msgspec.structs.replace(self, **{**endless, **timed, "work": work, **changes})
+
+    @property
+    def title(self) -> str:
+        """The label, or the load in words."""
+        if self.label:
+            return self.label
+        return f"conc {self.concurrency}" if self.rate is None else f"rate {self.rate:g}/s"
+
+    @property
+    def load(self) -> float:
+        """The concurrency or the rate."""
+        return self.rate if self.rate is not None else float(self.concurrency or 0)
+
+
+Verdict = Literal["met", "missed", "unresolved"]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What a plan needs to know of a stage that is over."""
+
+    stage: Stage
+    held: float | None = None
+    """Mean number of open streams."""
+    output_tokens_per_s: float | None = None
+    verdict: Verdict = "unresolved"
+    """The SLO, with 95 % confidence."""
+    met: bool = False
+    """The SLO by the figures as they are."""
+    completed: int = 0
+    abandoned: bool = False
+    """The operator changed the load in the middle of it."""
+
+    def after(self, *, saturated: bool, abandoned: bool) -> Measured:
+        """The same of a stage that ended before its time; one whose queue grew without bound misses every limit."""
+        if saturated:
+            return msgspec.structs.replace(self, verdict="missed", met=False, abandoned=abandoned)
+        return msgspec.structs.replace(self, abandoned=abandoned)
+
+
+Plan = Callable[[Sequence[Measured]], Stage | SearchResult | None]
+"""From the stages that are done to the next; None, or what a search has found, when there is none."""

@@ -1,0 +1,159 @@
+"""The tables of the three published benchmarks, line by line as `vllm bench` prints them.
+
+What vLLM measures and a result does not have is left out, never guessed. A value that nothing was measured for is `-`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.result import Result, StageResult
+from loadgen.report.curve import curve_table
+
+SERVE_METRICS = {
+    "ttft": ("TTFT", "Time to First Token", "ttft"),
+    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)", "tpot"),
+    "itl": ("ITL", "Inter-token Latency", "itl"),
+    "e2el": ("E2EL", "End-to-end Latency", "e2e"),
+}
+"""By vLLM's name: its short and long title, and the name in a result."""
+ITERATION = "iteration"
+"""The label of a measured stage of the latency benchmark begins with this."""
+LATENCY_PERCENTS = (10, 25, 50, 75, 90, 99)
+_WIDTH = 50
+
+
+def serve_tables(result: Result, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
+    """One table for each stage, the serving curve of a rate ladder, and whether to trust them."""
+    tables = [serve_table(stage, metrics=metrics, percents=percents) for stage in result.stages if stage.requests.sent]
+    curve = curve_table(result)
+    return "\n".join([*tables, *([curve] if curve else []), *trust_lines(result)])
+
+
+def serve_table(stage: StageResult, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
+    """The result of `vllm bench serve` for one stage; `metrics` are keys of `SERVE_METRICS`."""
+    blocks = [_metric_lines(stage, metric, percents) for metric in metrics] if stage.requests.completed else []
+    return "\n".join(
+        [
+            f"{' Serving Benchmark Result ':=^{_WIDTH}}",
+            *_count_lines(stage),
+            *_throughput_lines(stage),
+            *(line for block in blocks for line in block),
+            "=" * _WIDTH,
+        ]
+    )
+
+
+def _count_lines(stage: StageResult) -> list[str]:
+    requests, target = stage.requests, stage.target
+    bounded = target.concurrency is not None and target.concurrency < requests.sent
+    return [
+        _line("Successful requests:", requests.completed),
+        _line("Failed requests:", requests.failed),
+        *([_line("Unfinished requests:", requests.unfinished)] if requests.unfinished else []),
+        *([_line("Maximum request concurrency:", target.concurrency)] if bounded else []),
+        *([_line("Request rate configured (RPS):", target.rate)] if target.rate is not None else []),
+        _line("Benchmark duration (s):", stage.measured_s),
+        _line("Total input tokens:", stage.tokens.input),
+        _line("Total generated tokens:", stage.tokens.output),
+    ]
+
+
+def _throughput_lines(stage: StageResult) -> list[str]:
+    throughput, goodput = stage.throughput, stage.goodput
+    return [
+        _line("Request throughput (req/s):", throughput.requests_per_s),
+        *([_line("Request goodput (req/s):", goodput.requests_per_s)] if goodput is not None else []),
+        _line("Output token throughput (tok/s):", throughput.output_tokens_per_s),
+        _line("Peak concurrent requests:", float(stage.concurrency.peak)),
+        _line("Total token throughput (tok/s):", throughput.total_tokens_per_s),
+    ]
+
+
+def _metric_lines(stage: StageResult, metric: str, percents: Sequence[float]) -> list[str]:
+    short, long, name = SERVE_METRICS[metric]
+    summary = stage.latency_ms[name]
+    return [
+        f"{long:-^{_WIDTH}}",
+        _line(f"Mean {short} (ms):", summary.mean),
+        _line(f"Median {short} (ms):", summary.p50),
+        *[_line(f"P{percent:g} {short} (ms):", percentile_ms(summary, percent)) for percent in percents],
+    ]
+
+
+def percentile_ms(summary: Summary, percent: float) -> float | None:
+    """Any nearest-rank percentile of a summary, read from its HDR histogram; None without one."""
+    if summary.hdr is None or summary.max is None:
+        return None
+    value_ms = Histogram.from_hdr(summary.hdr).percentile_ms(percent)
+    # The encoding knows the maximum only by its bucket.
+    return None if value_ms is None else min(value_ms, summary.max)
+
+
+def latency_table(result: Result) -> str:
+    """The result of `vllm bench latency`: average and percentiles of a batch's latency, interpolated as vLLM does."""
+    iterations = [stage for stage in result.stages if stage.label.startswith(ITERATION)]
+    latencies_s = [latency for stage in iterations if (latency := batch_latency_s(stage)) is not None]
+    lost = len(iterations) - len(latencies_s)
+    lines = [f"Iterations with failed or unfinished requests, left out: {lost}"] if lost else []
+    if latencies_s:
+        lines.append(f"Avg latency: {np.mean(latencies_s):.6f} seconds")
+        values = np.percentile(latencies_s, LATENCY_PERCENTS)
+        pairs = zip(LATENCY_PERCENTS, values, strict=True)
+        lines += [f"{percent}% percentile latency: {value:.6f} seconds" for percent, value in pairs]
+    return "\n".join([*lines, *trust_lines(result)])
+
+
+def batch_latency_s(stage: StageResult) -> float | None:
+    """From the request to the last token of the batch's slowest stream; None for a batch that is not whole."""
+    slowest_ms = stage.latency_ms["e2e"].max
+    if slowest_ms is None or stage.requests.completed != stage.target.concurrency:
+        return None
+    return slowest_ms / 1000
+
+
+def throughput_table(result: Result) -> str:
+    """The result of `vllm bench throughput`, and requests a minute."""
+    tables = [line for stage in result.stages if stage.requests.sent for line in _offline_lines(stage)]
+    return "\n".join([*tables, *trust_lines(result)])
+
+
+def _offline_lines(stage: StageResult) -> list[str]:
+    requests, rate = stage.requests, stage.throughput
+    per_min = None if rate.requests_per_s is None else rate.requests_per_s * 60
+    lost = requests.failed + requests.unfinished
+    return [
+        *([f"Failed or unfinished requests: {lost} of {requests.sent}"] if lost else []),
+        f"Throughput: {_number(rate.requests_per_s)} requests/s, {_number(rate.total_tokens_per_s)} total tokens/s, "
+        f"{_number(rate.output_tokens_per_s)} output tokens/s",
+        f"Throughput: {_number(per_min)} requests/min",
+        f"Total num prompt tokens:  {stage.tokens.input}",
+        f"Total num output tokens:  {stage.tokens.output}",
+    ]
+
+
+def trust_lines(result: Result) -> list[str]:
+    """What a reader must know before believing a table: a limited client, failures, a run that was cut short."""
+    limited = result.client.limited
+    messages = [
+        f"  {kind}: {text}"
+        for stage in result.stages
+        for kind, texts in stage.requests.messages.items()
+        for text in texts[:1]
+    ]
+    return [
+        *([f"client: LIMITED ({result.client.why}): these are not the server's numbers alone"] if limited else []),
+        *dict.fromkeys(messages),
+        *([f"run: {result.state}: {result.reason}"] if result.state != "complete" else []),
+    ]
+
+
+def _line(name: str, value: float | None) -> str:
+    return f"{name:<40} {value if isinstance(value, int) else _number(value)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

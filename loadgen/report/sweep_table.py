@@ -1,0 +1,171 @@
+"""The variants of a sweep beside each other: one row for each variant and stage, and how far it is from the first.
+
+Text and JSON are made from the same rows. A variant without numbers is a row too, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from loadgen.metrics.journal import RunState
+from loadgen.metrics.result import Result, StageResult
+
+_COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
+_REASON = 110
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one variant."""
+
+    variant: str
+    state: RunState
+    reason: str
+    result: Result | None
+
+
+class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of one variant; all but the first three are empty for a variant without stages."""
+
+    variant: str
+    state: RunState
+    reason: str
+    stage: str | None = None
+    isl: int | None = None
+    osl: int | None = None
+    completed: int = 0
+    failed: int = 0
+    limited: bool = False
+    """The client could not do what was asked of it."""
+    requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    ttft_mean_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    tpot_mean_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    difference_percent: dict[str, float | None] = {}
+    """From the same stage of the first variant that has it, by figure; empty for that one itself."""
+
+
+class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON document of a sweep."""
+
+    schema: Literal["vramp.sweep-report/1"] = "vramp.sweep-report/1"
+    profile: str
+    seed: int
+    rows: list[SweepRow]
+
+
+def sweep_rows(outcomes: Sequence[Outcome]) -> list[SweepRow]:
+    """The rows of all variants, in their order."""
+    rows = [row for outcome in outcomes for row in _rows_of(outcome)]
+    firsts: dict[str, SweepRow] = {}
+    for row in rows:
+        if row.stage is not None:
+            firsts.setdefault(row.stage, row)
+    return [_compared(row, firsts.get(row.stage or "")) for row in rows]
+
+
+def sweep_table(rows: Sequence[SweepRow]) -> str:
+    """A table for each stage, and below them the variants that have no numbers or not all of them."""
+    stages = list(dict.fromkeys(row.stage for row in rows if row.stage is not None))
+    width = max([len("variant"), *(len(row.variant) for row in rows)])
+    groups = ["\n".join(_group(stage, rows, width)) for stage in stages]
+    return "\n".join([*groups, *_endings(rows, width)])
+
+
+def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow]) -> str:
+    """The rows as a JSON document."""
+    report = SweepReport(profile=profile, seed=seed, rows=list(rows))
+    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+
+
+def _rows_of(outcome: Outcome) -> Iterator[SweepRow]:
+    named = {"variant": outcome.variant, "state": outcome.state, "reason": outcome.reason}
+    stages = outcome.result.stages if outcome.result is not None else []
+    if not stages:
+        yield SweepRow(**named)  # type: ignore[arg-type]  # the three that every row has
+    times: Counter[str] = Counter()
+    for stage in stages:
+        title = f"{stage.label}, ISL {stage.isl}, OSL {stage.osl}"
+        times[title] += 1
+        # The same load twice in a plan is two stages.
+        yield _row(stage, title if times[title] == 1 else f"{title} ({times[title]})", outcome)
+
+
+def _row(stage: StageResult, title: str, outcome: Outcome) -> SweepRow:
+    ttft, tpot = stage.latency_ms["ttft"], stage.latency_ms["tpot"]
+    return SweepRow(
+        variant=outcome.variant,
+        state=outcome.state,
+        reason=outcome.reason,
+        stage=title,
+        isl=stage.isl,
+        osl=stage.osl,
+        completed=stage.requests.completed,
+        failed=stage.requests.failed,
+        limited=stage.limited,
+        requests_per_s=stage.throughput.requests_per_s,
+        output_tokens_per_s=stage.throughput.output_tokens_per_s,
+        ttft_mean_ms=ttft.mean,
+        ttft_p99_ms=ttft.p99,
+        tpot_mean_ms=tpot.mean,
+        tpot_p99_ms=tpot.p99,
+    )
+
+
+def _compared(row: SweepRow, first: SweepRow | None) -> SweepRow:
+    if first is None or row is first:
+        return row
+    differences = {name: _percent(getattr(row, name), getattr(first, name)) for name in _COMPARED}
+    return msgspec.structs.replace(row, difference_percent=differences)
+
+
+def _percent(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else 100 * (value / base - 1)
+
+
+def _group(stage: str, rows: Sequence[SweepRow], width: int) -> list[str]:
+    titles = ("req/s", "tok/s", "", "TTFT mean", "", "TTFT p99", "TPOT mean", "", "TPOT p99")
+    head = f"{'variant':<{width}}" + "".join(f"{title:>{size}}" for title, size in zip(titles, _SIZES, strict=True))
+    return [f"{f' {stage} ':=^{len(head)}}", head, *(_line(row, width) for row in rows if row.stage == stage)]
+
+
+_SIZES = (9, 10, 11, 11, 11, 10, 11, 11, 10)
+
+
+def _line(row: SweepRow, width: int) -> str:
+    differences = [row.difference_percent.get(name) for name in _COMPARED]
+    output, ttft, tpot = ("" if one is None else f"({one:+.1f}%)" for one in differences)
+    cells = (
+        _number(row.requests_per_s),
+        _number(row.output_tokens_per_s),
+        output,
+        _number(row.ttft_mean_ms),
+        ttft,
+        _number(row.ttft_p99_ms),
+        _number(row.tpot_mean_ms),
+        tpot,
+        _number(row.tpot_p99_ms),
+    )
+    notes = [*([f"{row.failed} failed"] if row.failed else []), *(["client-limited"] if row.limited else [])]
+    line = f"{row.variant:<{width}}" + "".join(f"{cell:>{size}}" for cell, size in zip(cells, _SIZES, strict=True))
+    return "  ".join([line.rstrip(), *notes])
+
+
+def _endings(rows: Sequence[SweepRow], width: int) -> list[str]:
+    ended = {row.variant: row for row in rows if row.state != "complete"}
+    return [_ending(row, width) for row in ended.values()]
+
+
+def _ending(row: SweepRow, width: int) -> str:
+    first, *_ = row.reason.splitlines() or [""]
+    words = "no numbers" if row.stage is None else row.state
+    return f"{row.variant:<{width}}  {words}: {first if len(first) <= _REASON else first[: _REASON - 3] + '...'}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

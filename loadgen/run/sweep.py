@@ -1,0 +1,165 @@
+"""A sweep: the same load on one server after the other, each a variant of a profile, with a folder that remembers.
+
+The folder `runs/<UTC time>-<profile>-sweep/` holds the result of each variant and `sweep.json`, which says which of
+them are done. It is written whole after every variant, so that a sweep can go on after whatever ended it. What makes
+two variants comparable is checked before anything is started: the load is the same to the last key, the seed too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.errors import ProfileError, ResultError
+from loadgen.metrics.journal import RunState
+from loadgen.metrics.result import read_result
+from loadgen.profile import Profile
+from loadgen.report.sweep_table import Outcome
+from loadgen.run.folder import claim_folder
+
+_FILE = "sweep.json"
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """How the run of one variant ended."""
+
+    name: str
+    state: RunState
+    reason: str
+    result: str | None
+    """Its file in the folder; None where there was no run."""
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sweep.json` says."""
+
+    schema: Literal["vramp.sweep/1"] = "vramp.sweep/1"
+    profile: str
+    started_at: str
+    seed: int
+    digest: str
+    """Of the profiles of all variants: a sweep goes on only with what it began with."""
+    variants: list[str]
+    done: list[Variant] = []
+
+    @property
+    def remaining(self) -> list[str]:
+        """The variants that have not run to their end; one that failed may do better now."""
+        complete = {variant.name for variant in self.done if variant.state == "complete"}
+        return [name for name in self.variants if name not in complete]
+
+
+def begin_sweep(name: str, profiles: Mapping[str, Profile], *, seed: int) -> tuple[Path, Sweep]:
+    """Claim a folder for a sweep over these profiles by variant.
+
+    Raises `ProfileError` where they cannot be compared, `ResultError` where nothing can be written.
+    """
+    require_comparable(profiles)
+    now = datetime.now(UTC)
+    sweep = Sweep(
+        profile=name, started_at=f"{now:%Y-%m-%dT%H:%M:%SZ}", seed=seed, digest=_digest(profiles), variants=[*profiles]
+    )
+    folder = claim_folder(f"{name}-sweep", now)
+    _write(folder, sweep)
+    return folder, sweep
+
+
+def resume_sweep(folder: Path, profiles: Mapping[str, Profile]) -> Sweep:
+    """Read a sweep to go on with it; raises `ResultError` for no sweep, `ProfileError` for another one."""
+    sweep = read_sweep(folder)
+    if sweep.variants != [*profiles]:
+        raise ProfileError(f"{folder}: is a sweep of {', '.join(sweep.variants)}; name the same variants to go on")
+    if sweep.digest != _digest(profiles):
+        raise ProfileError(f"{folder}: the profile or the options are not those that it began with; begin a new sweep")
+    return sweep
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Read `sweep.json`; raises `ResultError`."""
+    path = folder / _FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Sweep)
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be read: {error.strerror}; --resume takes the folder of a sweep") from error
+    except msgspec.DecodeError as error:
+        raise ResultError(f"{path}: not a sweep of vramp: {error}") from error
+
+
+def note_variant(folder: Path, sweep: Sweep, variant: Variant) -> Sweep:
+    """Write down how a variant ended, in place of an earlier attempt; raises `ResultError`."""
+    others = [other for other in sweep.done if other.name != variant.name]
+    noted = msgspec.structs.replace(sweep, done=[*others, variant])
+    _write(folder, noted)
+    return noted
+
+
+def outcomes_of(folder: Path, sweep: Sweep) -> list[Outcome]:
+    """What became of the variants so far, in the order of the sweep, with their results; raises `ResultError`."""
+    done = {variant.name: variant for variant in sweep.done}
+    return [_outcome(folder, done[name]) for name in sweep.variants if name in done]
+
+
+def result_path(folder: Path, variant: str) -> Path:
+    """Where the result of a variant goes."""
+    return folder / f"{variant}.json"
+
+
+def as_swept(profile: Profile, seed: int) -> Profile:
+    """The profile with the seed of the sweep, and with a server that is stopped before the next one starts."""
+    load, server = profile.load.model_copy(update={"seed": seed}), profile.server.model_copy(update={"on_exit": "stop"})
+    return profile.model_copy(update={"load": load, "server": server})
+
+
+def require_comparable(profiles: Mapping[str, Profile]) -> None:
+    """Refuse variants that send another load than the first, or servers that are not started.
+
+    Raises `ProfileError`.
+    """
+    first, *others = profiles
+    for name in profiles:
+        if profiles[name].server.engine == "attach":
+            raise ProfileError(f"variant {name}: a sweep starts each server itself; engine attach starts none")
+    for name in others:
+        keys = _different(_load_of(profiles[first]), _load_of(profiles[name]))
+        if keys:
+            raise ProfileError(
+                f"variant {name}: {', '.join(keys)} differs from variant {first}, and a sweep compares servers under "
+                "one load: leave it out with --variants, or set the load for all with options"
+            )
+
+
+def _load_of(profile: Profile) -> dict[str, Any]:
+    document = profile.model_dump(mode="json", include={"load", "stages", "plan"})
+    load = document.pop("load")
+    load.pop("seed")
+    return {f"load.{key}": value for key, value in load.items()} | document
+
+
+def _different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return [key for key, value in one.items() if other[key] != value]
+
+
+def _digest(profiles: Mapping[str, Profile]) -> str:
+    # Without the seed: it is drawn when the sweep begins.
+    documents = {name: as_swept(profile, 0).model_dump(mode="json") for name, profile in profiles.items()}
+    return hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()
+
+
+def _outcome(folder: Path, variant: Variant) -> Outcome:
+    result = read_result(folder / variant.result) if variant.result is not None else None
+    return Outcome(variant=variant.name, state=variant.state, reason=variant.reason, result=result)
+
+
+def _write(folder: Path, sweep: Sweep) -> None:
+    path, beside = folder / _FILE, folder / f".{_FILE}"
+    try:
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(sweep), indent=1) + b"\n")
+        beside.replace(path)
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error

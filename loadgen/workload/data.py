@@ -1,0 +1,287 @@
+"""Datasets: looked through once before anything is sent, then read a record at a time.
+
+Looking through finds every malformed record (file, line, what was expected) and leaves an index: where each record lies
+in the file, 16 bytes each. Workers map the index and read records by number, so memory stays bounded whatever the size
+of the file, and which record a request takes depends on nothing but the seed, its stage and its number.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadgen.errors import ProfileError
+from loadgen.text import harmless
+from loadgen.workload.draws import draw
+from loadgen.workload.records import Entry, Format, entry_of, format_of
+
+SAMPLE = "sample"
+"""`load.data = "sample"` is the dataset that comes with vramp."""
+_SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
+_CHUNK_BYTES = 1 << 18
+_LONGEST_RECORD_BYTES = 64 * 1024 * 1024
+_OPENING = re.compile(r"\ufeff?\s*\[")
+_SPACE = re.compile(r"[\s,]*")
+_KEPT_MESSAGE = 300
+
+
+class Data(msgspec.Struct, frozen=True):
+    """A dataset that was looked through and found good; travels to the workers."""
+
+    path: str
+    form: Format
+    index: str
+    """File of (offset, length) pairs, one for each record."""
+    records: int
+    isl: int
+    """Mean tokens of a prompt; exact for a trace, else estimated."""
+    osl: int | None
+    """Mean tokens of an answer; None unless every record has it."""
+    longest: int | None
+    """Most tokens of prompt and answer together; None where they are estimates."""
+    span_s: float = 0.0
+    """From the first to the last of a trace."""
+    has_messages: bool = False
+
+
+class _Raw(NamedTuple):
+    line: int
+    offset: int
+    content: bytes
+
+
+def look_through(name: str, form: Format | None = None) -> Data:
+    """Read a whole dataset once; raises `ProfileError` that names file, line and what was expected."""
+    path = (_SAMPLE_PATH if name == SAMPLE else Path(name).expanduser()).absolute()
+    try:
+        status = path.stat()
+        return _look_through(path, form, status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise ProfileError(f"load.data: {path}: cannot be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=16)
+def _look_through(path: Path, form: Format | None, _size: int, _changed_ns: int) -> Data:
+    with path.open("rb") as file:
+        known = form or format_of(file.read(65536), path.name)
+        file.seek(0)
+        sums = _Sums(path, known)
+        for raw in _array_records(file, path) if known == "sharegpt" else _line_records(file, path):
+            sums.add(raw)
+    return sums.data()
+
+
+class _Sums:
+    """What is known of the records seen so far."""
+
+    def __init__(self, path: Path, form: Format) -> None:
+        self._path, self._form = path, form
+        self._index = array("q")
+        self._isl = self._osl = self._longest = 0
+        self._has_osl = True
+        self._has_messages = False
+        self._first_s: float | None = None
+        self._last_s = 0.0
+
+    def add(self, raw: _Raw) -> None:
+        """Check one record and remember where it lies."""
+        try:
+            entry = entry_of(raw.content, self._form)
+            if entry is None:
+                return
+            self._check_time(entry)
+        except ValueError as error:
+            raise _malformed(self._path, raw.line, str(error)) from None
+        self._index.extend((raw.offset, len(raw.content)))
+        self._isl += entry.isl
+        self._osl += entry.osl or 0
+        self._longest = max(self._longest, entry.isl + (entry.osl or 0))
+        self._has_osl = self._has_osl and entry.osl is not None
+        self._has_messages = self._has_messages or bool(entry.messages)
+
+    def _check_time(self, entry: Entry) -> None:
+        if entry.at_s is None:
+            return
+        if self._first_s is not None and entry.at_s < self._last_s:
+            raise ValueError(f"expected ascending timestamps; {entry.at_s:g} s comes after {self._last_s:g} s")
+        self._first_s = entry.at_s if self._first_s is None else self._first_s
+        self._last_s = entry.at_s
+
+    def data(self) -> Data:
+        """The dataset; raises `ProfileError` for an empty one."""
+        records = len(self._index) // 2
+        if not records:
+            raise ProfileError(f"load.data: {self._path}: no prompts in it; expected at least one {self._form} record")
+        return Data(
+            path=str(self._path),
+            form=self._form,
+            index=_write_index(self._index),
+            records=records,
+            isl=max(1, round(self._isl / records)),
+            osl=max(1, round(self._osl / records)) if self._has_osl else None,
+            longest=self._longest if self._form == "trace" else None,
+            span_s=self._last_s - (self._first_s or 0.0),
+            has_messages=self._has_messages,
+        )
+
+
+def _malformed(path: Path, line: int, message: str) -> ProfileError:
+    return ProfileError(f"load.data: {path}: line {line}: {harmless(message)[:_KEPT_MESSAGE]}")
+
+
+def _write_index(index: array[int]) -> str:
+    path = _index_folder() / f"{len(list(_index_folder().iterdir()))}.npy"
+    np.save(path, np.array(index, dtype=np.int64).reshape(-1, 2))
+    return str(path)
+
+
+@lru_cache(maxsize=1)
+def _index_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="vramp-data-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _line_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
+    offset = 0
+    number = 0
+    while content := file.readline(_LONGEST_RECORD_BYTES):
+        number += 1
+        if len(content) >= _LONGEST_RECORD_BYTES:
+            raise _malformed(path, number, "expected a line of less than 64 MiB")
+        stripped = content.strip(b"\xef\xbb\xbf \t\r\n") if offset == 0 else content.strip()
+        if stripped:
+            yield _Raw(number, offset + content.index(stripped), stripped)
+        offset += len(content)
+
+
+def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
+    """The elements of a JSON array, with no more of the file in memory than the longest of them."""
+    decode = json.JSONDecoder().raw_decode
+    window = _Window(file, path)
+    if not window.opens_array():
+        raise _malformed(path, 1, "expected a JSON array of conversations")
+    while not window.at_end():
+        while True:
+            try:
+                _, end = decode(window.text, window.at)
+                break
+            except RecursionError:
+                raise _malformed(path, window.line, "expected a record that is not nested so deeply") from None
+            except json.JSONDecodeError as error:
+                at = error.pos - window.at
+                if not window.grow():
+                    line = window.line + window.text.count("\n", window.at, window.at + at)
+                    raise _malformed(path, line, f"expected JSON; {error.msg}") from None
+        line, offset = window.line, window.offset
+        yield _Raw(line, offset, window.step(end - window.at))
+
+
+class _Window:
+    """The part of a text file that is being decoded: it grows at its end and is dropped from its start."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file, self._path = file, path
+        self._rest = b""
+        self.text = ""
+        self.at = 0
+        """How much of the text is done with."""
+        self.offset = 0
+        """The same in bytes of the file."""
+        self.line = 1
+
+    def grow(self) -> bool:
+        """Read some more, as much as there is already; False at the end of the file."""
+        self.text, self.at = self.text[self.at :], 0
+        if len(self.text) > _LONGEST_RECORD_BYTES:
+            raise _malformed(self._path, self.line, "expected records of less than 64 MiB")
+        read = self._file.read(max(_CHUNK_BYTES, len(self.text)))
+        whole = self._rest + read
+        # A character may be cut in two at the end of what was read.
+        for cut in range(4):
+            try:
+                self.text += whole[: len(whole) - cut].decode()
+            except UnicodeDecodeError:
+                continue
+            self._rest = whole[len(whole) - cut :]
+            return bool(read)
+        raise _malformed(self._path, self.line + self.text.count("\n"), "expected UTF-8 text")
+
+    def step(self, characters: int) -> bytes:
+        """Go past some characters and return them."""
+        gone = self.text[self.at : self.at + characters]
+        content = gone.encode()
+        self.at += characters
+        self.offset += len(content)
+        self.line += gone.count("\n")
+        return content
+
+    def opens_array(self) -> bool:
+        """Step over the opening bracket; False if there is none."""
+        self.grow()
+        start = _OPENING.match(self.text)
+        self.step(start.end() if start else 0)
+        return start is not None
+
+    def at_end(self) -> bool:
+        """Step over what separates records; True at the closing bracket, raises `ProfileError` where it is missing."""
+        while True:
+            space = _SPACE.match(self.text, self.at)
+            self.step(space.end() - self.at if space else 0)
+            if self.at < len(self.text):
+                return self.text[self.at] == "]"
+            if not self.grow():
+                raise _malformed(self._path, self.line, "expected the ] that closes the array; is the file cut off?")
+
+
+class Reader:
+    """The records of a dataset by number."""
+
+    def __init__(self, data: Data) -> None:
+        self._form = data.form
+        self._descriptor = os.open(data.path, os.O_RDONLY | os.O_CLOEXEC)
+        # Open as long as its stage is; nobody is told when that is over.
+        weakref.finalize(self, os.close, self._descriptor)
+        self._index = np.load(data.index, mmap_mode="r")
+
+    def entry(self, number: int) -> Entry:
+        """The record of this number; raises ValueError if the file was changed since it was looked through."""
+        offset, length = self._index[number].tolist()
+        entry = entry_of(os.pread(self._descriptor, length, offset), self._form)
+        if entry is None:
+            raise ValueError("the dataset was changed while it was in use")
+        return entry
+
+    def times_s(self) -> Iterator[float]:
+        """When each record of a trace is wanted, in seconds after the first."""
+        first_s = self.entry(0).at_s or 0.0
+        for number in range(len(self._index)):
+            yield (self.entry(number).at_s or 0.0) - first_s
+
+
+def record_for(seed: int, stage: int, index: int, records: int) -> int:
+    """The record of a request: every record once, in an order of the stage's own, before any comes again."""
+    stride = _coprime(records)
+    return (index * stride + int(draw(seed, stage, 0, "record") * records)) % records
+
+
+@lru_cache(maxsize=64)
+def _coprime(records: int) -> int:
+    stride = max(1, int(records * 0.618))
+    while math.gcd(stride, records) != 1:
+        stride += 1
+    return stride

@@ -1,0 +1,191 @@
+"""What the requests of a stage ask for: decided by a profile, carried out by the workers.
+
+`Work` is all that a worker needs beyond a stage's load; `Writer` makes requests of it by number. Invariant: a request
+is a pure function of the seed, the stage and its number, so it is the same whoever writes it and however often.
+
+In a conversation each request repeats what was said before. What the server really answered is not kept: in its place
+stands made-up text of the same length, so a prefix cache knows the questions and the earlier turns up to the first
+answer that it computed itself, and not more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.errors import ProfileError
+from loadgen.profile import Load
+from loadgen.profile.lengths import FROM_DATA, parse_lengths
+from loadgen.profile.workload import REPLAY
+from loadgen.workload.data import Data, Reader, look_through, record_for
+from loadgen.workload.draws import draw
+from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
+
+_PREFIXES = STAGES_A_RUN - 1
+"""The stage that shared prefixes are written as, so that all stages share them."""
+_PASSES = STAGES_A_RUN // 2
+"""Where the numbers begin that passes are written as."""
+
+
+class Work(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The requests of a stage, beyond its nominal ISL and OSL."""
+
+    isl: str = ""
+    """Their distribution; empty for always the nominal one."""
+    osl: str = ""
+    data: Data | None = None
+    replay: bool = False
+    """Records in their own order and at their own times."""
+    prefix_share: float = 0.0
+    prefixes: int = 1
+    turns: int = 1
+    think_s: float = 0.0
+    chat: bool = False
+    """The endpoint takes messages."""
+    key: int | None = None
+    """What prompts are drawn by in place of the stage's number: passes have the same."""
+
+    def by_hand(self, *, in_conversations: bool) -> Work:
+        """The same for a load that the operator has chosen: with prompts of its own, at times of its own."""
+        return msgspec.structs.replace(self, key=None, replay=False, turns=self.turns if in_conversations else 1)
+
+    def pass_of(self, number: int) -> Work:
+        """The same with the prompts of the plan's stage of this number."""
+        return msgspec.structs.replace(self, key=_PASSES + number % (_PASSES - 1))
+
+    def longest(self, isl: int, osl: int) -> int:
+        """Most tokens of prompt and answer together; of a dataset of texts, only what the answers may have."""
+        most_osl = parse_lengths(self.osl).longest if self.osl else osl
+        if self.data is not None:
+            return self.data.longest or most_osl
+        most_isl = parse_lengths(self.isl).longest if self.isl else isl
+        return self.turns * (most_isl + most_osl)
+
+
+class Shape(NamedTuple):
+    """Nominal lengths and what is beside them."""
+
+    isl: int
+    osl: int
+    work: Work
+
+
+def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False) -> Shape:
+    """What a stage of a profile asks for; raises `ProfileError` where keys do not fit each other or the dataset."""
+    data = look_through(load.data, load.data_format) if load.data is not None else None
+    _check(load, data, isl, osl, replay=replay)
+    known = data is not None and data.osl is not None and (osl == FROM_DATA or data.form == "trace")
+    work = Work(
+        isl=isl if isinstance(isl, str) and data is None else "",
+        osl=osl if isinstance(osl, str) and not known else "",
+        data=data if data is None or known else msgspec.structs.replace(data, osl=None),
+        replay=replay,
+        prefix_share=load.prefix.share if load.prefix is not None else 0.0,
+        prefixes=load.prefix.count if load.prefix is not None else 1,
+        turns=load.turns.count if load.turns is not None else 1,
+        chat=load.endpoint != "completions",
+        think_s=(load.turns.think or 0.0) if load.turns is not None else 0.0,
+    )
+    nominal_isl = data.isl if data is not None else parse_lengths(isl).nominal
+    nominal_osl = data.osl if data is not None and data.osl is not None and known else parse_lengths(osl).nominal
+    return Shape(nominal_isl, nominal_osl, work)
+
+
+def _check(load: Load, data: Data | None, isl: int | str, osl: int | str, *, replay: bool) -> None:
+    if data is None:
+        for key, value in (("isl", isl), ("osl", osl)):
+            if value == FROM_DATA:
+                raise ProfileError(f'load.{key} = "data": there is no dataset; give load.data = "FILE"')
+    elif osl == FROM_DATA and data.osl is None:
+        raise ProfileError(f'load.osl = "data": {data.path}: not every record says how long its answer is')
+    elif data.has_messages and load.endpoint == "completions":
+        raise ProfileError(f'load.data: {data.path}: has messages; they need load.endpoint = "chat" or "responses"')
+    if data is not None and (load.prefix is not None or load.turns is not None):
+        raise ProfileError("load.prefix and load.turns are for made-up prompts; leave them out, or load.data")
+    if load.turns is not None and load.cancel is not None:
+        raise ProfileError("load.turns and load.cancel: a conversation goes on after its answers; give one of them")
+    if replay and (data is None or data.form != "trace"):
+        raise ProfileError(f'load.arrival = "{REPLAY}": needs load.data = a trace, a file of timestamps with lengths')
+
+
+class Request(NamedTuple):
+    """What one request asks for."""
+
+    prompt: bytes
+    """JSON: a prompt, or the messages of a chat."""
+    osl: int | None = None
+    """None takes the stage's."""
+    messages: bool = False
+
+
+class Writer:
+    """Writes the requests of a stage on one worker."""
+
+    def __init__(self, work: Work, prompts: Prompts, *, seed: int, stage: int, isl: int, osl: int) -> None:
+        self._work = work
+        self._prompts = prompts
+        self._seed = seed
+        self._key = stage if work.key is None else work.key
+        self._isl = isl
+        self._osl = osl
+        self._isls = parse_lengths(work.isl).at if work.isl else None
+        self._osls = parse_lengths(work.osl).at if work.osl else None
+        self.reader = Reader(work.data) if work.data is not None else None
+
+    def request(self, index: int, turn: int = 0) -> Request:
+        """The request of a number; with turns, the one of a conversation of this number."""
+        if self.reader is not None:
+            return self._from_data(self.reader, index)
+        osl = self._drawn_osl(index, turn)
+        if self._work.chat and turn:
+            return Request(self._conversation(index, turn), osl, messages=True)
+        said = [
+            piece for number in range(turn) for piece in (*self._question(index, number), self._answer(index, number))
+        ]
+        return Request(self._prompts.compose([*said, *self._question(index, turn)]), osl)
+
+    def _drawn_osl(self, index: int, turn: int) -> int | None:
+        if self._osls is None:
+            return None
+        return self._osls(draw(self._seed, self._key, index * self._work.turns + turn, "osl"))
+
+    def _question(self, index: int, turn: int) -> list[Piece]:
+        """The pieces of a new prompt: what it shares with others, then its own."""
+        number = index * self._work.turns + turn
+        isl = self._isl
+        if self._isls is not None:
+            isl = self._isls(draw(self._seed, self._key, number, "isl"))
+        shared = round(isl * self._work.prefix_share) if turn == 0 else 0
+        own = Piece(self._key, number if self._work.turns == 1 else 2 * number, isl - shared)
+        if not shared:
+            return [own]
+        return [Piece(_PREFIXES, int(draw(self._seed, self._key, index, "prefix") * self._work.prefixes), shared), own]
+
+    def _answer(self, index: int, turn: int) -> Piece:
+        """What stands for the server's answer in a conversation."""
+        number = index * self._work.turns + turn
+        return Piece(self._key, 2 * number + 1, self._drawn_osl(index, turn) or self._osl)
+
+    def _conversation(self, index: int, turn: int) -> bytes:
+        """The messages of a chat up to a question."""
+        said: list[bytes] = []
+        for number in range(turn + 1):
+            if number:
+                answer = self._prompts.compose([self._answer(index, number - 1)])
+                said.append(b'{"role":"assistant","content":%b}' % answer)
+            question = self._prompts.compose(self._question(index, number))
+            said.append(b'{"role":"user","content":%b}' % question)
+        return b"[%b]" % b",".join(said)
+
+    def _from_data(self, reader: Reader, index: int) -> Request:
+        work, data = self._work, self._work.data
+        assert data is not None
+        number = index % data.records if work.replay else record_for(self._seed, self._key, index, data.records)
+        entry = reader.entry(number)
+        osl = entry.osl if data.osl is not None else self._drawn_osl(index, 0)
+        if data.form == "trace":
+            return Request(self._prompts(self._key, index, entry.isl), osl)
+        if entry.messages:
+            return Request(msgspec.json.encode(entry.messages), osl, messages=True)
+        return Request(msgspec.json.encode(entry.prompt), osl)

@@ -1,0 +1,77 @@
+"""What the seed decides of a request does not depend on who sends it."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadgen.stream.request import Cancel, common_fields, model_shares, request_template
+from loadgen.stream.stream import Stream
+from loadgen.stream.tally import Meter
+from loadgen.worker.messages import BeginStage
+from loadgen.worker.stage_run import StageRun
+from loadgen.workload.prompts import token_prompts
+
+REQUESTS = 60
+TEMPLATE = msgspec.structs.replace(
+    request_template(
+        "http://a",
+        "completions",
+        common_fields("completions", model=None, temperature=0.0, options={}, extra={}),
+        osl=4,
+        api_key=None,
+    ),
+    models=model_shares({"base": 1, "adapter": 2}),
+    cancel=Cancel(share=0.25, after_s=0.5),
+)
+
+
+def stage_run(rank: int, ranks: int) -> StageRun:
+    command = BeginStage(
+        index=3,
+        template=TEMPLATE,
+        isl=8,
+        osl=4,
+        rank=rank,
+        ranks=ranks,
+        concurrency=4,
+        rate=None,
+        arrival="poisson",
+        start_ns=0,
+        warmup_requests=0,
+        warmup_ns=0,
+        requests=REQUESTS,
+    )
+    return StageRun(command, token_prompts(range(100), 5), Meter(), 5)
+
+
+def marks(run: StageRun, *, prepared: bool) -> list[tuple[str, float | None]]:
+    """The model and the patience of every request of a worker, in order."""
+    found = []
+    while not run.exhausted:
+        while prepared and run.prepare_one():
+            pass
+        stream = run.next_stream(0)
+        found.append((body_of(stream)["model"], stream.cancel_after_s))
+    return found
+
+
+def body_of(stream: Stream) -> Any:
+    return json.loads(stream.wire.partition(b"\r\n\r\n")[2])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("prepared", [True, False])
+def test_any_number_of_workers_sends_the_same(ranks: int, prepared: bool) -> None:
+    runs = [stage_run(rank, ranks) for rank in range(ranks)]
+    parts = [marks(run, prepared=prepared) for run in runs]
+    together = [parts[index % ranks][index // ranks] for index in range(REQUESTS)]
+    assert together == marks(stage_run(0, 1), prepared=True)
+    hang_ups = Counter(after_s for _, after_s in together)
+    assert set(hang_ups) == {None, 0.5}
+    counted = Counter[str]()
+    for run in runs:
+        counted.update(run.drain().models)
+    assert counted == Counter(model for model, _ in together)

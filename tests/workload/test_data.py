@@ -1,0 +1,93 @@
+"""Datasets: every format, every malformed line, and the same record for the same request."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import ProfileError
+from loadgen.workload.data import Reader, look_through, record_for
+from loadgen.workload.records import entry_of
+
+TALK = {"conversations": [{"from": "human", "value": "Grüße"}, {"from": "gpt", "value": "four and more"}]}
+TRACE = '{"timestamp": 1000, "input_length": 9, "output_length": 2}\n'
+
+
+def written(folder: Path, text: str, name: str = "d.json") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_the_sample_is_good() -> None:
+    data = look_through("sample")
+    assert (data.form, data.records) == ("sharegpt", 36)
+    assert Reader(data).entry(35).prompt
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_sharegpt_by_number(tmp_path: Path, indent: int | None) -> None:
+    talks = [{"conversations": [{"from": "human", "value": f"ä{n}"}, TALK["conversations"][1]]} for n in range(9)]
+    data = look_through(written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False)))
+    assert [Reader(data).entry(number).prompt for number in range(9)] == [f"ä{n}" for n in range(9)]
+    assert data.osl == 3
+
+
+def test_lines(tmp_path: Path) -> None:
+    text = '{"prompt": "a"}\n\n{"messages": [{"role": "user", "content": "b"}], "output_tokens": 7}\n'
+    data = look_through(written(tmp_path, text))
+    assert (data.form, data.records, data.has_messages, data.osl) == ("jsonl", 2, True, None)
+    assert Reader(data).entry(1).osl == 7
+    assert Reader(look_through(written(tmp_path, "one\ntwo\n", "d.txt"))).entry(1).prompt == "two"
+
+
+def test_a_trace(tmp_path: Path) -> None:
+    data = look_through(written(tmp_path, TRACE + TRACE.replace("1000", "2500")))
+    assert (data.form, data.isl, data.osl, data.longest, data.span_s) == ("trace", 9, 2, 11, 1.5)
+    assert list(Reader(data).times_s()) == [0.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["no prompts"]),
+        ("[]", ["no prompts"]),
+        ('[{"conversations": 3}]', ["line 1", "conversations"]),
+        (json.dumps([TALK], indent=1) + "x", []),
+        ("[" + json.dumps(TALK) + ",\n{oops}]", ["line 2", "expected JSON"]),
+        ("[" + json.dumps(TALK), ["cut off"]),
+        ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
+        ('{"prompt": "a"}\n\n{"prompt": 3}', ["line 3", "expected"]),
+        ('{"prompt": "a", "output_tokens": 0}', ["line 1", "at least 1"]),
+        (TRACE + TRACE.replace("1000", "10"), ["line 2", "ascending"]),
+        (TRACE.replace("9", "0"), ["line 1", "input_length"]),
+    ],
+)
+def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = written(tmp_path, text)
+    if not words:
+        assert look_through(path).records == 1
+        return
+    with pytest.raises(ProfileError) as caught:
+        look_through(path)
+    assert all(word in str(caught.value) for word in [path, *words])
+
+
+def test_no_such_file() -> None:
+    with pytest.raises(ProfileError, match=r"/no/such: cannot be read"):
+        look_through("/no/such")
+
+
+@given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text", "trace"]))
+def test_any_bytes_are_a_record_or_a_value_error(raw: bytes, form: str) -> None:
+    try:
+        entry_of(raw, form)  # type: ignore[arg-type]
+    except ValueError:
+        return
+
+
+@given(st.integers(0, 2**40), st.integers(0, 4095), st.integers(1, 200))
+def test_every_record_once_before_any_again(seed: int, stage: int, records: int) -> None:
+    assert sorted(record_for(seed, stage, index, records) for index in range(records)) == list(range(records))

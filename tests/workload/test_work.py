@@ -1,0 +1,75 @@
+"""What requests ask for: pure functions of the seed, the stage and the number."""
+
+import json
+
+import pytest
+
+from loadgen.errors import ProfileError
+from loadgen.profile import Load
+from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
+from loadgen.workload.work import Request, Shape, Writer, shape_of
+
+
+def requests(load: Load, *, stage: int = 0, again: int | None = None, turn: int = 0) -> list[Request]:
+    shape = shape_of(load, load.isl, load.osl)
+    work = shape.work if again is None else shape.work.pass_of(again)
+    chat = load.endpoint != "completions"
+    prompts = text_prompts(WORDS, 1, overhead=2) if chat else token_prompts(FALLBACK_IDS, 1)
+    writer = Writer(work, prompts, seed=1, stage=stage, isl=shape.isl, osl=shape.osl)
+    return [writer.request(index, turn) for index in range(200)]
+
+
+def test_lengths_are_drawn_and_repeat() -> None:
+    load = Load(isl="uniform:32:64", osl="uniform:4:8")
+    drawn = requests(load)
+    assert drawn == requests(load)
+    assert {len(json.loads(request.prompt)) for request in drawn} == set(range(32, 65))
+    assert {request.osl for request in drawn} == {4, 5, 6, 7, 8}
+
+
+def test_passes_repeat_their_prompts_and_stages_do_not() -> None:
+    load = Load(isl=32)
+    assert requests(load, stage=0, again=0) == requests(load, stage=1, again=0)
+    assert not {each.prompt for each in requests(load, stage=0)} & {each.prompt for each in requests(load, stage=1)}
+
+
+def test_prefixes_are_shared() -> None:
+    prompts = [
+        json.loads(each.prompt)
+        for each in requests(Load.model_validate({"isl": 64, "prefix": {"share": 0.5, "count": 3}}))
+    ]
+    assert {len(prompt) for prompt in prompts} == {64}
+    assert len({tuple(prompt[:32]) for prompt in prompts}) == 3
+    assert len({tuple(prompt[32:]) for prompt in prompts}) == 200
+
+
+def test_a_conversation_grows() -> None:
+    load = Load.model_validate({"isl": 32, "osl": 8, "turns": {"count": 3}})
+    first, third = (json.loads(requests(load, turn=turn)[5].prompt) for turn in (0, 2))
+    assert (len(first), len(third)) == (32, 3 * 32 + 2 * 8)
+    assert third[:32] == first
+    chat = load.model_copy(update={"endpoint": "chat"})
+    request = requests(chat, turn=2)[5]
+    assert request.messages
+    assert [each["role"] for each in json.loads(request.prompt)] == ["user", "assistant"] * 2 + ["user"]
+
+
+def test_the_longest_counts() -> None:
+    shape = shape_of(Load.model_validate({"turns": {"count": 2}}), "uniform:1:100", 10)
+    assert isinstance(shape, Shape)
+    assert shape.work.longest(shape.isl, shape.osl) == 220
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        ({"isl": "data"}, 'load.isl = "data"'),
+        ({"osl": "data"}, "no dataset"),
+        ({"data": "sample", "prefix": {"share": 0.5}}, "made-up prompts"),
+        ({"data": "sample", "turns": {"count": 2}}, "made-up prompts"),
+    ],
+)
+def test_keys_that_do_not_fit(load: dict[str, object], words: str) -> None:
+    settings = Load.model_validate(load)
+    with pytest.raises(ProfileError, match=words):
+        shape_of(settings, settings.isl, settings.osl)
