@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from loadgen.errors import ProfileError
 from loadgen.profile.parts import Cancel, Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
 from loadgen.profile.plan import PlanSettings, Ramp
+from loadgen.profile.workload import Prefix, Turns
 
 
 def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | None = None) -> Profile:
@@ -170,6 +171,8 @@ _KNOWN_KEYS: dict[str, type[BaseModel]] = {
     "server": Server,
     "server.docker": Docker,
     "load": Load,
+    "load.prefix": Prefix,
+    "load.turns": Turns,
     "load.cancel": Cancel,
     "plan": PlanSettings,
     "plan.ramp": Ramp,

@@ -54,6 +54,7 @@ def _count_lines(stage: StageResult) -> list[str]:
         _line("Successful requests:", requests.completed),
         _line("Failed requests:", requests.failed),
         *([_line("Unfinished requests:", requests.unfinished)] if requests.unfinished else []),
+        *([_line("Cancelled requests:", requests.cancelled)] if requests.cancelled else []),
         *([_line("Maximum request concurrency:", target.concurrency)] if bounded else []),
         *([_line("Request rate configured (RPS):", target.rate)] if target.rate is not None else []),
         _line("Benchmark duration (s):", stage.measured_s),

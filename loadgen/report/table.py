@@ -26,6 +26,7 @@ def _stage_group(stage: StageResult) -> str:
         *([_line("Failed requests", requests.failed)] if requests.failed else []),
         *[_line(f"  {kind}", count) for kind, count in requests.errors.items()],
         *([_line("Unfinished requests", requests.unfinished)] if requests.unfinished else []),
+        *([_line("Cancelled requests", requests.cancelled)] if requests.cancelled else []),
         *_measured_lines(stage),
         *_reason_lines(stage),
     ]

@@ -318,7 +318,7 @@ def progress(stage: Stage, running: StageRecord | None, elapsed_s: float) -> flo
         done = elapsed_s / (stage.warmup_s + stage.duration_s)
     if stage.requests is not None:
         counters = running.counters
-        ended = counters["completed"] + counters["failed"] + counters["unfinished"]
+        ended = sum(counters[name] for name in ("completed", "failed", "unfinished", "cancelled"))
         done = max(done, ended / stage.requests)
     return min(1.0, done)
 

@@ -45,7 +45,7 @@ def test_a_profile_cannot_change(tmp_path: Path) -> None:
         (MINIMAL + "[load]\nduration = '0s'", ["load.duration", "greater than 0"]),
         (MINIMAL + "[load]\nconcurrency = []", ["load.concurrency", "at least 1"]),
         (MINIMAL + "[[stages]]\nconcurrency = 1\nrate = 2", ["stages.0", "not both"]),
-        (MINIMAL + "[slo]\nttft_p98 = '2s'", ["slo.ttft_p98", "ttft_p99"]),
+        (MINIMAL + "[slo]\nttfx_p99 = '2s'", ["slo.ttfx_p99", "ttft_p99"]),
         (MINIMAL + "[slo]\nttft_p99 = 2", ["slo.ttft_p99", "2", "with its unit"]),
         ('[server]\nengine = "attach"', ["server", "url"]),
         ('[server]\nengine = "attach"\nurl = "localhost:80"', ["server", "http://host:port", "localhost:80"]),

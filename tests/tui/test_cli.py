@@ -125,7 +125,7 @@ def test_a_missed_slo_is_exit_code_1(engine: Simulator, tmp_path: Path) -> None:
         (["run", "simulator", "--concurrency", "two"], 2, "--concurrency two"),
         (["run", "simulator", "--concurrency", "1", "--rate", "2"], 2, "not allowed with"),
         (["run", "simulator", "--slo", "ttft_p99"], 2, "metric_statistic=time"),
-        (["run", "simulator", "--slo", "ttft_p98=2s"], 2, "ttft_p99"),
+        (["run", "simulator", "--slo", "ttfx_p99=2s"], 2, "ttft_p99"),
         (["run", "--url", "localhost"], 2, "http://host:port"),
         (["run", "--url", "http://127.0.0.1:9"], 3, "nobody listens"),
     ],

@@ -26,7 +26,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--model", metavar="M", help="the served model (default: the first one served)")
     server.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
     load = parser.add_argument_group("load")
-    load.add_argument("--endpoint", choices=("completions", "chat"))
+    load.add_argument("--endpoint", choices=("completions", "chat", "responses"))
     load.add_argument("--isl", metavar="N", help="input tokens of a request")
     load.add_argument("--osl", metavar="N", help="output tokens of a request")
     kind = load.add_mutually_exclusive_group()

@@ -36,8 +36,9 @@ def open_files(setup: Setup) -> Iterator[Finding]:
 def _in_flight(stage: Stage) -> int:
     if stage.rate is None:
         return stage.concurrency or 0
-    guess = round(stage.rate * stage.osl * _SLOW_TOKEN_S)
-    return guess if stage.requests is None else min(guess, stage.requests)
+    peak_rate = max((rate for _, rate in stage.rate_points), default=stage.rate)
+    bounds = [bound for bound in (stage.requests, stage.most) if bound is not None]
+    return min([round(peak_rate * stage.osl * _SLOW_TOKEN_S), *bounds])
 
 
 def _most_workers(setup: Setup) -> int:

@@ -99,5 +99,5 @@ def facts_of(
         instances=server.instances,
         peak_streams=max((stage.concurrency for stage in plan if stage.concurrency is not None), default=None),
         longest_prompt=max((stage.isl for stage in plan), default=0),
-        longest_stream=max((stage.isl + stage.osl for stage in plan), default=0),
+        longest_stream=max((stage.work.longest(stage.isl, stage.osl) for stage in plan), default=0),
     )
