@@ -211,6 +211,16 @@ class CockpitScreen(Screen[None]):
         if self._steerable():
             self._control.next_stage()
 
+    def action_extend(self) -> None:
+        """Longer."""
+        if self._steerable():
+            self._control.extend()
+
+    def action_redo(self) -> None:
+        """Once more."""
+        if self._steerable():
+            self._control.redo()
+
     def action_note(self) -> None:
         """Ask for a remark."""
         self.app.push_screen(AskText("Note, kept in the result at this moment"), self._put_note)

@@ -36,6 +36,12 @@ class RunControl(Protocol):
     def next_stage(self) -> None:
         """End the stage and begin the plan's next."""
 
+    def extend(self) -> None:
+        """Let the running stage go on for its length once more."""
+
+    def redo(self) -> None:
+        """Measure the running stage of the plan again, or else the last one that is done."""
+
     def note(self, text: str, /) -> None:
         """Put a remark on the time axis."""
 

@@ -50,6 +50,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
         *rows,
         *_slo_lines(stage),
         *_engine_lines(stage),
+        *_goodput_lines(stage),
         *_energy_lines(stage),
         *_instance_lines(stage),
         *_verdict_lines(stage),
@@ -79,6 +80,25 @@ def _engine_lines(stage: StageResult) -> list[str]:
         _line("Engine's own mean TTFT (ms)", engine.ttft_mean_ms),
         *([_line("Mean TTFT outside the engine (ms)", outside)] if outside is not None else []),
     ]
+
+
+def _goodput_lines(stage: StageResult) -> list[str]:
+    goodput = stage.goodput
+    if goodput is None or goodput.share is None:
+        return []
+    limits = ", ".join(f"{name} <= {limit:g} ms" for name, limit in goodput.limits_ms.items())
+    met = "met" if goodput.met else f"MISSED, wanted {goodput.wanted:.0%}"
+    return [_line(f"Goodput ({limits})", f"{goodput.share:.1%} of the streams: {met}")]
+
+
+def _search_lines(result: Result) -> list[str]:
+    search = result.search
+    if search is None:
+        return []
+    found = "nothing" if search.found is None else f"{search.by} {search.found:g}"
+    bounds = f" ({search.low:g} to {search.high:g})" if search.low is not None and search.high is not None else ""
+    resolved = "" if search.resolved else "UNRESOLVED: "
+    return [f"search for the {search.kind}: {resolved}{found}{bounds}, {search.probes} probes; {search.why}"]
 
 
 def _energy_lines(stage: StageResult) -> list[str]:
@@ -133,6 +153,7 @@ def _source_lines(reference: ReferenceResult | None) -> list[str]:
 
 def _reason_lines(stage: StageResult) -> list[str]:
     lines = [_line("Client-limited", stage.why)] if stage.limited else []
+    lines += [_line("Inconclusive", stage.inconclusive)] if stage.inconclusive is not None else []
     messages = [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
     return [*lines, *messages]
 
@@ -143,6 +164,7 @@ def _footer(result: Result) -> str:
     trust = f"LIMITED ({client.why})" if client.limited else "not limited"
     lines = [
         "=" * _WIDTH,
+        *_search_lines(result),
         *(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
         f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU",
     ]

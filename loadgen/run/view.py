@@ -315,7 +315,10 @@ def progress(stage: Stage, running: StageRecord | None, elapsed_s: float) -> flo
         return None
     done = 0.0
     if stage.duration_s is not None:
-        done = elapsed_s / (stage.warmup_s + stage.duration_s)
+        settled = running.settled
+        measured_s = elapsed_s if settled is None else elapsed_s - (settled.t_s - running.started.t_s)
+        waits = stage.settle_s > 0 and settled is None
+        done = 0.0 if waits else measured_s / (stage.warmup_s + stage.duration_s)
     if stage.requests is not None:
         counters = running.counters
         ended = sum(counters[name] for name in ("completed", "failed", "unfinished", "cancelled"))

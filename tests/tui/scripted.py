@@ -77,6 +77,12 @@ class ScriptedRun:
     def next_stage(self) -> None:
         self.calls.append(("next_stage",))
 
+    def extend(self) -> None:
+        self.calls.append(("extend",))
+
+    def redo(self) -> None:
+        self.calls.append(("redo",))
+
     def note(self, text: str) -> None:
         self.calls.append(("note", text))
 

@@ -27,24 +27,29 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
     load = parser.add_argument_group("load")
     load.add_argument("--endpoint", choices=("completions", "chat", "responses"))
-    load.add_argument("--isl", metavar="N", help="input tokens of a request")
-    load.add_argument("--osl", metavar="N", help="output tokens of a request")
+    load.add_argument("--isl", metavar="SPEC", help="input tokens of a request: 4096, normal:512:128, uniform:64:512")
+    load.add_argument("--osl", metavar="SPEC", help="output tokens of a request")
+    load.add_argument("--data", metavar="FILE", help="prompts from ShareGPT JSON, JSONL, text or a trace; or: sample")
     kind = load.add_mutually_exclusive_group()
     kind.add_argument("--concurrency", metavar="N[,N...]", help="closed loop, one stage each")
     kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
-    load.add_argument("--arrival", choices=("poisson", "constant"))
+    kind.add_argument("--search", choices=("knee", "slo"), help="find the load: where it pays, or what meets --slo")
+    load.add_argument("--arrival", metavar="HOW", help="poisson, constant, gamma:BURSTINESS or replay")
     load.add_argument("--requests", metavar="N", help="measured requests per stage")
     load.add_argument("--duration", metavar="30s", help="measured time per stage")
     load.add_argument("--warmup", metavar="N|5s", help="requests or time at the start of each stage to leave out")
     load.add_argument("--workers", metavar="N", help="worker processes")
     load.add_argument("--seed", metavar="N", help="makes the prompts and the schedule reproducible")
-    load.add_argument("--slo", metavar="ttft_p99=2s,...", help="limits; a missed one makes the exit code 1")
+    load.add_argument(
+        "--slo", metavar="ttft_p99=2s,...", help="limits (ttft=2s: for each stream); a missed one makes the exit code 1"
+    )
 
 
 _LOAD_OPTIONS = (
     "endpoint",
     "isl",
     "osl",
+    "data",
     "concurrency",
     "rate",
     "arrival",
@@ -53,6 +58,7 @@ _LOAD_OPTIONS = (
     "warmup",
     "workers",
 )
+_OTHER_PLANS = ("ladder", "ramp", "soak", "search")
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -83,10 +89,14 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     if options.api_key_env is not None:
         server["api_key_env"] = options.api_key_env
     chosen = {name: getattr(options, name) for name in (*_LOAD_OPTIONS, "seed") if getattr(options, name) is not None}
-    if chosen.keys() & {"concurrency", "rate"}:
+    if chosen.keys() & {"concurrency", "rate"} or options.search is not None:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
         load.pop("rate", None)
+        for name in _OTHER_PLANS:
+            document.get("plan", {}).pop(name, None)
+    if options.search is not None:
+        document.setdefault("plan", {})["search"] = options.search
     for stage in document.get("stages", []):
         for name in chosen.keys() | ({"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()):
             stage.pop(name, None)
@@ -106,7 +116,9 @@ def _parse_option(name: str, text: str) -> object:
             return [int(part) for part in text.split(",")]
         if name == "rate":
             return [float(part) for part in text.split(",")]
-        if name in ("isl", "osl", "requests", "workers", "seed"):
+        if name in ("requests", "workers", "seed"):
+            return int(text)
+        if name in ("isl", "osl") and text.isdigit():
             return int(text)
     except ValueError:
         raise ProfileError(

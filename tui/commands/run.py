@@ -145,5 +145,8 @@ def _something_failed(run: Run) -> bool:
     assert run.result is not None
     stages = run.result.stages
     missed = any(not check.met for stage in stages for check in stage.slo.values() if stage.requests.sent)
+    missed = missed or any(stage.goodput is not None and not stage.goodput.met for stage in stages)
+    search = run.result.search
+    missed = missed or (search is not None and not search.resolved)
     nothing = bool(stages) and not any(stage.requests.completed for stage in stages) and run.result.state == "complete"
     return missed or nothing

@@ -1,0 +1,44 @@
+"""Every kind of load on a real vLLM: ladder, rate, endpoints, clients that hang up, a second pass over a warm cache."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from loadgen.server.engine_metrics import parse_engine_metrics
+from tests.vllm.engine import attach, finish
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+async def running(url: str) -> float | None:
+    """Requests that the engine is working on."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return parse_engine_metrics((await client.get(f"{url}/metrics")).text).running
+
+
+async def test_the_kinds_of_load(url: str) -> None:
+    ladder = await finish(attach(url, concurrency=[1, 2, 4], requests=6, osl=16))
+    assert [stage.requests.completed for stage in ladder.stages] == [6, 6, 6]
+
+    (rate,) = (await finish(attach(url, rate=[4.0], requests=16, osl=16))).stages
+    assert (rate.requests.completed, rate.requests.failed) == (16, 0)
+    assert rate.latency_ms["ttft_from_intended"].mean is not None
+
+    for endpoint in ("chat", "responses"):
+        (stage,) = (await finish(attach(url, endpoint=endpoint, concurrency=[2], requests=6, osl=32))).stages
+        assert (stage.requests.completed, stage.tokens.input) == (6, 6 * 256), endpoint
+        assert stage.tokens.output == 6 * 32
+
+    cancel = {"share": 0.5, "after": "100ms"}
+    (stage,) = (await finish(attach(url, concurrency=[4], requests=16, osl=512, cancel=cancel))).stages
+    assert stage.requests.cancelled > 0
+    assert stage.requests.completed + stage.requests.cancelled == 16
+    async with asyncio.timeout(30):
+        while await running(url):  # noqa: ASYNC110 - the engine tells nobody when it is idle
+            await asyncio.sleep(0.1)
+
+    fresh, warm = (await finish(attach(url, concurrency=[2], requests=8, osl=16, passes=2))).stages
+    assert fresh.engine is not None and warm.engine is not None
+    assert fresh.engine.prefix_hit_rate == pytest.approx(0.0, abs=0.01)
+    assert warm.engine.prefix_hit_rate is not None and warm.engine.prefix_hit_rate > 0.4
