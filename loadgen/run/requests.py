@@ -1,8 +1,8 @@
-"""The requests of a stage, but for their prompts: what a profile asks for, as the servers take it."""
+"""What the workers are told of a run, but for the prompts: what a profile asks for, as the servers take it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -11,6 +11,8 @@ from loadgen.profile import Profile
 from loadgen.run.probe import Served
 from loadgen.server.client import api_key
 from loadgen.stream.request import Cancel, RequestTemplate, common_fields, model_shares, request_template
+from loadgen.stream.transport import Target
+from loadgen.worker.fleet import FleetSettings
 
 
 def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], stage: Stage) -> list[RequestTemplate]:
@@ -33,3 +35,16 @@ def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], sta
         )
         for base_url in base_urls
     ]
+
+
+def fleet_settings(profile: Profile, served: Served, targets: Sequence[Target], seed: int) -> FleetSettings:
+    """What all workers of a run have in common."""
+    load = profile.load
+    return FleetSettings(
+        targets=tuple(targets),
+        vocabulary=served.vocabulary,
+        seed=seed,
+        timeout_s=load.timeout_s,
+        stall_timeout_s=load.stall_timeout_s,
+        connect_timeout_s=load.connect_timeout_s,
+    )

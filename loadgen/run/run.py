@@ -25,6 +25,7 @@ from loadgen.metrics.result import Result, write_result
 from loadgen.metrics.snapshot import Phase, Snapshot
 from loadgen.plan import Measured, Stage, next_stages, plan_of
 from loadgen.profile import Profile
+from loadgen.run.ending import end_servers
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.folder import SafeJournal, claim_folder, require_writable
 from loadgen.run.guard_rail import FailureRail
@@ -32,7 +33,7 @@ from loadgen.run.hardware import HardwareWatch
 from loadgen.run.lines import run_started, server_changed, ticked
 from loadgen.run.measuring import measured_of
 from loadgen.run.probe import Served, probe, probe_twin
-from loadgen.run.requests import templates_of
+from loadgen.run.requests import fleet_settings, templates_of
 from loadgen.run.servers import Servers
 from loadgen.run.steering import Steering
 from loadgen.run.view import Parts, StageViews, snapshot_of
@@ -41,7 +42,7 @@ from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.server.supervisor import ServerState
 from loadgen.stream.transport import Target
 from loadgen.telemetry.candidates import Attempt, Vendor
-from loadgen.worker.fleet import Fleet, FleetSettings, FleetTick, workers_for
+from loadgen.worker.fleet import Fleet, FleetTick, workers_for
 
 BEAT_S = 0.25
 _LAST_TICKS = 4
@@ -288,18 +289,7 @@ class Run:
 
     async def _load(self, served: Served, targets: list[Target]) -> None:
         assert self._watch is not None
-        load = self.profile.load
-        fleet = self._fleet = Fleet(
-            FleetSettings(
-                targets=tuple(targets),
-                vocabulary=served.vocabulary,
-                seed=self._seed,
-                timeout_s=load.timeout_s,
-                stall_timeout_s=load.stall_timeout_s,
-                connect_timeout_s=load.connect_timeout_s,
-            ),
-            self._workers,
-        )
+        fleet = self._fleet = Fleet(fleet_settings(self.profile, served, targets, self._seed), self._workers)
         await fleet.start()
         await fleet.wait_ready()
         await self._tick(fleet)
@@ -378,33 +368,11 @@ class Run:
         await fleet.close()
 
     async def _stop_servers(self) -> None:
-        if self._leaves and await self._left_running():
-            return
-        stopping = asyncio.create_task(self._servers.stop())
-        while not stopping.done():
-            self._beat.set()
-            await asyncio.wait({stopping}, timeout=BEAT_S)
-        reports = await stopping
-        if self._servers.managed:
-            self._server_is("died" if self._servers.died else "stopped")
-        for report in reports:
-            self._event("server" if report.clean else "error", f"server {report.sentence}")
-
-    @property
-    def _leaves(self) -> bool:
-        """Only an orderly end leaves a server: one that is ready, and nobody aborted."""
-        ready = self._servers.state == "ready" and bool(self._servers.managed)
-        return ready and self.profile.server.on_exit == "leave" and not self._aborted
-
-    async def _left_running(self) -> bool:
-        try:
-            await self._servers.leave()
-        except ServerError as error:
-            self._event("error", f"{error}; it is stopped")
-            return False
-        ports = " ".join(str(server.port) for server in self._servers.managed)
-        self._event("server", f"left running at {' '.join(self._servers.base_urls)}; `vramp stop {ports}` ends it")
-        return True
+        # Only an orderly end leaves a server running.
+        leave = self.profile.server.on_exit == "leave" and not self._aborted
+        state = await end_servers(self._servers, leave=leave, tell=self._event, beat=self._beat.set)
+        if state is not None:
+            self._server_is(state)
 
     async def _settle_and_write(self) -> None:
         """The plan is done but the operator may go on: what there is goes to disk now."""
