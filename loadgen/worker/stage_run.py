@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import takewhile
 
 import msgspec
 
@@ -39,9 +40,11 @@ class StageRun:
         """Conversations whose next turn is not yet due."""
         self._requests = Requests(command, prompts, seed)
         self._turns: dict[Stream, Turn] = {}
-        self._warmups_left = share_of(command.warmup_requests, command.rank, command.ranks)
-        self._measured_left = _measured_share(command)
-        self._arrivals = _own_arrivals(command, seed, self._requests.writer.reader)
+        reader = self._requests.writer.reader
+        self._warmups = _warmups(command, seed, reader)
+        self._warmups_left = share_of(self._warmups, command.rank, command.ranks)
+        self._measured_left = _measured_share(command, self._warmups)
+        self._arrivals = slice_for(_schedule(command, seed, reader), command.rank, command.ranks)
         self._last_end_ns = 0
         self._ended = False
         self._last_window: dict[str, int] = {}
@@ -122,8 +125,8 @@ class StageRun:
     def next_arrival(self) -> int | None:
         """When the next request of the schedule is wanted, in nanoseconds after the start; None at its end."""
         index, offset_s = next(self._arrivals, (0, None))
-        command = self.command
-        if offset_s is None or (command.requests is not None and index >= command.warmup_requests + command.requests):
+        requests = self.command.requests
+        if offset_s is None or (requests is not None and index >= self._warmups + requests):
             return None
         return int(offset_s * 1e9)
 
@@ -180,11 +183,23 @@ class StageRun:
         return self._ended and self.open == 0
 
 
-def _measured_share(command: BeginStage) -> int | None:
+def _warmups(command: BeginStage, seed: int, reader: Reader | None) -> int:
+    """Requests of all workers that come before those that count, where requests bound the stage.
+
+    In open loop those that the schedule wants within the warm-up's time are known beforehand, and are warm-up however
+    late they are sent: so the bound is reached, and by the same requests for any number of workers.
+    """
+    if command.rate is None or command.requests is None or not command.warmup_ns:
+        return command.warmup_requests
+    early = takewhile(lambda offset_s: offset_s * 1e9 < command.warmup_ns, _schedule(command, seed, reader))
+    return max(command.warmup_requests, sum(1 for _ in early))
+
+
+def _measured_share(command: BeginStage, warmups: int) -> int | None:
     if command.requests is None:
         return None
-    with_warmup = share_of(command.warmup_requests + command.requests, command.rank, command.ranks)
-    return with_warmup - share_of(command.warmup_requests, command.rank, command.ranks)
+    with_warmup = share_of(warmups + command.requests, command.rank, command.ranks)
+    return with_warmup - share_of(warmups, command.rank, command.ranks)
 
 
 def _for_series(warmup: StageDelta) -> dict[str, EncodedHistogram]:
@@ -192,11 +207,11 @@ def _for_series(warmup: StageDelta) -> dict[str, EncodedHistogram]:
     return {name: latency for name, latency in named.items() if latency is not None}
 
 
-def _own_arrivals(command: BeginStage, seed: int, reader: Reader | None) -> Iterator[tuple[int, float]]:
+def _schedule(command: BeginStage, seed: int, reader: Reader | None) -> Iterator[float]:
+    """When the requests of all workers are wanted, in seconds after the start; none in closed loop."""
     if command.rate is None:
         return iter(())
     if command.work.replay and reader is not None:
-        return slice_for(reader.times_s(), command.rank, command.ranks)
+        return iter(reader.times_s())
     number = command.index if command.work.key is None else command.work.key
-    offsets = arrival_offsets_s(command.rate, command.arrival, seed + number, command.rate_points)
-    return slice_for(offsets, command.rank, command.ranks)
+    return arrival_offsets_s(command.rate, command.arrival, seed + number, command.rate_points)

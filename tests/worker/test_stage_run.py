@@ -75,3 +75,29 @@ def test_any_number_of_workers_sends_the_same(ranks: int, prepared: bool) -> Non
     for run in runs:
         counted.update(run.drain().models)
     assert counted == Counter(model for model, _ in together)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("warmup_requests", [0, 40])
+def test_an_open_loop_reaches_its_requests_after_a_warm_up_in_time(ranks: int, warmup_requests: int) -> None:
+    """Arrivals within the warm-up do not count, and as many that do follow, the same for any number of workers."""
+    sent: list[int] = []
+    measured = 0
+    for rank in range(ranks):
+        command = msgspec.structs.replace(
+            stage_run(rank, ranks).command,
+            concurrency=None,
+            rate=100.0,
+            arrival="gamma:0.5",
+            warmup_requests=warmup_requests,
+            warmup_ns=300_000_000,
+        )
+        run = StageRun(command, token_prompts(range(100), 5), Meter(), 5)
+        while (due_ns := run.next_arrival()) is not None:
+            sent.append(due_ns)
+            run.next_stream(0)
+        assert run.exhausted
+        measured += run.drain().sent
+    early = sum(due_ns < 300_000_000 for due_ns in sent)
+    assert measured == REQUESTS
+    assert len(sent) == REQUESTS + max(warmup_requests, early)
