@@ -13,6 +13,7 @@ _SPARE_FILES = 64
 """What a process has open besides its connections."""
 _SPARE_FILES_OF_SERVER = 256
 _WANTED_FILES = 65_536
+_FASTEST_TOKEN_S = 0.0005
 _SLOW_TOKEN_S = 0.05
 """A token under heavy load, to guess how many streams an open loop has in flight."""
 
@@ -20,7 +21,7 @@ _SLOW_TOKEN_S = 0.05
 def open_files(setup: Setup) -> Iterator[Finding]:
     """The limit of open files, against the connections of the plan: first of the workers, then of the server."""
     peak = max((_in_flight(stage) for stage in setup.plan), default=0)
-    certain = max((stage.concurrency or 0 for stage in setup.plan), default=0)
+    certain = max((_surely_in_flight(stage) for stage in setup.plan), default=0)
     of_server = -(-certain // setup.server.instances)
     soft, hard = setup.box.open_files
     # Servers raise their own limit as far as they may; a container has limits of its own.
@@ -34,11 +35,21 @@ def open_files(setup: Setup) -> Iterator[Finding]:
 
 
 def _in_flight(stage: Stage) -> int:
+    """Streams that a stage may have open."""
+    return _open_at(stage, _SLOW_TOKEN_S)
+
+
+def _surely_in_flight(stage: Stage) -> int:
+    """Streams that it has open even on a server that is faster than any."""
+    return _open_at(stage, _FASTEST_TOKEN_S)
+
+
+def _open_at(stage: Stage, token_s: float) -> int:
     if stage.rate is None:
         return stage.concurrency or 0
     peak_rate = max((rate for _, rate in stage.rate_points), default=stage.rate)
     bounds = [bound for bound in (stage.requests, stage.most) if bound is not None]
-    return min([round(peak_rate * stage.osl * _SLOW_TOKEN_S), *bounds])
+    return min([round(peak_rate * stage.osl * token_s), *bounds])
 
 
 def _most_workers(setup: Setup) -> int:

@@ -24,6 +24,9 @@ CLOSED = "load.concurrency=1000"
         (["load.rate=100", "load.osl=100", "load.workers=1"], (564, 4096), None),
         (["load.rate=100", "load.osl=100", "load.workers=1"], (563, 4096), "warns"),
         (["load.rate=100", "load.osl=100", "load.workers=1", "load.requests=20"], (84, 4096), None),
+        # Even with half a millisecond a token, 2,000 streams a second of 1,000 tokens are 1,000 at once.
+        (["load.rate=2000", "load.osl=1000", "load.workers=1"], (1063, 2**20), "blocks"),
+        (["load.rate=2000", "load.osl=1000", "load.workers=1"], (1064, 2**20), "warns"),
     ],
 )
 def test_open_files_against_the_plan(
