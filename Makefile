@@ -25,8 +25,9 @@ check: $(INSTALLED_DEV)  ## format, lint, types, floors of the house, tests
 
 bench: $(INSTALLED_DEV)  ## measured beside truth; takes minutes, wants a quiet machine
 	$(BIN)/python -m benchmarks.truth
-	$(BIN)/python -m benchmarks.telemetry
 	$(BIN)/python -m benchmarks.arrivals
+	$(BIN)/python -m benchmarks.published
+	$(BIN)/python -m benchmarks.telemetry
 
 screenshot: $(INSTALLED_DEV)  ## take the README's picture anew
 	$(BIN)/python -m benchmarks.screenshot

@@ -1,9 +1,12 @@
+from collections import deque
 from dataclasses import replace
+from statistics import mean
 from typing import Any
 
 import pytest
 
 from loadgen.errors import ProfileError
+from loadgen.simulator.engine import Engine
 from loadgen.simulator.physics import PRESETS, Physics
 
 
@@ -34,3 +37,25 @@ def test_the_default_saturates_between_64_and_128_streams() -> None:
 def test_a_step_is_never_so_short_that_the_engine_spins() -> None:
     nothing = replace(PRESETS["fast"], base_ms=0.0)
     assert nothing.step_ns(1, 0) == 100_000
+
+
+def test_the_published_preset_has_the_means_of_its_publication() -> None:
+    engine = Engine(PRESETS["published"])
+    unsent, served = deque(engine.sequence(number, [1] * 4096, 1024) for number in range(80)), []
+    for _ in range(8):
+        engine.add(unsent.popleft(), 0)
+    now_ns: int | None = engine.begin(0)
+    while now_ns is not None:
+        emission = engine.finish(now_ns)
+        following = engine.begin(now_ns)
+        for sequence in emission.ending:
+            served.append(sequence)
+            if unsent:  # it comes when the next step has begun
+                engine.add(unsent.popleft(), now_ns)
+        now_ns = following if following is not None else engine.begin(now_ns)
+    ttft_ms = mean(sequence.first_ns - sequence.arrived_ns for sequence in served) / 1e6
+    tpot_ms = mean((sequence.last_ns - sequence.first_ns) / 1023 for sequence in served) / 1e6
+    assert len(served) == 80
+    assert ttft_ms == pytest.approx(864.75, rel=0.05)
+    assert tpot_ms == pytest.approx(15.87, rel=0.05)
+    assert 80 * 1024 / (served[-1].last_ns / 1e9) == pytest.approx(479.07, rel=0.05)
