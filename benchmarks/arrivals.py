@@ -1,84 +1,269 @@
-"""Part of `make bench`: is the open loop's schedule what it should be, and is it kept?
+"""What open loop asks for beside what reaches the server: is it Poisson there, on time, and the same for every W?
 
-The schedule is a pure function of the seed: its gaps are held against the exponential distribution and its counts
-against Poisson's. How late requests were sent is the result's own send lag, in one run with each number of workers.
+The server is the simulator's own, in a process of its own, which keeps the kernel's receive stamp of every request. A
+row says, of those stamps: how far the gaps are from exponential (Kolmogorov-Smirnov, with its critical value at 1 %),
+and how the counts of 10 ms scatter (variance / mean, 1 for Poisson; 2,000 bins, so 0.03 of it is chance). The row of
+the schedule says the same of the times that were wanted: no measurement can be nearer to the law than they are. The
+row of the timer is that of a process which does nothing but wake at those times: what the machine, as busy as it is,
+lets any client do.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import multiprocessing
 import os
 import tempfile
-from itertools import islice, takewhile
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import numpy as np
+import uvloop
+from numpy.typing import NDArray
 
-from benchmarks.truth import simulator
 from loadgen.metrics.result import Result
 from loadgen.profile import build_profile
 from loadgen.run import Run
+from loadgen.simulator.api import Api
+from loadgen.simulator.http import Connection, HttpServer, Request
+from loadgen.simulator.physics import PRESETS
+from loadgen.simulator.service import Service
+from loadgen.worker.pace import PreciseTimer, ask_for_short_slices, lead_for
 from loadgen.workload.arrivals import arrival_offsets_s, slice_for
 
 SEED = 1
-_KS_1_PERCENT = 1.63
+ISL = 16
+BIN_S = 0.010
+Times = NDArray[np.float64]
 
 
-def schedule(rate: float, seconds: float) -> None:
-    """KS statistic of the gaps, dispersion of the counts, and that workers share one schedule."""
-    whole = list(islice(arrival_offsets_s(rate, "poisson", SEED), int(rate * seconds)))
-    gaps = np.sort(np.diff(np.array(whole), prepend=0.0))
-    steps = np.arange(1, len(gaps) + 1) / len(gaps)
-    distance = float(np.abs(1 - np.exp(-rate * gaps) - steps).max())
-    counts = np.bincount((np.array(whole) // 0.1).astype(int))[:-1]
-    of_four = sorted(
-        entry
-        for worker in range(4)
-        for entry in islice(slice_for(arrival_offsets_s(rate, "poisson", SEED), worker, 4), len(whole) // 4)
-    )
-    critical = _KS_1_PERCENT / len(gaps) ** 0.5
-    print(
-        f"Poisson {rate:g}/s, {len(whole)} arrivals: KS {distance:.4f} (1 % critical {critical:.4f}), "
-        f"dispersion of counts a 0.1 s {counts.var() / counts.mean():.3f}, "
-        f"the same for 1 and 4 workers: {of_four == list(enumerate(whole))}"
-    )
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An open-loop load."""
+
+    rate: float
+    duration_s: float
+    osl: str | int
+    workers: int
+
+    def schedule(self) -> Times:
+        """When its requests are wanted, in seconds."""
+        offsets = arrival_offsets_s(self.rate, "poisson", SEED)
+        return np.fromiter(takewhile(lambda offset: offset < self.duration_s, offsets), dtype=np.float64)
 
 
-async def kept(folder: Path, rate: float, seconds: float, workers: int) -> None:
-    """One open-loop run of short streams and its line."""
-    async with simulator(10, folder) as url:
-        load = {"isl": 16, "osl": 8, "rate": rate, "duration": seconds, "workers": workers, "seed": SEED}
-        document = {"name": "bench", "server": {"engine": "attach", "url": url}, "load": load, "telemetry": "off"}
-        run = Run(build_profile(document, where="bench"), where="bench")
-        async for _ in run.snapshots():
-            pass
-    if run.result is None or not run.result.stages:
+def serve(pipe: Pipe) -> None:
+    """The simulator in this process: says its port, and at the parent's word when each request was received."""
+    stamps = array("q")
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        service = Service(loop, PRESETS["bench"], model="simulator", seed=0, faults=[])
+        answer = Api(service).handle
+
+        def handle(connection: Connection, request: Request) -> None:
+            if request.path == "/v1/completions":
+                stamps.append(request.received_ns)
+            answer(connection, request)
+
+        server, asked = HttpServer(loop, handle), asyncio.Event()
+        pipe.send(server.listen("127.0.0.1", 0))
+        loop.add_reader(pipe.fileno(), asked.set)
+        await asked.wait()
+        loop.remove_reader(pipe.fileno())
+        server.close()
+
+    uvloop.run(run())
+    # The loop has left it non-blocking.
+    os.set_blocking(pipe.fileno(), True)
+    pipe.send(stamps.tobytes())
+
+
+@contextmanager
+def recording_simulator() -> Iterator[tuple[str, Pipe]]:
+    """A simulator that keeps every request's time; yields its URL and the pipe to ask it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}", ours
+    finally:
+        process.join(timeout=5)
+        process.kill()
+        ours.close()
+
+
+async def load(asked: Asked, url: str) -> Result:
+    """The run under test."""
+    document = {
+        "name": "bench",
+        "server": {"engine": "attach", "url": url},
+        "telemetry": "off",
+        "load": {
+            "isl": ISL,
+            "osl": asked.osl,
+            "rate": asked.rate,
+            "duration": asked.duration_s,
+            "workers": asked.workers,
+            "seed": SEED,
+        },
+    }
+    run = Run(build_profile(document, where="bench"), where="bench")
+    async for _ in run.snapshots():
+        pass
+    if run.error is not None or run.result is None or not run.result.stages:
         raise SystemExit(f"bench: {run.error}")
-    print(_line(run.result, rate, workers), flush=True)
+    return run.result
 
 
-def _line(result: Result, rate: float, workers: int) -> str:
-    stage, lag = result.stages[0], result.client.send_lag_ms
-    # What this seed's schedule wants in that time: a Poisson process is not its mean.
-    wanted = sum(1 for _ in takewhile(lambda t_s: t_s < stage.measured_s, arrival_offsets_s(rate, "poisson", SEED)))
-    sent, intended_p99_ms = stage.requests.sent, stage.latency_ms["ttft_from_intended"].p99
+def measure(asked: Asked) -> tuple[Result, Times]:
+    """The result of a load, and when its requests reached the server, in seconds."""
+    with recording_simulator() as (url, pipe):
+        result = asyncio.run(load(asked, url))
+        pipe.send("stop")
+        stamps = np.frombuffer(pipe.recv(), dtype=np.int64)
+    # A run asks for something before its load; its stage is what came last.
+    stage = np.sort(stamps[-result.stages[0].requests.sent :])
+    return result, (stage - stage[0]) / 1e9
+
+
+def distance_from_exponential(times_s: Times, rate: float) -> float:
+    """Kolmogorov-Smirnov statistic of the gaps against the exponential law with mean 1/rate."""
+    law = 1 - np.exp(-np.sort(np.diff(times_s)) * rate)
+    ranks = np.arange(len(law) + 1) / len(law)
+    return float(max(np.max(ranks[1:] - law), np.max(law - ranks[:-1])))
+
+
+def dispersion(times_s: Times, duration_s: float) -> float:
+    """Variance over mean of the counts in bins of `BIN_S`."""
+    counts = np.histogram(times_s, bins=round(duration_s / BIN_S), range=(0.0, duration_s))[0]
+    return float(counts.var() / counts.mean())
+
+
+def law_of(times_s: Times, asked: Asked) -> str:
+    """How near arrivals are to Poisson."""
+    critical = 1.628 / np.sqrt(len(times_s) - 1)
+    distance = distance_from_exponential(times_s, asked.rate)
+    verdict = "passes" if distance < critical else "FAILS"
     return (
-        f"rate {rate:>5g}/s, {workers} workers: sent {sent} of {wanted} ({sent / wanted - 1:+.2%}), "
-        f"send lag p50 {lag.p50 or 0:.3f} p99 {lag.p99 or 0:.3f} ms, "
-        f"TTFT from intended p99 {intended_p99_ms or 0:.2f} ms; "
-        f"failed {stage.requests.failed}; {result.client.why or 'not limited'}"
+        f"{len(times_s):>6} requests   KS {distance:.4f} ({verdict} {critical:.4f})   "
+        f"dispersion {dispersion(times_s, asked.duration_s):.3f}"
     )
 
 
-async def everything(folder: Path) -> None:
-    """The schedule, then how it is kept."""
-    schedule(500, 20)
+def same_for_every_w(asked: Asked) -> bool:
+    """Whether the shares of 1, 2, 4 and 8 workers put together are the schedule, to the last bit."""
+    wanted = asked.schedule().tolist()
+    for workers in (1, 2, 4, 8):
+        shares = [slice_for(iter(wanted), rank, workers) for rank in range(workers)]
+        if [offset for _, offset in sorted(entry for share in shares for entry in share)] != wanted:
+            return False
+    return True
+
+
+def lateness_ms(times_s: Times, schedule: Times) -> str:
+    """Of the arrivals at the server against the schedule; the least of them is the way there and counts as 0."""
+    both = min(len(times_s), len(schedule))
+    late = times_s[:both] - schedule[:both]
+    p50, p99 = (float(value) for value in np.percentile(late - late.min(), (50, 99)) * 1000)
+    return f"p50 {p50:.3f} p99 {p99:.3f} ms"
+
+
+def wake(pipe: Pipe, asked: Asked) -> None:
+    """Says when a timer called back that was set to the times of the schedule, in nanoseconds after its start."""
+    called = array("q")
+    due_ns = [int(offset_s * 1e9) for offset_s in asked.schedule()]
+
+    async def run() -> None:
+        over = asyncio.Event()
+        start_ns = time.monotonic_ns() + 100_000_000
+
+        def call() -> None:
+            called.append(time.monotonic_ns() - start_ns)
+            if len(called) < len(due_ns):
+                timer.set(start_ns + due_ns[len(called)])
+            else:
+                over.set()
+
+        timer = PreciseTimer(asyncio.get_running_loop(), call)
+        timer.lead_ns = lead_for(asked.rate)
+        timer.set(start_ns + due_ns[0])
+        await over.wait()
+
+    ask_for_short_slices()
+    uvloop.run(run())
+    pipe.send(called.tobytes())
+
+
+def woken(asked: Asked) -> Times:
+    """The times of `wake`, which runs in a process of its own, in seconds."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=wake, args=(theirs, asked), daemon=True)
+    process.start()
+    times_ns = np.frombuffer(ours.recv(), dtype=np.int64)
+    process.join()
+    return times_ns / 1e9
+
+
+def when(result: Result, times_s: Times, asked: Asked) -> str:
+    """How late requests were: by the client's account, and by the server's stamps."""
+    lag = result.client.send_lag_ms
+    return (
+        f"send lag p50 {lag.p50 or 0:.3f} p99 {lag.p99 or 0:.3f} ms   at the server "
+        f"{lateness_ms(times_s, asked.schedule())}   {result.client.why or 'not limited'}"
+    )
+
+
+def poisson(rate: float, duration_s: float) -> None:
+    """The rows of Poisson arrivals: the schedule, a timer alone, then W = 1 and 4."""
+    asked = Asked(rate, duration_s, "uniform:2:8", 1)
+    print(f"Poisson, {rate:g}/s for {duration_s:g} s; identical for W = 1, 2, 4, 8: {same_for_every_w(asked)}")
+    print(f"{'schedule':<9} {law_of(asked.schedule(), asked)}")
+    alone = woken(asked)
+    print(f"{'timer':<9} {law_of(alone, asked)}   {lateness_ms(alone, asked.schedule())}", flush=True)
     for workers in (1, 4):
-        await kept(folder, 500, 20, workers)
-    await kept(folder, 1000, 30, 1)
+        asked = Asked(rate, duration_s, "uniform:2:8", workers)
+        result, times_s = measure(asked)
+        print(f"{f'W = {workers}':<9} {law_of(times_s, asked)}   {when(result, times_s, asked)}", flush=True)
+
+
+def fast(rate: float, duration_s: float, workers: int) -> None:
+    """The row of many short streams: achieved beside asked."""
+    asked = Asked(rate, duration_s, 8, workers)
+    result, times_s = measure(asked)
+    stage, wanted = result.stages[0], len(asked.schedule())
+    sent, completed = stage.requests.sent, stage.requests.completed
+    print(
+        f"{rate:g}/s of 8 tokens for {duration_s:g} s, W = {workers}: {wanted} asked, {sent} sent "
+        f"({sent / wanted - 1:+.2%}), {completed} completed, {stage.throughput.requests_per_s or 0:.1f}/s measured; "
+        f"{when(result, times_s, asked)}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--duration", type=float, default=20.0, help="seconds of the Poisson rows")
+    parser.add_argument("--fast-duration", type=float, default=30.0, help="seconds at 1,000/s")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(Path(name))
+        poisson(options.rate, options.duration)
+        for workers in (1, 2):
+            fast(1000.0, options.fast_duration, workers)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        os.chdir(name)
-        asyncio.run(everything(Path(name)))
+    main()

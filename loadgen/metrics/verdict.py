@@ -19,6 +19,12 @@ LEAST_HELD = 0.97
 """Of the streams that a closed loop asked for."""
 MOST_REFILL_SHARE = 0.02
 """Send lag, as a share of the streams' time: how much load a late refill has cost."""
+MOST_SEND_LAG_MS = 5.0
+"""Send lag at p99 in open loop: half a step of a fast engine. With more, arrivals fall into steps they were not meant
+for, and a TTFT from the intended time is in part the client's."""
+MOST_LAG_OF_GAP = 0.5
+"""Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
+arrivals are no longer Poisson's (or whatever was asked for)."""
 KV_FULL = 0.95
 
 
@@ -33,6 +39,9 @@ class ClientFacts(msgspec.Struct, frozen=True):
     wanted: float | None = None
     send_lag_mean_ms: float | None = None
     e2e_mean_ms: float | None = None
+    send_lag_p99_ms: float | None = None
+    """Of an open loop, whose requests have times of their own; `mean_gap_ms` too."""
+    mean_gap_ms: float | None = None
 
 
 def client_limit(facts: ClientFacts) -> str | None:
@@ -49,6 +58,20 @@ def client_limit(facts: ClientFacts) -> str | None:
         share = facts.send_lag_mean_ms / facts.e2e_mean_ms
         if share > MOST_REFILL_SHARE:
             return f"requests were sent {facts.send_lag_mean_ms:.1f} ms late on average, {share:.1%} of their time"
+    return _schedule_limit(facts)
+
+
+def _schedule_limit(facts: ClientFacts) -> str | None:
+    """Whether an open loop's requests left when its schedule wanted them."""
+    if facts.send_lag_p99_ms is not None and facts.send_lag_p99_ms > MOST_SEND_LAG_MS:
+        return f"send lag p99 {facts.send_lag_p99_ms:.1f} ms: the client did not keep the schedule"
+    if facts.send_lag_mean_ms is not None and facts.mean_gap_ms is not None:
+        share = facts.send_lag_mean_ms / facts.mean_gap_ms
+        if share > MOST_LAG_OF_GAP:
+            return (
+                f"requests were sent {facts.send_lag_mean_ms:.2f} ms late on average, {share:.0%} of the mean gap "
+                "between them: the client did not keep the schedule"
+            )
     return None
 
 

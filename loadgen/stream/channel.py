@@ -50,6 +50,7 @@ class Channel:
         "_body",
         "_coalesced_ns",
         "_ended",
+        "_looked_ns",
         "_meter",
         "_parser",
         "_slow",
@@ -59,8 +60,10 @@ class Channel:
         "_unanswered",
         "answered",
         "close_transport",
+        "read",
         "served",
         "stream",
+        "urgent",
         "usable",
         "write",
     )
@@ -77,7 +80,12 @@ class Channel:
         self.answered = False
         self.write: Callable[[bytes], None] = _not_connected
         self.close_transport: Callable[[], None] = _nothing
+        self.read: Callable[[], None] = _nothing
+        """Take in what has come, if anything has, although nothing told of it."""
+        self.urgent: Callable[[], None] = _nothing
+        """Called before each read is parsed: what cannot wait, as bytes can that carry the time of their arrival."""
         self._stamp_ns = 0
+        self._looked_ns = 0
         self._coalesced_ns = 0
         self._reset_response()
 
@@ -103,6 +111,15 @@ class Channel:
         self.stream = None
         self.close_transport()
 
+    def look(self) -> None:
+        """Read once more after the last read; for a stream that has fallen silent, as its connection may be gone.
+
+        libuv tells of a broken connection once, together with the last bytes, and then watches it no longer.
+        """
+        if self._looked_ns != self._stamp_ns:
+            self._looked_ns = self._stamp_ns
+            self.read()
+
     # What the transport calls.
 
     def feed(self, data: bytes | memoryview, stamp_ns: int) -> None:
@@ -111,6 +128,7 @@ class Channel:
             # A response that nobody asked for, or more of one that has already failed.
             self.close()
             return
+        self.urgent()
         self._stamp_ns = stamp_ns
         try:
             self._parser.feed_data(data)

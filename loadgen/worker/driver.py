@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter
 from loadgen.stream.transport import connect, hold_timestamps
 from loadgen.worker.messages import BeginStage, Configure
-from loadgen.worker.pace import PreciseTimer
+from loadgen.worker.pace import PreciseTimer, lead_for
 from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import Prompts
 
@@ -37,7 +38,7 @@ class Driver:
         self._tls = tls
         self._stamping = hold_timestamps()
         self._loop = asyncio.get_running_loop()
-        self._timer = PreciseTimer(self._loop, self._send_due)
+        self._timer = PreciseTimer(self._loop, self._arrived)
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[Channel] = []
         self._waiting: deque[int] = deque()
@@ -48,6 +49,8 @@ class Driver:
         self._filling = False
         self._preparing = False
         self.meter = Meter()
+        self.rows: list[StreamRow] | None = [] if settings.rows else None
+        """Of the streams that are over, until they are taken; None if nobody asks for them."""
         self.open: set[Channel] = set()
         """Channels that carry a stream."""
         self.stages: dict[int, StageRun] = {}
@@ -58,12 +61,19 @@ class Driver:
         """Open loop: arrivals that are due and wait for a connection."""
         return len(self._waiting)
 
+    def take_rows(self) -> list[StreamRow]:
+        """The rows of the streams that ended since the last call."""
+        taken = list(self.rows or ())
+        if self.rows is not None:
+            self.rows.clear()
+        return taken
+
     # Commands.
 
     def begin_stage(self, command: BeginStage) -> None:
         """End the running stage and begin another."""
         self._end_current()
-        run = StageRun(command, self._prompts, self.meter, self._settings.seed)
+        run = StageRun(command, self._prompts, self.meter, self._settings.seed, self.rows)
         run.window.held_changed(len(self.open))
         self.stages[command.index] = run
         self.current = run
@@ -75,9 +85,14 @@ class Driver:
         if command.rate is None:
             self._fill_soon()
         else:
-            self._connect_spares(command.rate)
+            self._connect_spares(run)
+            self._timer.lead_ns = lead_for(command.rate / command.ranks)
             self._next_due_ns = run.next_arrival()
             self._arm()
+
+    def send_due(self) -> None:
+        """Open loop: send what is due now or within the timer's lead; called before each piece of other work."""
+        self._timer.check()
 
     def open_window(self, index: int) -> None:
         """The transient of the running stage is over; nothing if another has begun."""
@@ -155,7 +170,7 @@ class Driver:
         if self._next_due_ns is not None:
             self._timer.set(self._schedule_start_ns + self._next_due_ns)
 
-    def _send_due(self) -> None:
+    def _arrived(self) -> None:
         run = self.current
         if run is None:
             return
@@ -165,6 +180,8 @@ class Driver:
             self._waiting.append(realtime_ns + self._schedule_start_ns + self._next_due_ns)
             self._next_due_ns = run.next_arrival()
         self._serve_waiting(run)
+        if not self._failures_in_row:
+            self._connect_spares(run)
         self._arm()
 
     def _serve_waiting(self, run: StageRun) -> None:
@@ -179,11 +196,14 @@ class Driver:
         for _ in range(min(wanted, _CONNECTING_AT_ONCE) - len(self._tasks)):
             self._spawn_connect(run)
 
-    def _connect_spares(self, rate: float) -> None:
-        assert self.current is not None
-        wanted = min(_CONNECTING_AT_ONCE, 4 + int(rate / 4))
+    def _connect_spares(self, run: StageRun) -> None:
+        """Keep connections for the next quarter of a second: a request that waits for its own is late."""
+        command = run.command
+        wanted = min(_CONNECTING_AT_ONCE, 4 + int((command.rate or 0.0) / command.ranks / 4))
+        if command.max_concurrency is not None:
+            wanted = min(wanted, command.max_concurrency - len(self.open))
         for _ in range(wanted - len(self._idle) - len(self._tasks)):
-            self._spawn_connect(self.current)
+            self._spawn_connect(run)
 
     # Streams.
 
@@ -284,6 +304,7 @@ class Driver:
 
     async def _connect(self, run: StageRun, stream: Stream | None = None) -> None:
         channel = Channel(self.meter, self._stream_ended, self._unanswered)
+        channel.urgent = self._timer.check
         settings = self._settings
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
@@ -327,7 +348,7 @@ class Driver:
         self._rest()
 
     def _give_up(self, run: StageRun, stream: Stream) -> None:
-        stream.tally.unfinished += 1
+        stream.cut_off()
         run.note_end()
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
@@ -355,6 +376,7 @@ class Driver:
             return
         # Few at a time: events that arrive meanwhile wait for this.
         for _ in range(4):
+            self.send_due()
             if not run.prepare_one():
                 return
         self._prepare_soon()
@@ -369,6 +391,10 @@ class Driver:
             if stream.events != stream.events_at_sweep:
                 stream.events_at_sweep = stream.events
                 stream.quiet_since_s = now_s
+            else:
+                channel.look()
+            if channel.stream is not stream:
+                continue
             if now_s >= stream.deadline_s:
                 channel.give_up("timeout", f"not complete within {self._settings.timeout_s:g} s")
             elif now_s - stream.quiet_since_s >= self._settings.stall_timeout_s:

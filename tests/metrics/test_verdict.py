@@ -17,6 +17,10 @@ from loadgen.metrics.verdict import ClientFacts, client_limit, engine_limit
         (ClientFacts(held_mean=50.0, wanted=64), "held 50.0 of 64"),
         (ClientFacts(send_lag_mean_ms=10.0, e2e_mean_ms=100.0), "10.0 ms late on average, 10.0%"),
         (ClientFacts(send_lag_mean_ms=1.0, e2e_mean_ms=100.0), None),
+        (ClientFacts(send_lag_p99_ms=12.0, mean_gap_ms=1000.0), "send lag p99 12.0 ms: the client did not keep"),
+        (ClientFacts(send_lag_mean_ms=0.6, send_lag_p99_ms=2.0, mean_gap_ms=1.0), "0.60 ms late on average, 60% of"),
+        (ClientFacts(send_lag_mean_ms=0.1, send_lag_p99_ms=2.0, mean_gap_ms=2.0), None),
+        (ClientFacts(send_lag_mean_ms=0.6), None),
     ],
 )
 def test_the_client(facts: ClientFacts, words: str | None) -> None:

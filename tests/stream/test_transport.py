@@ -3,11 +3,13 @@
 import asyncio
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 import trustme
+import uvloop
 
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
@@ -113,6 +115,26 @@ async def test_a_connection_that_dies_is_a_reset() -> None:
         client = Client()
         await client.exchange(target)
     assert client.tally.errors == {"reset": 1}
+
+
+def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
+    async def die() -> Client:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = Client()
+            await connect(client.channel, Target(int(socket.AF_INET), *listener.getsockname()), client.meter, None)
+            client.channel.begin(Stream(stage=0, tally=client.tally, wire=b"POST", intended_ns=time.time_ns()))
+            server, _ = listener.accept()
+            # Both are there before the loop turns.
+            server.sendall(ANSWER[:60])
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            server.close()
+            while not client.channel.answered:
+                await asyncio.sleep(0)
+            #client.channel.look()
+            await client.over.wait()
+        return client
+
+    assert uvloop.run(die()).tally.errors == {"reset": 1}
 
 
 async def test_a_request_larger_than_the_socket_takes_goes_out_whole() -> None:

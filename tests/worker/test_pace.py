@@ -1,9 +1,13 @@
-"""The precise timer: never early, once a setting, silent when cancelled."""
+"""The precise timer: never early, once a setting, silent when cancelled; and what helps it to be on time."""
 
 import asyncio
+import subprocess
+import sys
 import time
 
-from loadgen.worker.pace import PreciseTimer
+import pytest
+
+from loadgen.worker.pace import PreciseTimer, lead_for
 
 
 async def test_it_wakes_at_or_after_its_time_and_only_once() -> None:
@@ -43,3 +47,49 @@ async def test_cancelled_it_stays_silent() -> None:
     assert not cancelled.is_set()
     timer.close()
     witness.close()
+
+
+async def test_a_check_waits_for_a_time_that_is_near_and_leaves_one_that_is_far() -> None:
+    woken: list[int] = []
+    timer = PreciseTimer(asyncio.get_running_loop(), lambda: woken.append(time.monotonic_ns()))
+    timer.lead_ns = 20_000_000
+    timer.set(time.monotonic_ns() + 3_600_000_000_000)
+    timer.check()
+    assert not woken
+    due_ns = time.monotonic_ns() + 10_000_000
+    timer.set(due_ns)
+    timer.check()
+    timer.check()
+    assert len(woken) == 1
+    assert woken[0] >= due_ns
+    timer.close()
+
+
+async def test_woken_early_it_still_calls_back_at_its_time() -> None:
+    woken: list[int] = []
+    over = asyncio.Event()
+
+    def wake() -> None:
+        woken.append(time.monotonic_ns())
+        over.set()
+
+    timer = PreciseTimer(asyncio.get_running_loop(), wake)
+    timer.lead_ns = 5_000_000
+    due_ns = time.monotonic_ns() + 10_000_000
+    timer.set(due_ns)
+    await over.wait()
+    assert woken[0] >= due_ns
+    timer.close()
+
+
+@pytest.mark.parametrize(("rate", "lead_ns"), [(0.01, 100_000), (500, 100_000), (1000, 100_000), (10_000, 10_000)])
+def test_the_lead_is_a_tenth_of_the_time_at_most(rate: float, lead_ns: int) -> None:
+    assert lead_for(rate) == lead_ns
+    assert rate * lead_for(rate) <= 0.1 * 1e9
+
+
+def test_short_slices_change_neither_the_policy_nor_the_niceness() -> None:
+    state = "(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
+    code = f"import os; from loadgen.worker import pace; a = {state}; pace.ask_for_short_slices(); print(a == {state})"
+    asked = subprocess.run([sys.executable, "-c", f"import os; os.nice(3); {code}"], capture_output=True, check=True)
+    assert asked.stdout == b"True\n", asked.stderr
