@@ -1,4 +1,4 @@
-"""The GPUs during one stage: the looks that fell into it, bounded, and what they say about its window.
+"""The GPUs and the host during one stage: the looks that fell into it, bounded, and what they say about its window.
 
 The looks right before and right after the stage are kept too, so that counters can be interpolated at the window's
 edges. A long stage is thinned: every second look goes once there are too many, which costs resolution, never the ends.
@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.host import HostSample
 
 _MOST_LOOKS = 1000
 _MEASURED = (
@@ -25,6 +26,7 @@ _MEASURED = (
     "gfx_clock_mhz",
     "memory_clock_mhz",
 )
+_HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
 
 
 class GpuFigure(msgspec.Struct, frozen=True):
@@ -64,11 +66,12 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuLooks:
-    """The looks at all GPUs around one stage."""
+    """The looks at all GPUs and the host around one stage."""
 
     def __init__(self, before: Mapping[int, GpuSample]) -> None:
         """`before` are the last looks before the stage."""
         self.by_gpu: dict[int, list[GpuSample]] = {index: [sample] for index, sample in before.items()}
+        self.host: list[HostSample] = []
         self.until_s: float | None = None
         """When the stage ended (CLOCK_MONOTONIC)."""
         self.count = 0
@@ -80,8 +83,17 @@ class GpuLooks:
         for sample in samples:
             kept = self.by_gpu.setdefault(sample.index, [])
             kept.append(sample)
-            if len(kept) > _MOST_LOOKS:
-                del kept[1:-1:2]
+            _thin(kept)
+
+    def add_host(self, sample: HostSample) -> None:
+        """Take one look at the host."""
+        self.host.append(sample)
+        _thin(self.host)
+
+    def forget(self) -> None:
+        """Let the looks go: what they say is known."""
+        self.by_gpu.clear()
+        self.host.clear()
 
     @property
     def complete(self) -> bool:
@@ -96,6 +108,22 @@ class GpuLooks:
             index: [sample for sample in samples if start_s <= sample.t_s <= end_s]
             for index, samples in self.by_gpu.items()
         }
+
+
+def _thin(kept: list[Any]) -> None:
+    if len(kept) > _MOST_LOOKS:
+        del kept[1:-1:2]
+
+
+def host_means(looks: Sequence[HostSample], start_s: float, end_s: float) -> dict[str, float | None]:
+    """The means of the host's figures over a window; None where nothing was known."""
+    inside = [look for look in looks if start_s <= look.t_s <= end_s]
+    return {name: _mean([getattr(look, name) for look in inside]) for name in _HOST_MEANS}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 3) if known else None
 
 
 def gpu_stages(gpus: Sequence[GpuStatic], looks: Mapping[int, Sequence[GpuSample]]) -> list[GpuStage]:

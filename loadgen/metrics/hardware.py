@@ -1,11 +1,11 @@
 """The hardware's part of a record: GPUs and host as they were looked at, as series and by stage.
 
-Series are bounded: once they are long, every second point goes. What a stage needs of the looks it keeps itself.
+Series are bounded (`loadgen.metrics.series`). What a stage needs of the looks it keeps itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,11 @@ from loadgen.metrics.gpu_stage import GpuLooks, mean_throttle
 from loadgen.metrics.health import GpuFacts, gpu_facts
 from loadgen.metrics.host import HostSample
 from loadgen.metrics.journal import GpusSampled, HostSampled, TelemetryChanged
+from loadgen.metrics.series import Columns, TimeSeries
 
-_MOST_POINTS = 20_000
+_SERIES_CAPACITY = 3_000
+_SERIES_RAW = 600
+"""Ten minutes at one look a second."""
 _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
@@ -28,6 +31,7 @@ _GPU_COLUMNS = (
     "temperature_hotspot_c",
     "temperature_memory_c",
     "gfx_clock_mhz",
+    "throttled_percent",
 )
 _HOST_COLUMNS = (
     "cpu_percent",
@@ -41,8 +45,6 @@ _HOST_COLUMNS = (
     "network_in_bytes_per_s",
     "network_out_bytes_per_s",
 )
-Columns = dict[str, list[float | int | None]]
-"""One column is `t_s`, seconds since the run began; all are equally long."""
 
 
 class GpuSeries(msgspec.Struct, frozen=True):
@@ -63,8 +65,8 @@ class HardwareRecord:
         self.latest: dict[int, GpuSample] = {}
         self.first: dict[int, GpuSample] = {}
         self.host: HostSample | None = None
-        self.host_columns: Columns = {}
-        self._gpu_columns: dict[int, Columns] = {}
+        self._host_series = _series(_HOST_COLUMNS)
+        self._gpu_series: dict[int, TimeSeries] = {}
         self._recent: dict[int, list[GpuSample]] = {}
         self._open: list[GpuLooks] = []
 
@@ -86,28 +88,35 @@ class HardwareRecord:
         """A look at some GPUs."""
         for looks in self._open:
             looks.add(line.gpus)
-        self._open = [looks for looks in self._open if not looks.complete]
+        self._let_go()
         for sample in line.gpus:
             self.first.setdefault(sample.index, sample)
             self.latest[sample.index] = _carried(self.latest.get(sample.index), sample)
             recent = self._recent.setdefault(sample.index, [])
             recent.append(sample)
             del recent[:-_RECENT_LOOKS]
-            columns = self._gpu_columns.setdefault(sample.index, {})
-            values = {name: getattr(sample, name) for name in _GPU_COLUMNS}
-            throttle = sample.throttle_percent
-            values["throttled_percent"] = None if throttle is None else max(throttle.values(), default=0.0)
-            _append(columns, sample.t_s - self.began_s, values)
+            series = self._gpu_series.setdefault(sample.index, _series(_GPU_COLUMNS))
+            series.add(round(sample.t_s - self.began_s, 3), _gpu_values(sample))
 
     def host_sampled(self, line: HostSampled) -> None:
         """A look at the host."""
         self.host = line.host
+        for looks in self._open:
+            looks.add_host(line.host)
+        self._let_go()
         values = {name: getattr(line.host, name) for name in _HOST_COLUMNS}
-        _append(self.host_columns, line.host.t_s - self.began_s, values)
+        self._host_series.add(round(line.host.t_s - self.began_s, 3), values)
+
+    def _let_go(self) -> None:
+        self._open = [looks for looks in self._open if not looks.complete]
 
     def series(self) -> list[GpuSeries]:
         """The series of every GPU."""
-        return [GpuSeries(index, columns) for index, columns in sorted(self._gpu_columns.items())]
+        return [GpuSeries(index, series.columns()) for index, series in sorted(self._gpu_series.items())]
+
+    def host_series(self) -> Columns:
+        """The series of the host; empty before the first look."""
+        return self._host_series.columns() if len(self._host_series) else {}
 
     def facts(self) -> list[GpuFacts]:
         """What the rules of health look at, over the last looks."""
@@ -132,16 +141,14 @@ class HardwareRecord:
         return grown or (gpu.hbm_total_bytes is not None and most >= _SERVER_SHARE * gpu.hbm_total_bytes)
 
 
-def means(columns: Columns, start_s: float, end_s: float, names: Iterable[str]) -> dict[str, float | None]:
-    """The means of some columns between two times of the run; None where nothing was known."""
-    times = columns.get("t_s", [])
-    inside = [place for place, t_s in enumerate(times) if t_s is not None and start_s <= t_s <= end_s]
-    return {name: _mean([columns[name][place] for place in inside] if name in columns else []) for name in names}
+def _series(columns: Sequence[str]) -> TimeSeries:
+    return TimeSeries(columns, capacity=_SERIES_CAPACITY, kept_raw=_SERIES_RAW)
 
 
-def _mean(values: Sequence[float | int | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known), 3) if known else None
+def _gpu_values(sample: GpuSample) -> dict[str, float | None]:
+    throttle = sample.throttle_percent
+    values = {name: getattr(sample, name, None) for name in _GPU_COLUMNS}
+    return values | {"throttled_percent": None if throttle is None else max(throttle.values(), default=0.0)}
 
 
 def _carried(before: GpuSample | None, now: GpuSample) -> GpuSample:
@@ -154,11 +161,3 @@ def _carried(before: GpuSample | None, now: GpuSample) -> GpuSample:
         if getattr(now, name) is None and name not in now.missing and (value := getattr(before, name)) is not None
     }
     return msgspec.structs.replace(now, **kept) if kept else now
-
-
-def _append(columns: Columns, t_s: float, values: Mapping[str, Any]) -> None:
-    for name, value in {"t_s": round(t_s, 3), **values}.items():
-        columns.setdefault(name, []).append(value)
-    if len(columns["t_s"]) > _MOST_POINTS:
-        for column in columns.values():
-            del column[1:-1:2]

@@ -36,13 +36,16 @@ _NOT_HDR = (HdrCookieException, HdrLengthException, RuntimeError, ValueError, zl
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
-class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True):
+class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A histogram as it travels through pipes and journals: the counters that are not zero, and the exact sums.
 
     A tick touches a few hundred of the 23,552 counters; writing those costs a tenth of HdrHistogram's own encoding.
     """
 
-    indices: list[int]
+    indices: list[int] = []
+    """Of the counters, in place of `steps`: so older journals have it."""
+    steps: list[int] = []
+    """The index of the first counter, then of each how far it is from the one before."""
     counts: list[int]
     count: int
     sum_us: int
@@ -211,7 +214,7 @@ class Histogram:
         """The histogram as it travels."""
         (indices,) = np.nonzero(self._counts)
         return EncodedHistogram(
-            indices=indices.tolist(),
+            steps=np.diff(indices, prepend=0).tolist(),
             counts=self._counts[indices].tolist(),
             count=self.count,
             sum_us=self.sum_us,
@@ -226,8 +229,9 @@ class Histogram:
         """The inverse of `encode`."""
         histogram = cls()
         if encoded.count:
-            histogram._counts = np.zeros(encoded.indices[-1] + 1, dtype=np.int64)
-            histogram._counts[encoded.indices] = encoded.counts
+            indices = np.cumsum(encoded.steps) if encoded.steps else np.array(encoded.indices)
+            histogram._counts = np.zeros(indices[-1] + 1, dtype=np.int64)
+            histogram._counts[indices] = encoded.counts
         histogram.count = encoded.count
         histogram.sum_us = encoded.sum_us
         histogram.sum_squares_us = encoded.sum_squares_us

@@ -7,7 +7,12 @@ shows is a fold over these lines (`loadgen.metrics.record`).
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import os
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,6 +78,8 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Why it died."""
     instances: tuple[ServerInstance, ...] = ()
     """All servers, where there are several; `url`, `pid`, `command` and `env` are the first's."""
+    variant: str | None = None
+    """Of the profile; None where it has none."""
 
 
 class StageStarted(msgspec.Struct, frozen=True, tag=True):
@@ -96,6 +103,10 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     """Above zero: it is measured from the line `StageSettled` on."""
     completed: int = 0
     """So many streams must complete for a conclusion."""
+    most: int | None = None
+    """Open loop: most streams at once; what would be more is sent late."""
+    variant: str | None = None
+    """Of the server that it ran on; None for a profile without any."""
 
 
 class StageSettled(msgspec.Struct, frozen=True, tag=True):
@@ -253,7 +264,11 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class Journal:
-    """Appends lines to a file; each reaches the kernel at once, so that only a dying machine can lose one."""
+    """Appends lines to a file; each reaches the kernel at once, so that only a dying machine can lose one.
+
+    The file is locked while it is open, and the kernel unlocks it with the death of the process: so whether a run goes
+    on can be asked (`journal_is_held`).
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -261,11 +276,14 @@ class Journal:
             self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise ResultError(f"{path}: the journal cannot be written: {error.strerror}") from error
+        # A filesystem without locks is no reason not to run.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, line: Line) -> None:
         """Append a line; raises `ResultError` when the disk does not take it."""
         try:
-            self._file.write(encode_line(line) + b"\n")
+            append_whole(self._file, encode_line(line) + b"\n")
         except OSError as error:
             raise ResultError(f"{self.path}: the journal cannot be written: {error.strerror}") from error
 
@@ -274,14 +292,46 @@ class Journal:
         self._file.close()
 
 
-def read_journal(path: Path) -> Iterator[Line]:
-    """The lines of a journal, up to its end or a torn last line; raises `ResultError`."""
+def append_whole(file: FileIO, data: bytes) -> None:
+    """Append all of it or nothing, also to a disk that has room for a part; raises `OSError`."""
+    place = file.seek(0, os.SEEK_END)
+    try:
+        if file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(place)
+        raise
+
+
+def journal_is_held(path: Path) -> bool:
+    """Whether a living process writes this journal; False for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Line]:
+    """The lines of a journal, up to its end or a torn last line; raises `ResultError`.
+
+    With a list for `skipped`, what is no line is passed over and its description goes there.
+    """
     try:
         with path.open("rb") as file:
             for number, text in enumerate(file, start=1):
                 if not text.endswith(b"\n"):
                     return
-                yield _decode(path, number, text)
+                try:
+                    yield _decode(path, number, text)
+                except ResultError as error:
+                    if skipped is None:
+                        raise
+                    skipped.append(str(error))
     except OSError as error:
         raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
 

@@ -84,6 +84,7 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: dict[str, int] = {}
     messages: dict[str, list[str]] = {}
     latency: dict[str, EncodedHistogram] = {}
+    """Without `chunk_gap` where it is the same as `itl`: every event brought one token."""
 
 
 class StageMetrics:
@@ -115,7 +116,10 @@ class StageMetrics:
             # Which messages came first is not known across workers; the smallest few are, in any order of merging.
             self.messages[kind] = sorted({*kept, *messages})[:MESSAGES_KEPT]
         for name, encoded in delta.latency.items():
-            self.latency.setdefault(name, Histogram()).add(Histogram.decode(encoded))
+            histogram = Histogram.decode(encoded)
+            self.latency.setdefault(name, Histogram()).add(histogram)
+            if name == "itl" and "chunk_gap" not in delta.latency:
+                self.latency.setdefault("chunk_gap", Histogram()).add(histogram)
 
     def merge(self, other: StageMetrics) -> None:
         """Take in another sum, without the detour through its encoding."""
@@ -126,6 +130,8 @@ class StageMetrics:
     def encode(self) -> StageDelta:
         """The whole sum as one delta."""
         latency = {name: histogram.encode() for name, histogram in sorted(self.latency.items())}
+        if "itl" in latency and latency.get("chunk_gap") == latency["itl"]:
+            del latency["chunk_gap"]
         return msgspec.structs.replace(self._plain(), latency=latency)
 
     def _plain(self) -> StageDelta:

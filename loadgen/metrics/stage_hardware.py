@@ -8,14 +8,13 @@ import msgspec
 
 from loadgen.metrics.energy import joules_per_token, tokens_per_s_per_w, window_energy
 from loadgen.metrics.gpu import GpuSample
-from loadgen.metrics.gpu_stage import GpuStage, gpu_stages
-from loadgen.metrics.hardware import HardwareRecord, means
+from loadgen.metrics.gpu_stage import GpuStage, gpu_stages, host_means
+from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.health import StageFacts, stage_verdicts
 from loadgen.metrics.result import EnergyResult
 from loadgen.metrics.snapshot import Verdict
 from loadgen.metrics.stage_record import StageRecord
 
-_HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
 _BUSY_FROM_PERCENT = 5.0
 
 
@@ -35,8 +34,7 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
         return StageHardware([], None, {}, [])
     start_s, end_s = start_ns / 1e9, end_ns / 1e9
     gpus = gpu_stages(hardware.gpus, stage.looks.within(start_s, end_s))
-    began_s = hardware.began_s
-    host = means(hardware.host_columns, start_s - began_s, end_s - began_s, _HOST_MEANS)
+    host = host_means(stage.looks.host, start_s, end_s)
     verdicts = stage_verdicts(f"stage {stage.started.index + 1}", _facts(stage, gpus, host))
     return StageHardware(gpus, stage_energy(stage, hardware), host, verdicts)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Journal, Line
+from loadgen.metrics.hlog import HistogramLog
+from loadgen.metrics.journal import Journal, Line, RunFinished
+from loadgen.metrics.stream_rows import RowsFormat, StreamRow, StreamRows, open_rows
+from loadgen.report.opening import HISTOGRAMS, JOURNAL, RUNS
 
-RUNS = Path("runs")
+_File = Journal | HistogramLog | StreamRows
 
 
 def claim_folder(name: str, started: datetime) -> Path:
@@ -47,25 +52,59 @@ def _unwritable(path: Path, error: OSError) -> ResultError:
     return ResultError(f"{path.absolute()}: the result cannot be written there: {error.strerror}; nothing was started")
 
 
-class SafeJournal:
-    """A journal that gives up, once and with a word, when the disk does: the run goes on without it."""
+class SafeFiles:
+    """The files that grow with a run. Each is given up, once and with a word, when the disk does not take it."""
 
-    def __init__(self, path: Path) -> None:
-        self._journal: Journal | None = Journal(path)
+    def __init__(self, folder: Path, records: RowsFormat | None = None) -> None:
+        """Begin them, with `records` that of every stream's row too; raises `ResultError`."""
+        self._journal = Journal(folder / JOURNAL)
+        self._histograms = HistogramLog(folder / HISTOGRAMS)
+        self._rows = open_rows(folder, records) if records is not None else None
+        self._given_up: set[_File] = set()
 
-    def write(self, line: Line) -> str | None:
-        """Append a line; returns why, the one time that it fails."""
-        if self._journal is None:
-            return None
-        try:
-            self._journal.write(line)
-        except ResultError as error:
-            self.close()
-            return f"{error}; the run goes on, but would not survive a crash"
-        return None
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether every stream's row is asked for."""
+        return self._rows is not None
+
+    def write(self, line: Line) -> list[str]:
+        """Take in a line; returns why what could not be written, each the one time that it fails."""
+        problems = self._attempt(
+            self._journal, lambda: self._journal.write(line), "; the run goes on, but would not survive a crash"
+        )
+        problems += self._attempt(self._histograms, lambda: self._histograms.apply(line))
+        if isinstance(line, RunFinished) and self._rows is not None:
+            problems += self._attempt(self._rows, self._rows.close)
+        return problems
+
+    def write_rows(self, rows: Mapping[int, Sequence[StreamRow]], model: str | None) -> list[str]:
+        """Take in rows by worker, `model` where a row names none; returns what `write` does."""
+        kept = self._rows
+        if kept is None:
+            return []
+        return [
+            problem
+            for worker, its_rows in rows.items()
+            for problem in self._attempt(kept, partial(kept.write, worker, its_rows, model))
+        ]
+
+    def flush(self) -> list[str]:
+        """Bring the histograms of all that has been seen to the disk; returns what `write` does."""
+        return self._attempt(self._histograms, self._histograms.flush)
 
     def close(self) -> None:
-        """Close the file."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        """Close the files; what comes after that is not kept."""
+        for file in (self._journal, self._histograms, self._rows):
+            if file is not None:
+                file.close()
+                self._given_up.add(file)
+
+    def _attempt(self, file: _File, write: Callable[[], None], loss: str = "; the run goes on without it") -> list[str]:
+        if file in self._given_up:
+            return []
+        try:
+            write()
+        except ResultError as error:
+            self._given_up.add(file)
+            return [f"{error}{loss}"]
+        return []

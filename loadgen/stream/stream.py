@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.tally import Tally
 
 Failure = Literal[
@@ -48,10 +49,12 @@ class Stream:
         "held_ns",
         "intended_ns",
         "last_ns",
+        "model",
         "prompt_tokens",
         "quiet_since_s",
         "record_gap",
         "record_odd_gap",
+        "request",
         "retried",
         "sent_ns",
         "stage",
@@ -68,6 +71,10 @@ class Stream:
         self.wire = wire
         """The request's bytes, kept until the response begins so that it can be sent once more."""
         self.intended_ns = intended_ns
+        self.request = (0, 0)
+        """Its number in the stage, and which turn of its conversation it is."""
+        self.model: str | None = None
+        """The one that it was drawn for, where there are several."""
         self.cancel_after_s: float | None = None
         """The client hangs up this long after it has sent the request."""
         self.retried = False
@@ -118,6 +125,8 @@ class Stream:
             tokens = self.tokens
             tally.counted_by_events += 1
         tally.completed += 1
+        if tally.rows is not None:
+            tally.rows.append(self._row("completed"))
         tally.input_tokens += self.prompt_tokens
         tally.output_tokens += tokens
         if self.step_spoiled:
@@ -137,10 +146,48 @@ class Stream:
         """Record a stream that failed; a failure is data."""
         self.tally.failed += 1
         self.tally.note_failure(kind, message)
+        if self.tally.rows is not None:
+            self.tally.rows.append(self._row(f"failed:{kind}"))
 
     def cancel(self) -> None:
         """Record a stream on which the client hung up."""
         self.tally.cancelled += 1
+        if self.tally.rows is not None:
+            self.tally.rows.append(self._row("cancelled"))
+
+    def cut_off(self) -> None:
+        """Record a stream that the end of the load cut off."""
+        self.tally.unfinished += 1
+        if self.tally.rows is not None:
+            self.tally.rows.append(self._row("unfinished"))
+
+    def _row(self, outcome: str) -> StreamRow:
+        tokens = self.tokens if self.usage_tokens is None else self.usage_tokens
+        later, completed = tokens - self.first_tokens, outcome == "completed"
+        sent_ns, first_ns, last_ns = self.sent_ns, self.first_ns, self.last_ns
+        timed = first_ns > 0 and not self.step_spoiled
+        request, turn = self.request
+        return StreamRow(
+            stage=self.stage,
+            request=request,
+            turn=turn,
+            outcome=outcome,
+            warmup=self.tally.warmup,
+            intended_unix_s=round(self.intended_ns / 1e9, 6),
+            sent_unix_s=_unix_s(sent_ns),
+            first_unix_s=_unix_s(first_ns),
+            last_unix_s=_unix_s(last_ns) if first_ns else None,
+            input_tokens=self.prompt_tokens or None,
+            output_tokens=tokens,
+            ttft_ms=(first_ns - sent_ns) / 1e6 if timed else None,
+            tpot_ms=round((last_ns - first_ns) / later / 1e6, 6) if timed and completed and later > 0 else None,
+            e2e_ms=(last_ns - sent_ns) / 1e6 if timed and completed else None,
+            model=self.model,
+        )
+
+
+def _unix_s(at_ns: int) -> float | None:
+    return round(at_ns / 1e9, 6) if at_ns else None
 
 
 def _forget(_: object) -> None:

@@ -6,11 +6,15 @@ second.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.metrics.histogram import EncodedHistogram, Histogram
 from loadgen.metrics.stage import MESSAGES_KEPT, ClientDelta, StageDelta
+from loadgen.metrics.stream_rows import StreamRow
 
 _COUNTERS = (
     "sent",
@@ -50,10 +54,26 @@ class Tally:
     The lists are emptied in place and never replaced: streams hold on to their `append`.
     """
 
-    __slots__ = (*_COUNTERS, *_SAMPLES, "errors", "gaps_ns", "limits", "messages", "models", "odd_gaps")
+    __slots__ = (
+        *_COUNTERS,
+        *_SAMPLES,
+        "errors",
+        "gaps_ns",
+        "limits",
+        "messages",
+        "models",
+        "odd_gaps",
+        "rows",
+        "warmup",
+    )
 
-    def __init__(self, limits: StreamLimits | None = None) -> None:
+    def __init__(
+        self, limits: StreamLimits | None = None, *, warmup: bool = False, rows: list[StreamRow] | None = None
+    ) -> None:
         self.limits = limits
+        self.warmup = warmup
+        self.rows = rows
+        """Where a stream leaves its row when it is over; None if nobody asks for rows."""
         self.ttft_ns: list[int] = []
         self.ttft_from_intended_ns: list[int] = []
         self.gaps_ns: list[int] = []
@@ -94,16 +114,18 @@ class Tally:
         if len(kept) < MESSAGES_KEPT and message not in kept:
             kept.append(message)
 
-    def drain(self) -> StageDelta:
-        """Everything since the last drain, as a delta whose window fields the worker fills in."""
-        latency = {
-            "ttft": _histogram(self.ttft_ns),
-            "ttft_from_intended": _histogram(self.ttft_from_intended_ns),
-            "tpot": _histogram(self.tpot_ns),
-            **self._gap_histograms(),
-            "e2e": _histogram(self.e2e_ns),
-            "normalized": _histogram(self.normalized_ns),
-        }
+    def drain(self, urgent: Callable[[], None] = lambda: None) -> StageDelta:
+        """Everything since the last drain, as a delta whose window fields the worker fills in.
+
+        `urgent` is called before each piece of the work; it may send requests, but not read answers.
+        """
+        latency = {}
+        for name in _SAMPLES:
+            urgent()
+            latency[name.removesuffix("_ns")] = _histogram(getattr(self, name))
+        urgent()
+        latency |= self._gap_histograms()
+        urgent()
         delta = StageDelta(
             **{counter: getattr(self, counter) for counter in _COUNTERS},
             models=self.models,
@@ -117,8 +139,8 @@ class Tally:
 
     def _gap_histograms(self) -> dict[str, EncodedHistogram | None]:
         if not self.odd_gaps:
-            encoded = _histogram(self.gaps_ns)
-            return {"itl": encoded, "chunk_gap": encoded}
+            # The chunk gaps are the same.
+            return {"itl": _histogram(self.gaps_ns)}
         chunk_gaps, token_gaps, tokens = np.array(self.odd_gaps, dtype=np.int64).T
         itl, chunk_gap = Histogram(), Histogram()
         itl.record_ns(self.gaps_ns)
@@ -157,8 +179,11 @@ class Meter:
         self.send_lag_ns: list[int] = []
         self._drained_tokens = 0
 
-    def drain(self, cpu_ns: int) -> ClientDelta:
-        """Everything since the last drain."""
+    def drain(self, cpu_ns: int, urgent: Callable[[], None] = lambda: None) -> ClientDelta:
+        """Everything since the last drain; `urgent` as in `Tally.drain`."""
+        urgent()
+        read_lag = _histogram(_to_two_digits(self.read_lag_ns))
+        urgent()
         delta = ClientDelta(
             cpu_ns=cpu_ns,
             reads=len(self.read_lag_ns) + self.unstamped_reads,
@@ -166,7 +191,7 @@ class Meter:
             unstamped_reads=self.unstamped_reads,
             output_tokens=self.output_tokens - self._drained_tokens,
             connects=self.connects,
-            read_lag=_histogram(self.read_lag_ns),
+            read_lag=read_lag,
             send_lag=_histogram(self.send_lag_ns),
         )
         self._drained_tokens = self.output_tokens
@@ -176,8 +201,16 @@ class Meter:
         return delta
 
 
-def _histogram(values_ns: list[int]) -> EncodedHistogram | None:
-    if not values_ns:
+def _to_two_digits(values_ns: list[int]) -> NDArray[np.int64]:
+    """Rounded by a 128th at most: a lag says whether the client keeps up, and each of its digits swells the journal."""
+    values = np.asarray(values_ns, dtype=np.int64)
+    shift = np.maximum(np.frexp(values.astype(np.float64))[1] - 7, 0)
+    rounded: NDArray[np.int64] = (values + (1 << shift >> 1)) >> shift << shift
+    return rounded
+
+
+def _histogram(values_ns: Sequence[int] | NDArray[np.int64]) -> EncodedHistogram | None:
+    if len(values_ns) == 0:
         return None
     histogram = Histogram()
     histogram.record_ns(values_ns)

@@ -144,6 +144,7 @@ def _attach(channel: Channel, sock: socket.socket, loop: asyncio.AbstractEventLo
             sock.close()
 
     channel.write = write
+    channel.read = readable
     channel.close_transport = close
     loop.add_reader(descriptor, readable)
 

@@ -19,6 +19,7 @@ import uvloop
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
+from loadgen.worker.pace import ask_for_short_slices
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -72,7 +73,9 @@ async def _tick_forever(driver: Driver, worker: int, output: asyncio.WriteTransp
         if abs(offset_ns - offset_before_ns) > _CLOCK_STEP_NS:
             driver.spoil_times()
         cpu_before_ns, cpu_ns = cpu_ns, time.process_time_ns()
+        driver.send_due()
         tick = _collect(driver, worker, number, cpu_ns - cpu_before_ns, process.memory_info().rss)
+        driver.send_due()
         output.write(messages.encode(tick) + b"\n")
 
 
@@ -82,13 +85,14 @@ def _collect(driver: Driver, worker: int, number: int, cpu_ns: int, rss_bytes: i
     tick = Tick(
         worker=worker,
         number=number,
-        stages={index: run.drain() for index, run in driver.stages.items()},
-        client=driver.meter.drain(cpu_ns),
+        stages={index: run.drain(driver.send_due) for index, run in driver.stages.items()},
+        client=driver.meter.drain(cpu_ns, driver.send_due),
         held=len(driver.open),
         queued=driver.queued,
         open_stages={index: run.open for index, run in driver.stages.items() if run.open},
         finished=finished,
         rss_bytes=rss_bytes,
+        rows=driver.take_rows(),
     )
     for index in [index for index, run in driver.stages.items() if run.over]:
         del driver.stages[index]
@@ -125,6 +129,7 @@ def _tls_context(settings: Configure) -> ssl.SSLContext | None:
 
 def main() -> None:
     """Run until stdin closes."""
+    ask_for_short_slices()
     uvloop.run(run_worker())
 
 

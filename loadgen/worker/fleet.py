@@ -20,6 +20,7 @@ import msgspec
 
 from loadgen.errors import WorkerError
 from loadgen.metrics.stage import ClientDelta, ClientMetrics, StageDelta, StageMetrics
+from loadgen.metrics.stream_rows import StreamRow
 from loadgen.plan import Stage
 from loadgen.stream.request import RequestTemplate
 from loadgen.stream.tally import StreamLimits
@@ -51,6 +52,8 @@ class FleetTick(msgspec.Struct, frozen=True):
     deaths: tuple[str, ...] = ()
     """One message for each worker that died since the last tick."""
     rss_bytes: int = 0
+    rows: dict[int, list[StreamRow]] = {}
+    """Of the streams that ended, by worker, if they are asked for."""
 
 
 class FleetSettings(msgspec.Struct, frozen=True):
@@ -64,6 +67,8 @@ class FleetSettings(msgspec.Struct, frozen=True):
     stall_timeout_s: float
     connect_timeout_s: float
     verify_tls: bool = True
+    rows: bool = False
+    """A row for each stream comes with the ticks."""
 
 
 def workers_for(wanted: int | None, *, most_streams: int, servers: int) -> int:
@@ -275,6 +280,7 @@ class Fleet:
             finished=self._running if self._all_finished() else None,
             deaths=deaths,
             rss_bytes=sum(tick.rss_bytes for tick in last),
+            rows=_rows_by_worker(ticks),
         )
 
     def _take_instances(self) -> tuple[dict[int, StageDelta], ...]:
@@ -314,6 +320,14 @@ class Fleet:
         assert worker.process.stderr is not None
         while text := await worker.process.stderr.read(4096):
             worker.stderr = (worker.stderr + text)[-_STDERR_KEPT:]
+
+
+def _rows_by_worker(ticks: Iterable[Tick]) -> dict[int, list[StreamRow]]:
+    rows: dict[int, list[StreamRow]] = {}
+    for tick in ticks:
+        if tick.rows:
+            rows.setdefault(tick.worker, []).extend(tick.rows)
+    return rows
 
 
 def _limits_of(stage: Stage) -> StreamLimits | None:

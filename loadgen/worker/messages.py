@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.request import RequestTemplate
 from loadgen.stream.tally import StreamLimits
 from loadgen.stream.transport import Target
@@ -36,6 +37,8 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
     stall_timeout_s: float
     connect_timeout_s: float
+    rows: bool = False
+    """Send a row for each stream that is over."""
 
 
 class BeginStage(msgspec.Struct, frozen=True, tag=True):
@@ -98,6 +101,8 @@ class Tick(msgspec.Struct, frozen=True):
     finished: int | None
     """The stage whose requests were all sent and answered, if the running one is such."""
     rss_bytes: int
+    rows: list[StreamRow] = []
+    """Of the streams that ended in this tick, if they are asked for."""
 
 
 encode = msgspec.json.Encoder().encode

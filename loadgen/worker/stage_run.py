@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen.metrics.histogram import EncodedHistogram
 from loadgen.metrics.stage import WARMUP_LATENCIES, StageDelta
+from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
 from loadgen.worker.messages import BeginStage
@@ -30,10 +31,18 @@ _PREPARED_OPEN_LOOP = 64
 class StageRun:
     """The running stage, or one of which streams are still open."""
 
-    def __init__(self, command: BeginStage, prompts: Prompts, meter: Meter, seed: int) -> None:
+    def __init__(
+        self,
+        command: BeginStage,
+        prompts: Prompts,
+        meter: Meter,
+        seed: int,
+        rows: list[StreamRow] | None = None,
+    ) -> None:
+        """`rows` takes a row for each stream that is over."""
         self.command = command
-        self._tally = Tally(command.limits)
-        self._warmup_tally = Tally()
+        self._tally = Tally(command.limits, rows=rows)
+        self._warmup_tally = Tally(warmup=True, rows=rows)
         self.window = Window(meter)
         self.open = 0
         self.thinking = 0
@@ -78,8 +87,9 @@ class StageRun:
         elif self._measured_left is not None:
             self._measured_left -= 1
         stream = Stream(stage=self.command.index, tally=tally, wire=wire, intended_ns=intended_ns)
+        stream.request = turn
         stream.cancel_after_s = self._requests.cancel_after_s(turn)
-        model = self._requests.model(turn)
+        model = stream.model = self._requests.model(turn)
         if model is not None:
             tally.models[model] = tally.models.get(model, 0) + 1
         if self.command.work.turns > 1:
@@ -153,12 +163,12 @@ class StageRun:
         self.window.close()
         self._ended = True
 
-    def drain(self) -> StageDelta:
-        """What happened since the last drain."""
+    def drain(self, urgent: Callable[[], None] = lambda: None) -> StageDelta:
+        """What happened since the last drain; `urgent` as in `Tally.drain`."""
         window = self._last_window or self._take_window()
         self._last_window = {}
-        delta = self._tally.drain()
-        warmup = self._warmup_tally.drain()
+        delta = self._tally.drain(urgent)
+        warmup = self._warmup_tally.drain(urgent)
         return msgspec.structs.replace(
             delta,
             warmup=warmup.sent,

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.gpu_stage import GpuLooks, gpu_stages, mean_throttle
+from loadgen.metrics.gpu_stage import GpuLooks, gpu_stages, host_means, mean_throttle
+from loadgen.metrics.host import HostSample
 
 GPU = GpuStatic(index=0, vendor="sim", name="GPU", hbm_total_bytes=100)
 
@@ -48,6 +49,23 @@ def test_a_gpu_without_a_look_is_left_out() -> None:
 def test_reasons_that_never_held_back_are_left_out() -> None:
     assert mean_throttle([look(0.0), look(1.0, throttle_percent={"power": 0.0})]) == {}
     assert mean_throttle([look(0.0, throttle_percent={}), look(1.0, throttle_percent={"hbm": 50.0})]) == {"hbm": 25.0}
+
+
+def test_the_hosts_figures_are_means_over_the_window() -> None:
+    looks = [
+        HostSample(float(second), 2, 10 * second, 99, 0.5, percent) for second, percent in enumerate([None, 10, 30])
+    ]
+    means = host_means(looks, 0.0, 1.5)
+    assert (means["cpu_percent"], means["memory_used_bytes"], means["server_rss_bytes"]) == (10.0, 5.0, None)
+    assert set(host_means([], 0.0, 1.0).values()) == {None}
+
+
+def test_looks_that_are_forgotten_do_not_come_back() -> None:
+    looks = GpuLooks({0: look(0.0), 1: look(0.0)})
+    looks.until_s = 1.0
+    looks.forget()
+    looks.add([look(2.0)])
+    assert looks.complete
 
 
 def test_looks_reach_one_beyond_each_end() -> None:

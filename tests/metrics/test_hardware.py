@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.hardware import HardwareRecord, means
+from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.host import HostSample
 from loadgen.metrics.journal import (
     GpusSampled,
@@ -55,21 +55,23 @@ def test_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
 def test_series_are_on_the_runs_time_axis_and_bounded() -> None:
     record = HardwareRecord()
     record.began_s = 1000.0
-    for second in range(20_002):
-        record.sampled(sampled(1000.0 + second, 1.0, throttle_percent={"power": 3.0, "hbm": 1.0}))
+    for second in range(6_000):
+        power_w = {100: 900.0, 101: 20.0}.get(second, 500.0)
+        record.sampled(sampled(1000.0 + second, 1.0, power_w=power_w, throttle_percent={"power": 3.0, "hbm": 1.0}))
+        record.host_sampled(host(1000.0 + second, 10.0))
     (series,) = record.series()
     times = series.columns["t_s"]
-    assert (times[0], times[-1]) == (0.0, 20_001.0)
+    assert (times[0], times[-1]) == (0, 5_999)
     assert {len(column) for column in series.columns.values()} == {len(times)}
-    assert len(times) <= 20_000
-    assert series.columns["throttled_percent"][:2] == [3.0, 3.0]
+    assert len(record.host_series()["t_s"]) <= 3_000 >= len(times)
+    assert series.columns["throttled_percent"][:2] == [3, 3]
+    assert max(value or 0 for value in series.columns["power_w"]) == 900
+    assert min(value or 0 for value in series.columns["power_w_min"]) == 20
+    assert "throttled_percent_min" not in series.columns
 
 
-def test_means_between_two_times() -> None:
-    record = HardwareRecord()
-    for second, percent in enumerate([None, 10.0, 20.0, 90.0]):
-        record.host_sampled(host(float(second), percent))
-    assert means(record.host_columns, 0.0, 2.0, ["cpu_percent", "no_such"]) == {"cpu_percent": 15.0, "no_such": None}
+def test_a_host_that_was_not_looked_at_has_no_series() -> None:
+    assert HardwareRecord().host_series() == {}
 
 
 @pytest.fixture

@@ -1,12 +1,23 @@
 """The journal: complete lines or none, on disk at once, and clear words when the disk is full."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from loadgen.errors import ResultError
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Happened, Journal, Line, RunFinished, StageEnded, Ticked, read_journal
+from loadgen.metrics.journal import (
+    Happened,
+    Journal,
+    Line,
+    RunFinished,
+    StageEnded,
+    Ticked,
+    journal_is_held,
+    read_journal,
+)
 from loadgen.metrics.stage import ClientDelta, StageDelta
 
 
@@ -58,6 +69,37 @@ def test_a_full_disk() -> None:
     with pytest.raises(ResultError, match=r"/dev/full: the journal cannot be written: No space left on device"):
         journal.write(lines()[0])
     journal.close()
+
+
+def test_a_disk_with_room_for_half_a_line_gets_none(tmp_path: Path) -> None:
+    """A limit on the size of files behaves as a disk does that fills up: it takes what fits, and then nothing."""
+    path = tmp_path / "j"
+    script = (
+        "import resource, signal, sys, pathlib\n"
+        "from loadgen.errors import ResultError\n"
+        "from loadgen.metrics.journal import Happened, Journal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))\n"
+        "journal = Journal(pathlib.Path(sys.argv[1]))\n"
+        "journal.write(Happened(1.0, 'note', 'short'))\n"
+        "try:\n    journal.write(Happened(2.0, 'note', 'long' * 20))\n"
+        "except ResultError as error:\n    print(error)\n"
+        "journal.write(Happened(3.0, 'note', ''))\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    assert "the journal cannot be written: No space left on device" in printed
+    assert [line.t_s for line in read_journal(path) if isinstance(line, Happened)] == [1.0, 3.0]
+
+
+def test_a_journal_is_held_while_its_writer_lives(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    assert not journal_is_held(path)
+    journal = Journal(path)
+    assert journal_is_held(path)
+    journal.close()
+    assert not journal_is_held(path)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

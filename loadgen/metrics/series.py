@@ -1,0 +1,118 @@
+"""Time series of bounded memory, however long the run, that lose no extreme.
+
+Each row is a moment with the lowest and highest value of every column; a fresh row has the two equal. The newest
+`kept_raw` rows stay as they came; when the arrays are full, older rows that fall into one time step are merged, and the
+step doubles until a quarter of the room is free. So the older part has one uniform resolution, and times stay in order.
+Unknown is NaN here and None in a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Columns = dict[str, list[float | int | None]]
+"""One column is `t_s`, seconds since the run began; all are equally long.
+
+Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
+without `x_min` the two are equal everywhere.
+"""
+
+_FIRST_STEP_S = 0.5
+
+
+class TimeSeries:
+    """Columns over time, as lows and highs."""
+
+    def __init__(self, columns: Sequence[str], *, capacity: int, kept_raw: int) -> None:
+        assert 0 < kept_raw <= capacity // 2
+        self.rows: Mapping[str, int] = {column: row for row, column in enumerate(columns)}
+        """Where each column is in `lows` and `highs`."""
+        self._capacity, self._kept_raw = capacity, kept_raw
+        self._step_s = _FIRST_STEP_S
+        self._length = 0
+        self._times = np.empty(capacity)
+        self._lows = np.empty((len(self.rows), capacity))
+        self._highs = np.empty((len(self.rows), capacity))
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def times(self) -> Floats:
+        """The moments, ascending."""
+        return self._times[: self._length]
+
+    @property
+    def lows(self) -> Floats:
+        """The lowest values: a row for each column, a value for each moment."""
+        return self._lows[:, : self._length]
+
+    @property
+    def highs(self) -> Floats:
+        """The highest values."""
+        return self._highs[:, : self._length]
+
+    def add(self, t_s: float, values: Mapping[str, float | None]) -> None:
+        """Append a moment; one that is not later than the last is dropped."""
+        if self._length and t_s <= self._times[self._length - 1]:
+            return
+        if self._length == self._capacity:
+            self._thin()
+        here = self._length
+        self._times[here] = t_s
+        for column, row in self.rows.items():
+            value = values.get(column)
+            self._lows[row, here] = self._highs[row, here] = np.nan if value is None else value
+        self._length += 1
+
+    def last(self, column: str) -> float | None:
+        """The newest value of a column, None when it is unknown."""
+        if not self._length:
+            return None
+        value = float(self._highs[self.rows[column], self._length - 1])
+        return None if np.isnan(value) else value
+
+    def columns(self) -> Columns:
+        """What a result keeps."""
+        columns: Columns = {"t_s": _plain(self.times)}
+        for column, row in self.rows.items():
+            lows, highs = self.lows[row], self.highs[row]
+            columns[column] = _plain(highs)
+            if not np.array_equal(lows, highs, equal_nan=True):
+                columns[f"{column}_min"] = _plain(lows)
+        return columns
+
+    def _thin(self) -> None:
+        self._merge_older()
+        while self._length > self._capacity * 3 // 4:
+            self._step_s *= 2
+            self._merge_older()
+
+    def _merge_older(self) -> None:
+        older = self._length - self._kept_raw
+        steps = np.floor(self._times[:older] / self._step_s)
+        starts = changes(steps)
+        length = len(starts) + self._kept_raw
+        self._times[:length] = np.concatenate([self._times[starts], self._times[older : self._length]])
+        for values, extreme in ((self._lows, np.fmin), (self._highs, np.fmax)):
+            merged = extreme.reduceat(values[:, :older], starts, axis=1)
+            values[:, :length] = np.concatenate([merged, values[:, older : self._length]], axis=1)
+        self._length = length
+
+
+def changes(values: NDArray[Any]) -> Ints:
+    """Where runs of equal values begin."""
+    changed = np.ones(len(values), dtype=np.bool_)
+    changed[1:] = values[1:] != values[:-1]
+    return np.flatnonzero(changed)
+
+
+def _plain(values: Floats) -> list[float | int | None]:
+    """Numbers of JSON: whole ones without a fraction, None for what is unknown."""
+    return [None if value != value else int(value) if value.is_integer() else value for value in values.tolist()]

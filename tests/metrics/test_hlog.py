@@ -1,0 +1,104 @@
+"""The log of histograms: HdrHistogram's own reader finds in it what the result says."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogReader
+
+from loadgen.errors import ResultError
+from loadgen.metrics.histogram import HIGHEST_US, Histogram
+from loadgen.metrics.hlog import HistogramLog
+from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
+from loadgen.metrics.stage import ClientDelta, StageDelta
+
+BEGAN = 1_700_000_000.25
+
+
+def read(path: Path) -> list[HdrHistogram]:
+    reader = HistogramLogReader(str(path), HdrHistogram(1, HIGHEST_US, 3))
+    intervals = []
+    while (interval := reader.get_next_interval_histogram()) is not None:
+        intervals.append(interval)
+    reader.close()
+    return intervals
+
+
+def latency(*values_ms: float) -> Histogram:
+    histogram = Histogram()
+    histogram.record_ns([int(value * 1e6) for value in values_ms])
+    return histogram
+
+
+def tick(t_s: float, stages: dict[int, StageDelta]) -> Ticked:
+    return Ticked(t_s=t_s, span_s=0.25, stages=stages, client=ClientDelta(), held=1)
+
+
+def stage(t_s: float, index: int) -> StageStarted:
+    return StageStarted(t_s, index, "", 8, None, "poisson", 16, 16, None, 20.0, 0, 0.0)
+
+
+def started() -> RunStarted:
+    return RunStarted(BEGAN, "the-run", "0", {}, {}, 1, 1, 1)
+
+
+def write(path: Path, *lines: Line) -> None:
+    log = HistogramLog(path)
+    for line in lines:
+        log.apply(line)
+    log.close()
+
+
+def test_hdrhistograms_reader_finds_every_value_by_its_tag_and_time(tmp_path: Path) -> None:
+    path = tmp_path / "h.hlog"
+    one = StageDelta(latency={"ttft": latency(10, 20).encode(), "warmup_ttft": latency(999).encode()})
+    two = StageDelta(latency={"ttft": latency(30).encode(), "itl": latency(1, 2, 3).encode()})
+    write(path, started(), stage(0.5, 0), tick(1.0, {0: one}), stage(1.1, 1), tick(1.25, {0: one, 1: two}))
+    assert [interval.get_tag() for interval in read(path)] == ["ttft"], "what is not over is not written"
+    write(
+        path,
+        started(),
+        stage(0.5, 0),
+        tick(1.0, {0: one}),
+        tick(1.25, {0: one, 1: two}),
+        RunFinished(9, 9, "failed", ""),
+    )
+    first, itl, gaps = read(path)
+    assert [(each.get_tag(), each.get_total_count()) for each in (first, itl, gaps)] == [
+        ("ttft", 5),
+        ("itl", 3),
+        ("chunk_gap", 3),
+    ]
+    assert first.get_start_time_stamp() == pytest.approx((BEGAN + 0.75) * 1000)
+    assert first.get_end_time_stamp() == pytest.approx((BEGAN + 1.25) * 1000)
+    assert first.get_value_at_percentile(100) == pytest.approx(30_000, rel=1e-3)
+    assert "microseconds" in path.read_text().splitlines()[0]
+
+
+def test_a_long_run_has_some_hundred_intervals_that_follow_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "h.hlog"
+    delta = StageDelta(latency={"e2e": latency(5).encode()})
+    ticks = 20_000
+    write(
+        path,
+        started(),
+        *(tick(0.25 * number, {0: delta}) for number in range(ticks)),
+        RunFinished(1e4, 9, "complete", ""),
+    )
+    intervals = read(path)
+    assert 200 < len(intervals) < 600
+    assert sum(interval.get_total_count() for interval in intervals) == ticks
+    times = [(interval.get_start_time_stamp(), interval.get_end_time_stamp()) for interval in intervals]
+    assert all(end == pytest.approx(following) for (_, end), (following, _) in pairwise(times))
+
+
+def test_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match=r"nowhere/h\.hlog: the log of histograms cannot be written: No such file"):
+        HistogramLog(tmp_path / "nowhere" / "h.hlog")
+    log = HistogramLog(Path("/dev/full"))
+    with pytest.raises(ResultError, match="the log of histograms cannot be written: No space left"):
+        log.apply(started())
+    log.close()

@@ -1,0 +1,72 @@
+"""The fold of a journal: its memory does not grow with the length of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.journal import (
+    GpusSampled,
+    Happened,
+    RunStarted,
+    StageEnded,
+    StageStarted,
+    TelemetryChanged,
+    Ticked,
+)
+from loadgen.metrics.record import Record
+from loadgen.metrics.stage import ClientDelta, StageDelta
+
+
+@pytest.fixture
+def record() -> Record:
+    record = Record()
+    record.apply(RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1))
+    return record
+
+
+def begin(record: Record, t_s: float, index: int) -> None:
+    record.apply(StageStarted(t_s, index, "", 8, None, "poisson", 16, 16, None, 20.0, 0, 0.0))
+
+
+def tick(record: Record, t_s: float, held: int = 0, stages: dict[int, StageDelta] | None = None) -> None:
+    record.apply(Ticked(t_s=t_s, span_s=0.25, stages=stages or {}, client=ClientDelta(), held=held))
+
+
+def test_points_are_bounded_and_the_result_keeps_the_extremes(record: Record) -> None:
+    for number in range(10_000):
+        tick(record, number * 0.25, held={77: 5000}.get(number, 10 + number % 2))
+    assert len(record.points) <= 40
+    assert record.points[-1].t_s == 2499.75
+    series = record.result().series
+    assert len(series["t_s"]) <= 6_000
+    assert max(held or 0 for held in series["held"]) == 5000
+    assert min(held or 0 for held in series["held_min"]) == 10
+
+
+def test_what_happens_without_end_is_cut_short_with_a_word(record: Record) -> None:
+    for number in range(1_500):
+        record.apply(Happened(t_s=float(number), kind="error", text=f"number {number}"))
+    record.apply(Happened(t_s=1_500.0, kind="note", text="of another kind"))
+    events = record.result().events
+    assert len(events) == 1_001
+    assert (events[998].text, events[999].text[:28]) == ("number 998", "1,000 events of this kind: t")
+    assert events[-1].text == "of another kind"
+
+
+def test_a_stage_long_over_keeps_what_its_looks_said(record: Record) -> None:
+    record.apply(TelemetryChanged(0.0, (GpuStatic(index=0, vendor="sim", name="GPU"),), {}))
+    for index in range(3):
+        start_s = index * 1000.0
+        begin(record, start_s, index)
+        for second in range(10):
+            sample = GpuSample(index=0, t_s=start_s + second, power_w=100.0 * (index + 1))
+            record.apply(GpusSampled(start_s + second, (sample,)))
+        window_ns = int(start_s * 1e9)
+        tick(
+            record, start_s + 9, stages={index: StageDelta(window_start_ns=window_ns, window_end_ns=window_ns + 10**10)}
+        )
+        record.apply(StageEnded(start_s + 10, index, "done"))
+    assert [bool(stage.looks.by_gpu) for stage in record.stages.values()] == [False, False, True]
+    powers = [stage.gpu[0].power_w for stage in record.result().stages]
+    assert [power.mean for power in powers if power is not None] == [100.0, 200.0, 300.0]
