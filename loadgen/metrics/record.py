@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.health import gpu_verdicts
-from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.journal import (
     Checked,
     EngineMeasured,
@@ -38,11 +39,23 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.reference import compare
 from loadgen.metrics.result import ClientResult, ReferenceResult, Result, StageResult
 from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import WINDOW_S, Comparison, Point, RunEvent
+from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Comparison, Point, RunEvent
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.metrics.stage_hardware import StageHardware, stage_hardware
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import stage_result
 from loadgen.profile import Reference
+
+_RECENT = ("ttft", "tpot", "itl", "e2e")
+_SERIES = tuple(name for name in Point.__struct_fields__ if name != "t_s")
+_SERIES_CAPACITY = 6_000
+_SERIES_RAW = 1_200
+"""Five minutes at four points a second."""
+_POINTS_KEPT = 31
+_EVENTS_OF_A_KIND = 1_000
+_LONG_OVER_S = 600.0
+"""Nothing more is heard of a stage that ended so long ago: its streams, its engine, its GPUs."""
 
 
 class Record:
@@ -53,25 +66,36 @@ class Record:
         self.findings: tuple[Finding, ...] = ()
         self.hardware = HardwareRecord()
         self.server: ServerChanged | None = None
+        self.server_starts: list[ServerChanged] = []
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
         self.total = StageMetrics()
         """All stages together."""
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
+        """All of them; but of a kind that repeats itself without end, only the first few."""
         self.points: list[Point] = []
+        """The newest; all of them are in `series`."""
+        self.series = TimeSeries(_SERIES, capacity=_SERIES_CAPACITY, kept_raw=_SERIES_RAW)
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
         self.search: SearchResult | None = None
         self._reference: Reference | None = None
-        self._recent: deque[tuple[float, list[Histogram], list[Histogram]]] = deque()
+        self._machines: dict[int, StageHardware] = {}
+        """What stages long over did to the machine, in place of the looks that say so."""
+        self._events_by_kind: dict[str, int] = {}
+        self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
+        """The latencies of the ticks of the last `RECENT_S` seconds, warm-up too."""
 
     def apply(self, line: Line) -> None:
         """Take in the next line."""
         match line:
+            case StageEnded() | StageSettled() | EngineMeasured() if line.index not in self.stages:
+                pass  # of a damaged journal, which has lost the line that began the stage
             case Ticked():
                 self._tick(line)
             case StageStarted():
+                self._freeze_blocks()
                 self.current = self.stages[line.index] = StageRecord(line)
                 self.current.looks = self.hardware.begin_stage()
                 self.current.alone = self.last_tick is None or not self.last_tick.open_stages
@@ -80,6 +104,7 @@ class Record:
                 stage.ended = line
                 self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
                 self.current = None
+                self._forget_looks(line.t_s - _LONG_OVER_S)
             case GpusSampled():
                 self.hardware.sampled(line)
             case HostSampled():
@@ -93,9 +118,11 @@ class Record:
             case EngineMeasured():
                 self._measured(line)
             case Happened():
-                self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=line.text))
+                self._happened(line)
             case ServerChanged():
                 self.server = line
+                if line.state == "starting":
+                    self.server_starts.append(line)
             case Checked():
                 self.findings = line.findings
             case RunStarted():
@@ -105,6 +132,26 @@ class Record:
                 self._reference = Reference.model_validate(published) if published else None
             case RunFinished():
                 self.finished = line
+
+    def _freeze_blocks(self) -> None:
+        """Of all stages but the last, whose streams may still be on their way."""
+        for stage in list(self.stages.values())[:-1]:
+            stage.blocks.freeze()
+
+    def _forget_looks(self, before_s: float) -> None:
+        """Sum up the stages that ended before a moment: a day of stages leaves a day of looks."""
+        for index, stage in self.stages.items():
+            if stage.ended is not None and stage.ended.t_s < before_s and index not in self._machines:
+                self._machines[index] = stage_hardware(stage, self.hardware)
+                stage.looks.forget()
+
+    def _happened(self, line: Happened) -> None:
+        count = self._events_by_kind[line.kind] = self._events_by_kind.get(line.kind, 0) + 1
+        if count < _EVENTS_OF_A_KIND:
+            self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=line.text))
+        elif count == _EVENTS_OF_A_KIND:
+            text = f"{count:,} events of this kind: this one and those to come are in the journal only"
+            self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=text))
 
     def _measured(self, line: EngineMeasured) -> None:
         stage = self.stages[line.index]
@@ -118,26 +165,29 @@ class Record:
             for index, delta in stages.items():
                 if index in self.stages:
                     self.stages[index].part(number).metrics.add(delta)
-        ttft, tpot = [], []
+        latency: dict[str, list[Histogram]] = {name: [] for name in _RECENT}
         for index, delta in line.stages.items():
             metrics = StageMetrics.of(delta)
             if index in self.stages:
                 self.stages[index].metrics.merge(metrics)
+                self.stages[index].blocks.add(metrics, self.stages[index].window_s)
                 self.total.merge(metrics)
-            ttft += [metrics.latency[name] for name in ("ttft", "warmup_ttft") if name in metrics.latency]
-            tpot += [metrics.latency[name] for name in ("tpot", "warmup_tpot") if name in metrics.latency]
-        self._recent.append((line.t_s, ttft, tpot))
-        while self._recent[0][0] <= line.t_s - WINDOW_S:
+            for name, histograms in latency.items():
+                histograms += [metrics.latency[key] for key in (name, f"warmup_{name}") if key in metrics.latency]
+        self._recent.append((line.t_s, latency))
+        while self._recent[0][0] <= line.t_s - RECENT_S:
             self._recent.popleft()
         self.client.add(line.client)
         if self.current is not None:
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
             self.current.gauges.add(line.engine)
-        self.points.append(self._point(line))
+        point = self._point(line)
+        self.points = [*self.points[-_POINTS_KEPT:], point]
+        self.series.add(point.t_s, {name: getattr(point, name) for name in _SERIES})
 
     def _point(self, line: Ticked) -> Point:
-        ttft, tpot = _merged(entry[1] for entry in self._recent), _merged(entry[2] for entry in self._recent)
+        ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
         current = self.current.started if self.current is not None else None
         read_lag = line.client.read_lag
         return Point(
@@ -158,6 +208,19 @@ class Record:
             client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
             client_cpu_percent=round(100 * line.client.cpu_ns / 1e9 / line.span_s, 1) if line.span_s else None,
         )
+
+    def _over(self, name: str, after_s: float) -> Histogram:
+        """A latency over the recent ticks after a moment."""
+        return _merged(latency[name] for t_s, latency in self._recent if t_s > after_s)
+
+    def recent(self) -> dict[str, Summary]:
+        """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""
+        return {name: self._over(name, -inf).summary() for name in _RECENT}
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that were open at the last tick."""
+        return self.last_tick.held if self.last_tick is not None else 0
 
     @property
     def timestamps(self) -> Literal["kernel", "user"] | None:
@@ -184,7 +247,7 @@ class Record:
             environment=run.environment | self._server_environment(),
             client=self._client_result(),
             stages=[self._stage_result(stage, run) for stage in self.stages.values()],
-            series=_columns(self.points),
+            series=self.series.columns(),
             events=self.events,
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
@@ -192,7 +255,7 @@ class Record:
             telemetry_meta=self.hardware.meta,
             gpus=list(self.hardware.gpus),
             gpu_series=self.hardware.series(),
-            host_series=self.hardware.host_columns,
+            host_series=self.hardware.host_series(),
             verdicts=gpu_verdicts(self.hardware.facts()),
             search=self.search,
         )
@@ -203,7 +266,7 @@ class Record:
             started_at=_iso(run.unix_s + stage.started.t_s),
             now_s=self.points[-1].t_s if self.points else stage.started.t_s,
             slo_ms=run.profile.get("slo") or {},
-            hardware=self.hardware,
+            machine=self._machines.get(stage.started.index) or stage_hardware(stage, self.hardware),
             goodput=(run.profile.get("plan") or {}).get("goodput", 0.95),
             urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
         )
@@ -228,7 +291,7 @@ class Record:
         server = self.server
         if server is None:
             return {}
-        environment = {
+        environment: dict[str, Any] = {
             "engine": server.engine,
             "server_url": server.url,
             "model": server.model,
@@ -239,6 +302,11 @@ class Record:
         }
         if server.instances:
             environment["server_instances"] = [msgspec.to_builtins(instance) for instance in server.instances]
+        if len(self.server_starts) > 1:
+            environment["server_starts"] = [
+                {"t_s": start.t_s, "variant": start.variant, "server_command": start.command}
+                for start in self.server_starts
+            ]
         return environment
 
     def _client_result(self) -> ClientResult:
@@ -268,11 +336,6 @@ def _merged(groups: Iterable[list[Histogram]]) -> Histogram:
 
 def _rate(count: int, span_s: float) -> float | None:
     return round(count / span_s, 2) if span_s else None
-
-
-def _columns(points: list[Point]) -> dict[str, list[float | int | None]]:
-    names = [field.name for field in msgspec.structs.fields(Point)]
-    return {name: [getattr(point, name) for point in points] for name in names}
 
 
 def _iso(unix_s: float) -> str:

@@ -15,18 +15,21 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ResultError
+from loadgen.metrics.blocks import Precision
 from loadgen.metrics.energy import EnergySource, SocketEnergy
 from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.gpu import GpuStatic
 from loadgen.metrics.gpu_stage import GpuStage
-from loadgen.metrics.hardware import Columns, GpuSeries
+from loadgen.metrics.hardware import GpuSeries
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import EngineStage, RunState
 from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Comparison, RunEvent, Verdict
+from loadgen.metrics.series import Columns
+from loadgen.metrics.snapshot import BaselineView, Comparison, RunEvent, Verdict
 from loadgen.metrics.truth import TruthCheck
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
+_ANY_VERSION = "vramp.result/"
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
 
 
@@ -191,6 +194,12 @@ class StageResult(msgspec.Struct, frozen=True):
     """How long its transient took; None for a stage that is measured from a fixed moment."""
     inconclusive: str | None = None
     """Why its numbers say too little."""
+    variant: str | None = None
+    """Of the profile, on whose server it ran; None for a profile without any."""
+    precision: Precision | None = None
+    """What its numbers are worth beside others; None where it was too short to tell."""
+    baseline: BaselineView | None = None
+    """Beside an earlier run, where one was named."""
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -215,8 +224,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, Any]
     client: ClientResult
     stages: list[StageResult]
-    series: dict[str, list[float | int | None]]
-    """Columns over one time axis, `t_s`."""
+    series: Columns
+    """Columns over one time axis, `t_s`. Older rows of a long run are merged: then `t_s` is the first moment of each,
+    a column `x` has the highest values and `x_min` the lowest (without `x_min` the two are equal everywhere)."""
     events: list[RunEvent]
     telemetry_meta: dict[str, Any] | None = None
     """What measured the GPUs, by vendor, what was tried before and why it failed."""
@@ -255,13 +265,29 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result; raises `ResultError` for what is not one."""
+    """Read a result, of an older vramp too; raises `ResultError` for what is not one, or of a newer schema."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Result)
+        document = path.read_bytes()
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return msgspec.json.decode(document, type=Result)
     except msgspec.DecodeError as error:
+        schema = _schema_of(document)
+        if schema.startswith(_ANY_VERSION) and schema != SCHEMA:
+            raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
         raise ResultError(f"{path}: not a result of vramp: {error}") from error
+
+
+class _Marked(msgspec.Struct, frozen=True):
+    schema: str = ""
+
+
+def _schema_of(document: bytes) -> str:
+    try:
+        return msgspec.json.decode(document, type=_Marked).schema
+    except msgspec.DecodeError:
+        return ""
 
 
 def json_schema() -> str:

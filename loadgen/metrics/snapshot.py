@@ -10,19 +10,41 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.metrics.difference import Compared
 from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.host import HostSample
+from loadgen.metrics.search import SearchResult
 
 WINDOW_S = 5.0
 """The span of the percentiles in a `Point`."""
+RECENT_S = 10.0
+"""The span of `Snapshot.recent`."""
+CURVE_PERCENTS = (
+    *(0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0),
+    *(92.0, 94.0, 95.0, 96.0, 97.0, 98.0, 98.5, 99.0, 99.3, 99.5, 99.7, 99.8, 99.9),
+    *(99.95, 99.97, 99.99, 99.995, 99.999),
+)
+"""Where a `Distribution` is sampled: denser towards the tail, as on HdrHistogram's axis of nines."""
 
 Phase = Literal[
-    "checking", "blocked", "starting", "probing", "running", "paused", "draining", "holding", "stopping", "done"
+    "checking",
+    "blocked",
+    "starting",
+    "probing",
+    "running",
+    "paused",
+    "draining",
+    "holding",
+    "restarting",
+    "failed",
+    "stopping",
+    "done",
 ]
 """`blocked`: the preflight says that the start would fail, and the operator decides; `holding`: the plan is done, the
-server is still up, and the operator may go on."""
+server is still up, and the operator may go on; `restarting`: the server is stopped, to be started again; `failed`: it
+did not start, died, or cannot be used, and the operator may start it again."""
 
 
 class Milestone(msgspec.Struct, frozen=True):
@@ -74,11 +96,15 @@ class ServerView(msgspec.Struct, frozen=True):
     state: Literal["starting", "ready", "stopping", "stopped", "died"]
     model: str | None = None
     version: str | None = None
+    variant: str | None = None
+    """Of the profile; None where it has none."""
     pid: int | None = None
     uptime_s: float | None = None
     milestones: tuple[Milestone, ...] = ()
     log_tail: tuple[str, ...] = ()
     """The last lines, oldest first, without control sequences."""
+    log_total: int = 0
+    """Lines that the log had so far, of which `log_tail` has the last; 0 where nobody counts."""
     expected_s: float | None = None
     """How long the last start of the same kind took."""
     liveness: Liveness | None = None
@@ -108,6 +134,8 @@ class LoadView(msgspec.Struct, frozen=True):
     paused: bool = False
     manual: bool = False
     """The operator has taken the load in hand."""
+    held_open: bool = False
+    """The operator lets the stage go on past its end."""
     stage_elapsed_s: float = 0.0
     stage_progress: float | None = None
     """0 to 1 for a bounded stage."""
@@ -218,6 +246,21 @@ class StageView(msgspec.Struct, frozen=True):
     tokens_per_s_per_w: float | None = None
     slo_met: bool | None = None
     stop_reason: str | None = None
+    truth: str = ""
+    """Client beside engine, in words; empty while the stage runs, and where the engine does not say."""
+    truth_agrees: bool | None = None
+    """None where nothing could be compared."""
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """How the latencies of a stage are distributed; names are ttft, tpot, itl and e2e."""
+
+    stage: int
+    """Its number, from 1."""
+    label: str
+    counts: dict[str, int] = {}
+    curves_ms: dict[str, tuple[float, ...]] = {}
+    """The values at `CURVE_PERCENTS`."""
 
 
 class ErrorView(msgspec.Struct, frozen=True):
@@ -226,6 +269,8 @@ class ErrorView(msgspec.Struct, frozen=True):
     kind: str
     count: int
     message: str
+    examples: tuple[str, ...] = ()
+    """The first messages of this kind that differ."""
 
 
 class ClientView(msgspec.Struct, frozen=True):
@@ -239,6 +284,30 @@ class ClientView(msgspec.Struct, frozen=True):
     coalesced_share: float | None
     limited: bool
     why: str | None
+
+
+class ReplayView(msgspec.Struct, frozen=True):
+    """Where a replay is in the run that it plays."""
+
+    position_s: float
+    length_s: float
+    speed: float
+    """Seconds of the run in one of the operator's."""
+    paused: bool
+
+
+class BaselineView(msgspec.Struct, frozen=True):
+    """A stage beside the stage of the same load in the baseline."""
+
+    name: str
+    verdict: str
+    """In words; or why nothing is compared."""
+    bad: bool = False
+    """Something is worse, and evidently so."""
+    load: str | None = None
+    """What was matched; None where the baseline has no such stage."""
+    figures: tuple[Compared, ...] = ()
+    """A is the baseline."""
 
 
 class RunEvent(msgspec.Struct, frozen=True):
@@ -285,5 +354,22 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Of GPUs and of the running stage, the bad ones first."""
     reference: tuple[Comparison, ...] = ()
     """Published figures beside what the running or last stage measured."""
+    baseline: BaselineView | None = None
+    """Of the running or last stage; None without a baseline."""
+    recent: dict[str, Summary] = {}
+    """The latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e."""
+    distributions: tuple[Distribution, ...] = ()
+    """Of the running or last stage, then of the one before it."""
+    baseline_distribution: Distribution | None = None
+    """Of the baseline's stage under the same load; its `stage` is 0."""
+    slo_ms: dict[str, float] = {}
+    search: SearchResult | None = None
+    """Once a search has ended."""
+    variants: tuple[str, ...] = ()
+    """With which the server can be started anew."""
+    past: tuple[Point, ...] = ()
+    """Points before `point` that no snapshot has told: of a replay, or for whoever looks late."""
+    replay: ReplayView | None = None
+    """None while the run goes on by itself."""
     result_path: str | None = None
     """Set once the result is on disk."""

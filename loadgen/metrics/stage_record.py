@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadgen.metrics.blocks import Blocks
 from loadgen.metrics.gpu_stage import GpuLooks
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.journal import EngineStage, StageEnded, StageSettled, StageStarted
@@ -42,6 +43,7 @@ class StageRecord:
         """`whole` is the stage that this is a part of: rates are over its window, so that the parts add up."""
         self.started = started
         self.metrics = StageMetrics()
+        self.blocks = Blocks()
         self.parts: list[StageRecord] = []
         """By server, where there are several."""
         self._whole = whole
@@ -92,6 +94,8 @@ class StageRecord:
         started, window_s = self.started, self.window_s
         bounded_by_time = started.requests is None
         e2e = self.metrics.latency.get("e2e", Histogram())
+        # With a limit to the streams at once requests are late as the operator wants it.
+        scheduled = started.rate is not None and started.most is None
         facts = ClientFacts(
             cpu_share=self.client.cpu_ns / self.client_span_ns if self.client_span_ns else None,
             read_lag_p99_ms=self.client.read_lag.percentile_ms(99),
@@ -101,6 +105,8 @@ class StageRecord:
             wanted=started.concurrency,
             send_lag_mean_ms=self.client.send_lag.mean_ms(),
             e2e_mean_ms=e2e.mean_ms(),
+            send_lag_p99_ms=self.client.send_lag.percentile_ms(99) if scheduled else None,
+            mean_gap_ms=1000 / started.rate if started.rate and scheduled else None,
         )
         return client_limit(facts)
 

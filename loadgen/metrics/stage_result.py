@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import (
     Concurrency,
@@ -16,7 +15,7 @@ from loadgen.metrics.result import (
     Tokens,
 )
 from loadgen.metrics.stage import LATENCIES
-from loadgen.metrics.stage_hardware import stage_hardware
+from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.truth import ClientAccount, TruthCheck, truth_check, truth_verdicts
 
@@ -28,7 +27,7 @@ def stage_result(
     now_s: float,
     slo_ms: dict[str, float],
     urls: Sequence[str],
-    hardware: HardwareRecord,
+    machine: StageHardware,
     goodput: float = 0.95,
 ) -> StageResult:
     """The numbers of a stage, over or not; `urls` are those of the servers, where there are several.
@@ -36,8 +35,7 @@ def stage_result(
     `goodput` is the share of streams that must be good.
     """
     started, counters, why = stage.started, stage.counters, stage.limit()
-    machine = stage_hardware(stage, hardware)
-    truth = _truth(stage)
+    truth = truth_of(stage)
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     return StageResult(
         index=started.index,
@@ -76,11 +74,16 @@ def stage_result(
         goodput=stage.goodput(slo_ms, goodput),
         settled_s=stage.settled_s,
         inconclusive=stage.inconclusive,
+        variant=started.variant,
+        precision=stage.blocks.precision(),
     )
 
 
-def _truth(stage: StageRecord) -> TruthCheck | None:
-    """The engine's word covers warm-up, so the client's first tokens are those of all streams."""
+def truth_of(stage: StageRecord) -> TruthCheck | None:
+    """Client against engine; None before the engine has had its word.
+
+    That covers warm-up, so the client's first tokens are those of all streams.
+    """
     if stage.engine is None:
         return None
     counters, ttft = stage.counters, Histogram()

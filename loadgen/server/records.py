@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.server.places import state_folder
+from loadgen.places import state_folder
 from loadgen.server.tree import ProcessId, lives
 
 

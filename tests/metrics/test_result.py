@@ -80,11 +80,38 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_bytes(msgspec.json.encode({"schema": "vramp.result/9"}))
-    with pytest.raises(ResultError, match=r"r\.json: not a result of vramp"):
-        read_result(tmp_path / "r.json")
+    for text in ("", "[]", "{}", '{"schema": 3}', '{"schema": "vramp.sweep/1"}', '{"schema": "vramp.result/1"}'):
+        (tmp_path / "r.json").write_text(text)
+        with pytest.raises(ResultError, match=r"r\.json: not a result of vramp"):
+            read_result(tmp_path / "r.json")
     with pytest.raises(ResultError, match="cannot be read"):
         read_result(tmp_path / "nothing.json")
+
+
+def test_a_newer_schema_is_told(tmp_path: Path) -> None:
+    document = msgspec.to_builtins(result()) | {"schema": "vramp.result/2", "stages": "of another kind"}
+    (tmp_path / "r.json").write_bytes(msgspec.json.encode(document))
+    with pytest.raises(ResultError, match=r"r\.json: made by a newer vramp \(vramp\.result/2; this one reads "):
+        read_result(tmp_path / "r.json")
+
+
+OLDER = sorted(Path(__file__).with_name("results").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", OLDER, ids=lambda path: path.stem)
+def test_results_of_older_versions_are_read(path: Path, tmp_path: Path) -> None:
+    """Recorded when they were new; what has come since has a default, and the schema takes them too."""
+    document = json.loads(path.read_text())
+    jsonschema.validate(document, json.loads(SCHEMA_PATH.read_text()))
+    older = read_result(path)
+    assert [stage.requests.completed for stage in older.stages] == [4, 4]
+    assert older.stages[1].latency_ms["ttft"].count == 4
+    write_result(older, tmp_path / "again.json")
+    assert read_result(tmp_path / "again.json") == older
+
+
+def test_there_are_results_of_older_versions() -> None:
+    assert {path.stem for path in OLDER} >= {"foundation", "hardware", "load"}
 
 
 def test_a_run_without_an_end_says_that_it_was_killed() -> None:

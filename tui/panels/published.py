@@ -1,10 +1,11 @@
-"""One row: what a publication measured with this recipe, and how far from it the running stage is."""
+"""One row: what a publication measured with this recipe, else the baseline, and how far from it the stage is."""
 
 from __future__ import annotations
 
 from loadgen.metrics.snapshot import Comparison
 from tui import format as fmt
 from tui.paint import Row, Word, cropped
+from tui.panels.baseline import baseline_row
 from tui.view import View
 
 _NAMES = {
@@ -26,12 +27,12 @@ _NAMES = {
 
 
 def published(view: View, width: int) -> Row:
-    """The publication's figures and the differences; empty where nothing was published for this load."""
+    """The publication's figures and the differences, else the baseline's; empty where there is neither."""
     found = view.snapshot.reference
     first = found[0].of if found else ""
     shown = {comparison.figure: comparison for comparison in found if comparison.of == first}
     if not shown:
-        return ()
+        return baseline_row(view, width)
     row: list[Word] = [(f"published{f' {fmt.plain(first)}' if first else ''}", "title")]
     for figure, name in _NAMES.items():
         if figure in shown:

@@ -14,11 +14,11 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.metrics.finding import Finding, by_severity
+from loadgen.places import cache_folder
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server
 from loadgen.server.executable import find_executable, vllm_of
 from loadgen.server.gpu_memory import GpuMemory
-from loadgen.server.places import cache_folder
 from loadgen.server.preflight.box import Box, box_findings, gpus_of_box, platform_of_box
 from loadgen.server.preflight.facts import Platform, facts_of
 from loadgen.server.preflight.flags import flag_findings

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.server.places import cache_folder, state_folder
+from loadgen.places import cache_folder, state_folder
 
 
 def test_the_folders_follow_the_xdg_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,224 @@
+"""How sure a difference between two measurements is: intervals that assume no shape of a distribution.
+
+Each measured value gets an interval of its own, and two of them make the interval of their difference:
+
+- a percentile: the order statistics around it whose ranks a binomial count exceeds with half the doubt at either end
+  (David and Nagaraja, Order Statistics, section 7.1), right for any distribution. Where no rank is far enough out,
+  because the streams are too few, the interval is open at that end;
+- a mean and a rate: their standard error times a quantile;
+- a share: Wilson's score interval;
+- the difference: by the method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008), which
+  keeps the asymmetry of both; over several stages the same method, on logarithms, bounds a geometric mean of ratios.
+
+These hold for independent values, which streams of one engine are not: `worth` says how many independent ones they
+stand for. What differs between two starts of the same server, no single run can tell; `LEAST_PERCENT` keeps small
+differences from being called one, and a run repeated shows what the rest is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from loadgen.metrics.histogram import Histogram
+
+CONFIDENCE = 0.99
+"""Of each interval by itself: of a hundred comparisons of equals, about one may say otherwise."""
+LEAST_PERCENT = 2.0
+"""A smaller difference is never evidence, however narrow its interval: two starts of one server differ as much."""
+
+Word = Literal["better", "worse", "no evidence"]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A measured value and the interval in which the true one lies; an end that is not known is infinite."""
+
+    value: float
+    low: float = -math.inf
+    high: float = math.inf
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """How far B is from A, in the unit of the figure and in percent of A; None is unknown, or an open end."""
+
+    absolute: float
+    low: float | None
+    high: float | None
+    percent: float | None
+    low_percent: float | None
+    high_percent: float | None
+    word: Word
+    """On B."""
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One figure of A and B; None where one of them does not have it."""
+
+    figure: str
+    unit: str
+    a: float | None
+    b: float | None
+    difference: Difference | None
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """The geometric mean of B over A, and its interval where every part of it has one."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    stages: int
+    """How many ratios it is the mean of."""
+
+
+def worth(effective: float, blocks: int, confidence: float) -> float:
+    """How many independent values to count on, where `effective` was estimated from so many blocks (two or more).
+
+    Student's t in place of the normal quantile, because their variance was estimated too.
+    """
+    return effective * (_normal(confidence) / student_t(blocks - 1, confidence)) ** 2
+
+
+def percentile_estimate(
+    value: float, histogram: Histogram, percent: float, count: float, confidence: float
+) -> Estimate:
+    """A percentile in milliseconds and its interval, from a histogram that is worth `count` independent values."""
+    trials = int(min(histogram.count, count))
+    if trials < 1:
+        return Estimate(value)
+    low_rank, high_rank = rank_bounds(trials, percent / 100, confidence)
+    low, high = -math.inf, math.inf
+    if low_rank > 0:
+        low = _bottom_us(histogram.percentile_us(100 * low_rank / trials)[0]) / 1000
+    if high_rank <= trials:
+        high = histogram.percentile_us(100 * high_rank / trials)[0] / 1000
+    return Estimate(value, min(low, value), max(high, value))
+
+
+def mean_estimate(value: float, stddev: float, count: float, confidence: float) -> Estimate:
+    """A mean of values that are worth `count` independent ones."""
+    if count <= 0:
+        return Estimate(value)
+    half = _normal(confidence) * stddev / math.sqrt(count)
+    return Estimate(value, value - half, value + half)
+
+
+def share_estimate(share: float, count: float, confidence: float) -> Estimate:
+    """A share of 0 to 1, in percent, among what is worth `count` independent values."""
+    if count <= 0:
+        return Estimate(100 * share)
+    z = _normal(confidence)
+    spread = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    scale, middle = 100 / (1 + z**2 / count), share + z**2 / (2 * count)
+    low, high = scale * (middle - spread), scale * (middle + spread)
+    return Estimate(100 * share, min(low, 100 * share), max(high, 100 * share))
+
+
+def rate_estimate(value: float, error_percent: float, blocks: int, confidence: float) -> Estimate:
+    """A rate whose standard error was estimated from so many blocks."""
+    half = student_t(blocks - 1, confidence) * value * error_percent / 100
+    return Estimate(value, value - half, value + half)
+
+
+def difference(a: Estimate, b: Estimate, *, lower_is_better: bool) -> Difference:
+    """B against A."""
+    absolute = b.value - a.value
+    low = absolute - math.hypot(b.value - b.low, a.high - a.value)
+    high = absolute + math.hypot(b.high - b.value, a.value - a.low)
+    percent, low_percent, high_percent = (100 * one / a.value if a.value else None for one in (absolute, low, high))
+    return Difference(
+        absolute=absolute,
+        low=_finite(low),
+        high=_finite(high),
+        percent=percent,
+        low_percent=_finite(low_percent),
+        high_percent=_finite(high_percent),
+        word=_word(percent, low, high, lower_is_better=lower_is_better),
+    )
+
+
+def geometric_mean(pairs: Sequence[tuple[Estimate, Estimate]]) -> Ratio | None:
+    """The geometric mean of B over A; None without pairs, or where one of the values is not above zero."""
+    if not pairs or any(one.value <= 0 for pair in pairs for one in pair):
+        return None
+    mean = sum(math.log(b.value / a.value) for a, b in pairs) / len(pairs)
+    below = [_log_gap(b.low, b.value) for _, b in pairs] + [_log_gap(a.value, a.high) for a, _ in pairs]
+    above = [_log_gap(b.value, b.high) for _, b in pairs] + [_log_gap(a.low, a.value) for a, _ in pairs]
+    low, high = mean - math.hypot(*below) / len(pairs), mean + math.hypot(*above) / len(pairs)
+    bounded = math.isfinite(low) and math.isfinite(high)
+    return Ratio(
+        ratio=math.exp(mean),
+        low=math.exp(low) if bounded else None,
+        high=math.exp(high) if bounded else None,
+        stages=len(pairs),
+    )
+
+
+@lru_cache(maxsize=4096)
+def rank_bounds(count: int, share: float, confidence: float) -> tuple[int, int]:
+    """The ranks, from 1, between which the quantile of `share` lies; 0 and `count + 1` where there is no such rank.
+
+    A binomial count of `count` trials falls below the lower rank, or reaches the upper one, with at most half of
+    1 - `confidence` each.
+    """
+    tail = (1 - confidence) / 2
+    # Outside of twelve standard deviations there is nothing to add up.
+    reach = 12 * math.sqrt(count * share * (1 - share)) + 40
+    first, last = max(0, int(count * share - reach)), min(count, int(count * share + reach))
+    trials = np.arange(first + 1, last + 1)
+    steps = np.log((count - trials + 1) / trials) + math.log(share / (1 - share))
+    log_chances = _log_binomial(count, first, share) + np.concatenate([[0.0], np.cumsum(steps)])
+    chances = np.exp(log_chances)
+    at_most, at_least = np.cumsum(chances), np.cumsum(chances[::-1])
+    low = first + int(np.searchsorted(at_most, tail, side="right"))
+    high = last + 1 - int(np.searchsorted(at_least, tail, side="right"))
+    return low, high
+
+
+def _log_binomial(count: int, successes: int, share: float) -> float:
+    """The logarithm of a binomial probability."""
+    ways = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
+    return ways + successes * math.log(share) + (count - successes) * math.log1p(-share)
+
+
+def _word(percent: float | None, low: float, high: float, *, lower_is_better: bool) -> Word:
+    small = percent is not None and abs(percent) < LEAST_PERCENT
+    if small or low <= 0 <= high:
+        return "no evidence"
+    return "better" if (high < 0) is lower_is_better else "worse"
+
+
+def _bottom_us(top_us: int) -> int:
+    """The smallest value that shares a counter with the largest one: 3 digits are 2,048 steps."""
+    return top_us + 1 - (1 << max(0, top_us.bit_length() - 11))
+
+
+def _normal(confidence: float) -> float:
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def student_t(freedom: int, confidence: float) -> float:
+    """The two-sided quantile of Student's t, from the normal one (Abramowitz and Stegun 26.7.5)."""
+    z = _normal(confidence)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
+    )
+    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))
+
+
+def _log_gap(low: float, high: float) -> float:
+    return math.log(high / low) if low > 0 and math.isfinite(high) else math.inf
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

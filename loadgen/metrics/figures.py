@@ -1,0 +1,221 @@
+"""The figures by which stages are compared, each with the interval in which its true value lies.
+
+The same for a stage of a result and for one that runs, so that a comparison on the screen and one of two files cannot
+disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from loadgen.metrics.blocks import BLOCK_LATENCIES, PERCENTS, Precision
+from loadgen.metrics.difference import (
+    CONFIDENCE,
+    Compared,
+    Estimate,
+    difference,
+    mean_estimate,
+    percentile_estimate,
+    rate_estimate,
+    share_estimate,
+    worth,
+)
+from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.stage_record import StageRecord
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One number of a stage that can be better or worse."""
+
+    name: str
+    """As `--fail-if` takes it."""
+    title: str
+    unit: str
+    lower_is_better: bool
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What a stage asked for: stages of the same load and shape can be compared."""
+
+    concurrency: int | None
+    rate: float | None
+    arrival: str | None
+    isl: int
+    osl: int
+
+    @property
+    def asked(self) -> tuple[int | None, float | None, str | None]:
+        """Without the shape."""
+        return self.concurrency, self.rate, self.arrival
+
+    @property
+    def words(self) -> str:
+        """As a title."""
+        rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
+        load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
+        return f"{load}, ISL {self.isl}, OSL {self.osl}"
+
+
+def _all_figures() -> Iterator[Figure]:
+    yield Figure("output_tok_s", "output tok/s", "tok/s", lower_is_better=False)
+    yield Figure("req_s", "req/s", "req/s", lower_is_better=False)
+    for metric in BLOCK_LATENCIES:
+        for statistic in ("mean", *PERCENTS):
+            yield Figure(f"{metric}_{statistic}", f"{metric.upper()} {statistic}", "ms", lower_is_better=True)
+    yield Figure("goodput", "good streams", "%", lower_is_better=False)
+    yield Figure("j_per_token", "J per output token", "J", lower_is_better=True)
+
+
+FIGURES = {figure.name: figure for figure in _all_figures()}
+"""By name, in the order of the tables."""
+
+
+class _Stage(msgspec.Struct, frozen=True):
+    """What the figures are made of."""
+
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    good_share: float | None
+    joules_per_output_token: float | None
+    summaries: dict[str, Summary]
+    histograms: dict[str, Histogram]
+    precision: Precision | None
+
+
+def load_of(stage: StageResult) -> Load:
+    """What a stage of a result asked for."""
+    target = stage.target
+    return Load(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl)
+
+
+def stages_by_load(result: Result) -> dict[Load, list[StageResult]]:
+    """The stages in which something was completed; several may have one load."""
+    found: dict[Load, list[StageResult]] = {}
+    for stage in result.stages:
+        if stage.requests.completed:
+            found.setdefault(load_of(stage), []).append(stage)
+    return found
+
+
+def sound_stage(stages: Sequence[StageResult]) -> StageResult:
+    """Of several stages of one load the one that counts: the last with which nothing is wrong, else the last."""
+    return max(stages, key=lambda stage: (not stage.limited and stage.inconclusive is None, stage.index))
+
+
+def running_load(stage: StageRecord) -> Load:
+    """What a stage that runs asks for."""
+    started = stage.started
+    arrival = started.arrival if started.rate is not None else None
+    return Load(started.concurrency, started.rate, arrival, started.isl, started.osl)
+
+
+def figures_of(stage: StageResult, confidence: float = CONFIDENCE) -> dict[str, Estimate]:
+    """The figures of a stage of a result; raises `ResultError` for a histogram that is none."""
+    known = {name: summary for name, summary in stage.latency_ms.items() if name in BLOCK_LATENCIES and summary.count}
+    energy, goodput = stage.energy, stage.goodput
+    return _figures(
+        _Stage(
+            requests_per_s=stage.throughput.requests_per_s,
+            output_tokens_per_s=stage.throughput.output_tokens_per_s,
+            good_share=goodput.share if goodput is not None else None,
+            joules_per_output_token=energy.joules_per_output_token if energy is not None else None,
+            summaries=known,
+            histograms={name: Histogram.from_hdr(one.hdr) for name, one in known.items() if one.hdr is not None},
+            precision=stage.precision,
+        ),
+        confidence,
+    )
+
+
+def running_figures(stage: StageRecord, limits_ms: Mapping[str, float]) -> dict[str, Estimate]:
+    """The figures of a stage so far; the energy is known only when it is over."""
+    known = {name: stage.metrics.latency[name] for name in BLOCK_LATENCIES if name in stage.metrics.latency}
+    goodput = stage.goodput(dict(limits_ms), wanted=1.0)
+    return _figures(
+        _Stage(
+            requests_per_s=stage.per_second("window_requests"),
+            output_tokens_per_s=stage.per_second("window_output_tokens"),
+            good_share=goodput.share if goodput is not None else None,
+            joules_per_output_token=None,
+            summaries={name: histogram.summary() for name, histogram in known.items() if histogram.count},
+            histograms=known,
+            precision=stage.blocks.precision(),
+        ),
+        CONFIDENCE,
+    )
+
+
+def compared(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[Compared]:
+    """All figures that one of them has, in the order of `FIGURES`."""
+    return [_compared(figure, a.get(name), b.get(name)) for name, figure in FIGURES.items() if name in a or name in b]
+
+
+def without_words(figures: Sequence[Compared]) -> list[Compared]:
+    """The same numbers where nothing is evidence, whatever their intervals say."""
+    return [_without_word(one) for one in figures]
+
+
+def _without_word(one: Compared) -> Compared:
+    if one.difference is None:
+        return one
+    return msgspec.structs.replace(one, difference=msgspec.structs.replace(one.difference, word="no evidence"))
+
+
+def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compared:
+    found = None
+    if a is not None and b is not None:
+        found = difference(a, b, lower_is_better=figure.lower_is_better)
+    value_a, value_b = a.value if a is not None else None, b.value if b is not None else None
+    return Compared(figure=figure.name, unit=figure.unit, a=value_a, b=value_b, difference=found)
+
+
+def _figures(stage: _Stage, confidence: float) -> dict[str, Estimate]:
+    found = {
+        "output_tok_s": _rate(stage.output_tokens_per_s, "output_tokens_per_s", stage, confidence),
+        "req_s": _rate(stage.requests_per_s, "requests_per_s", stage, confidence),
+        "goodput": _good(stage, confidence),
+        # The power is steady beside the tokens that it makes.
+        "j_per_token": _rate(stage.joules_per_output_token, "output_tokens_per_s", stage, confidence),
+    }
+    for name, summary in stage.summaries.items():
+        found |= _latencies(name, summary, stage, confidence)
+    return {name: estimate for name in FIGURES if (estimate := found.get(name)) is not None}
+
+
+def _rate(value: float | None, name: str, stage: _Stage, confidence: float) -> Estimate | None:
+    if value is None:
+        return None
+    precision = stage.precision
+    if precision is None or name not in precision.error_percent:
+        return Estimate(value)
+    return rate_estimate(value, precision.error_percent[name], precision.blocks, confidence)
+
+
+def _good(stage: _Stage, confidence: float) -> Estimate | None:
+    if stage.good_share is None:
+        return None
+    return share_estimate(stage.good_share, _worth(stage, "goodput", "share", confidence), confidence)
+
+
+def _latencies(name: str, summary: Summary, stage: _Stage, confidence: float) -> Iterator[tuple[str, Estimate]]:
+    assert summary.mean is not None and summary.stddev is not None, "the empty ones were left out"
+    count = _worth(stage, name, "mean", confidence)
+    yield f"{name}_mean", mean_estimate(summary.mean, summary.stddev, count, confidence)
+    histogram = stage.histograms.get(name)
+    for statistic, percent in PERCENTS.items():
+        value, count = getattr(summary, statistic), _worth(stage, name, statistic, confidence)
+        if histogram is None:
+            yield f"{name}_{statistic}", Estimate(value)
+        else:
+            yield f"{name}_{statistic}", percentile_estimate(value, histogram, percent, count, confidence)
+
+
+def _worth(stage: _Stage, name: str, statistic: str, confidence: float) -> float:
+    """How many independent values to count on; 0 for a stage too short to tell."""
+    precision = stage.precision
+    if precision is None or statistic not in precision.effective.get(name, {}):
+        return 0.0
+    return worth(precision.effective[name][statistic], precision.blocks, confidence)

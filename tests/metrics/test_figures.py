@@ -1,0 +1,85 @@
+"""The figures of a stage: the same from its record and from its result, and which stage of several counts."""
+
+import msgspec
+import pytest
+
+from loadgen.metrics.figures import (
+    FIGURES,
+    Load,
+    compared,
+    figures_of,
+    load_of,
+    running_figures,
+    running_load,
+    sound_stage,
+    stages_by_load,
+    without_words,
+)
+from loadgen.metrics.result import Goodput
+from tests.metrics.served import result_of, run_of, served
+
+
+def test_a_running_stage_and_its_result_have_the_same_figures() -> None:
+    stage = served(1, in_step=True)
+    now, then = running_figures(stage, {}), figures_of(result_of(stage))
+    assert now.keys() == then.keys() and {"output_tok_s", "req_s", "ttft_p50", "e2e_p99"} <= now.keys()
+    for name, estimate in now.items():
+        assert estimate.value == then[name].value
+        assert estimate.low == pytest.approx(then[name].low, rel=1e-3)
+        assert estimate.high == pytest.approx(then[name].high, rel=1e-3)
+    assert running_load(stage) == load_of(result_of(stage))
+
+
+def test_every_estimate_encloses_its_value() -> None:
+    for estimate in figures_of(result_of(served(2))).values():
+        assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_good_streams_and_energy_are_figures_where_they_are_known() -> None:
+    good = Goodput({"ttft": 200.0}, good=480, determined=480, share=1.0, requests_per_s=16.0, wanted=0.9, met=True)
+    plain = result_of(served(3))
+    found = figures_of(msgspec.structs.replace(plain, goodput=good))
+    assert found["goodput"].value == 100.0 == found["goodput"].high > found["goodput"].low
+    assert "goodput" not in figures_of(plain) and "j_per_token" not in figures_of(plain)
+    assert running_figures(served(3), {"ttft": 200.0})["goodput"] == found["goodput"]
+
+
+def test_a_result_without_histograms_has_values_without_intervals() -> None:
+    stage = result_of(served(4))
+    bare = {name: msgspec.structs.replace(summary, hdr=None) for name, summary in stage.latency_ms.items()}
+    found = figures_of(msgspec.structs.replace(stage, latency_ms=bare, precision=None))
+    assert found["ttft_p50"].value == figures_of(stage)["ttft_p50"].value
+    assert all(one.difference is None or one.difference.low is None for one in compared(found, found))
+
+
+def test_a_figure_of_one_side_only_has_no_difference() -> None:
+    a = figures_of(result_of(served(5)))
+    found = compared(a, {"req_s": a["req_s"]})
+    assert [one.figure for one in found] == [name for name in FIGURES if name in a]
+    assert [one.figure for one in found if one.difference is not None] == ["req_s"]
+
+
+def test_doubt_takes_the_words_and_leaves_the_numbers() -> None:
+    a, b = (figures_of(result_of(served(1, scale=scale))) for scale in (1.0, 1.5))
+    said = compared(a, b)
+    doubted = without_words([*said, *compared(a, {})])
+    assert {one.difference.word for one in said if one.difference is not None} >= {"worse"}
+    assert {one.difference.word for one in doubted if one.difference is not None} == {"no evidence"}
+    assert [one.b for one in doubted[: len(said)]] == [one.b for one in said]
+
+
+def test_of_several_stages_the_last_sound_one_counts() -> None:
+    stages = [served(1, index=0), served(2, index=1), served(3, index=2, concurrency=32)]
+    first, again, other = run_of(*stages).stages
+    limited = msgspec.structs.replace(again, limited=True, why="its CPU was full")
+    assert sound_stage([first, again]) == again
+    assert sound_stage([first, limited]) == first
+    assert sound_stage([limited]) == limited
+    by_load = stages_by_load(run_of(*stages))
+    assert [load.words for load in by_load] == ["conc 16, ISL 512, OSL 128", "conc 32, ISL 512, OSL 128"]
+    assert [len(found) for found in by_load.values()] == [2, 1] and by_load[load_of(other)][0].index == 2
+
+
+def test_loads_in_words() -> None:
+    assert Load(None, 2.5, "poisson", 512, 128).words == "rate 2.5/s poisson, ISL 512, OSL 128"
+    assert Load(None, None, "replay", 512, 128).words == "replay, ISL 512, OSL 128"
