@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from loadgen.metrics.difference import Compared
+from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import InstanceResult, ReferenceResult, Result, StageResult
 from loadgen.metrics.snapshot import Comparison
 
 _ROWS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2EL", "e2e"))
 _WIDTH = 78
+_BESIDE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
+"""Of the figures beside a baseline; `vramp compare` shows all."""
 
 
 def result_table(result: Result) -> str:
     """All stages, the client's health, and how the run ended."""
     shown = [stage for stage in result.stages if stage.requests.sent or stage.requests.warmup]
-    groups = ["\n".join([_stage_group(stage), *_reference_lines(stage, result.reference)]) for stage in shown]
+    groups = [line for stage in shown for line in _stage_lines(stage, result.reference)]
     return "\n".join([*groups, *_source_lines(result.reference), _footer(result)])
+
+
+def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:
+    return [_stage_group(stage), *_reference_lines(stage, reference), *_baseline_lines(stage)]
 
 
 def _stage_group(stage: StageResult) -> str:
@@ -143,6 +151,22 @@ def _compared(one: Comparison) -> str:
     name = f"  {one.figure}{f' ({one.of})' if one.of else ''}"
     difference = "-" if one.difference_percent is None else f"{one.difference_percent:+.1f} %"
     return f"{name:<40}{_number(one.published):>12}{_number(one.measured):>12}{difference:>12}"
+
+
+def _baseline_lines(stage: StageResult) -> list[str]:
+    beside = stage.baseline
+    if beside is None:
+        return []
+    head = f"{f'baseline {beside.name}':<24}{'baseline':>12}{'measured':>12}{'difference':>12}"
+    lines = [_besides(one) for one in beside.figures if one.figure.startswith(_BESIDE)]
+    return [*([head, *lines] if lines else []), _line(f"Against baseline {beside.name}", beside.verdict)]
+
+
+def _besides(one: Compared) -> str:
+    found = one.difference
+    difference = "-" if found is None or found.percent is None else f"{found.percent:+.1f} %"
+    word = "" if found is None or found.word == "no evidence" else f"  {found.word}"
+    return f"{f'  {FIGURES[one.figure].title}':<24}{_number(one.a):>12}{_number(one.b):>12}{difference:>12}{word}"
 
 
 def _source_lines(reference: ReferenceResult | None) -> list[str]:

@@ -1,0 +1,184 @@
+"""Healthy? Saturated? Whose fault? What a reader of a report asks first, answered from the result in a sentence each.
+
+Pure functions. They weigh nothing anew: they choose among the verdicts, checks and counts that the result holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.metrics.result import Result, StageResult
+
+_QUEUES = ("kv-limited", "queueing")
+_BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
+_SHORT_BY, _DEVIATIONS = 0.05, 2.0
+"""An open loop falls behind if more than both is missing: this share, and this many deviations of Poisson arrivals."""
+
+
+_STATES = {"server_died": "the server died", "failed": "the run failed"}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One question and its answer."""
+
+    question: str
+    text: str
+    bad: bool = False
+    """It needs somebody."""
+
+
+def assessment(result: Result) -> list[Answer]:
+    """The questions in the order in which they are asked; only the first where nothing was measured."""
+    measured = measured_stages(result)
+    if not measured:
+        return [_healthy(result)]
+    slo = [_slo(measured)] if any(stage.slo or stage.goodput for stage in measured) else []
+    return [_healthy(result), _saturated(result, measured), _limit(result, measured), *slo]
+
+
+def measured_stages(result: Result) -> list[StageResult]:
+    """The stages in which anything was completed."""
+    return [stage for stage in result.stages if stage.requests.completed]
+
+
+def best_stage(result: Result) -> StageResult | None:
+    """The stage that the headline numbers are of: the most output tokens a second that met every limit.
+
+    Of all stages where none met them; None where nothing was completed.
+    """
+    stages = measured_stages(result)
+    good = [stage for stage in stages if met_limits(stage) is not False]
+    return max(good or stages, key=lambda stage: stage.throughput.output_tokens_per_s or 0.0, default=None)
+
+
+def met_limits(stage: StageResult) -> bool | None:
+    """Whether a stage met all its limits; None where it has none."""
+    checks = [check.met for check in stage.slo.values()]
+    if stage.goodput is not None:
+        checks.append(stage.goodput.met)
+    return all(checks) if checks else None
+
+
+def titles(stages: Sequence[StageResult]) -> dict[int, str]:
+    """What to call each stage, by index: its label, with shape and variant if they differ, a number if it repeats."""
+    shapes = {(stage.isl, stage.osl) for stage in stages}
+    variants = {stage.variant for stage in stages}
+    names = {}
+    for stage in stages:
+        shape = [f"{stage.isl}/{stage.osl}"] if len(shapes) > 1 else []
+        variant = [stage.variant or "no variant"] if len(variants) > 1 else []
+        names[stage.index] = ", ".join([stage.label, *shape, *variant])
+    every = list(names.values())
+    return {index: name if every.count(name) == 1 else f"{name} (#{index + 1})" for index, name in names.items()}
+
+
+def _healthy(result: Result) -> Answer:
+    problems = [*_run_problems(result), *(f"{one.subject}: {one.text}" for one in result.verdicts if one.bad)]
+    completed = sum(stage.requests.completed for stage in result.stages)
+    if problems:
+        return Answer("Healthy?", f"No: {'; '.join(problems)}.", bad=True)
+    stopped = f" The run was stopped: {_first_line(result.reason)}." if result.state == "stopped" else ""
+    return Answer("Healthy?", f"Yes. {completed:,} requests completed, none failed.{stopped}")
+
+
+def _run_problems(result: Result) -> list[str]:
+    problems = []
+    if result.state in ("server_died", "failed"):
+        cause = result.diagnosis.title if result.diagnosis is not None else _first_line(result.reason)
+        problems.append(f"{_STATES[result.state]}: {cause}")
+    sent = sum(stage.requests.sent for stage in result.stages)
+    failed = sum(stage.requests.failed for stage in result.stages)
+    if failed:
+        problems.append(f"{failed:,} of {sent:,} requests failed")
+    if not problems and not measured_stages(result):
+        problems.append("nothing was completed")
+    names = titles(result.stages)
+    for stage in result.stages:
+        doubts = (one.text.partition(";")[0] for one in stage.verdicts if one.id == "truth")
+        problems += [f"at {names[stage.index]} client and engine disagree: {words}" for words in doubts]
+    return problems
+
+
+def _saturated(result: Result, stages: Sequence[StageResult]) -> Answer:
+    words = [*_search_words(result), _queue_words(stages)]
+    return Answer("Saturated?", " ".join(words))
+
+
+def _search_words(result: Result) -> list[str]:
+    search = result.search
+    if search is None:
+        return []
+    if search.found is None or not search.resolved:
+        return [f"The search for the {_search_name(search.kind)} is unresolved: {search.why}."]
+    low, high = search.low, search.high
+    bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
+    return [f"The {_search_name(search.kind)} is at {search.by} {search.found:g}{bounds}."]
+
+
+def _search_name(kind: str) -> str:
+    return "knee" if kind == "knee" else "highest load within the limits"
+
+
+def _queue_words(stages: Sequence[StageResult]) -> str:
+    names = titles(stages)
+    for stage in sorted(stages, key=load_of):
+        words = next((one.text for one in stage.verdicts if one.id in _QUEUES), None) or _behind(stage)
+        if words is not None:
+            return f"Yes, at {names[stage.index]}: {words}."
+    highest = max(stages, key=load_of)
+    return f"No: up to {names[highest.index]} nothing queued."
+
+
+def _behind(stage: StageResult) -> str | None:
+    """What an open loop was short of: more than arrivals by chance are."""
+    asked, answered = stage.target.rate, stage.throughput.requests_per_s
+    if asked is None or answered is None:
+        return None
+    missing, expected = (asked - answered) * stage.measured_s, asked * stage.measured_s
+    if missing <= max(_SHORT_BY * expected, _DEVIATIONS * math.sqrt(expected)):
+        return None
+    return f"{answered:.1f} of {asked:g} requests/s answered"
+
+
+def load_of(stage: StageResult) -> float:
+    """What orders stages by load: the streams that were open on average."""
+    return stage.concurrency.mean or float(stage.target.concurrency or 0)
+
+
+def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
+    question = "What was the limit?"
+    if result.client.limited:
+        return Answer(question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True)
+    most = max(stages, key=lambda stage: stage.throughput.output_tokens_per_s or 0.0)
+    found = {one.id: one.text for one in most.verdicts}
+    words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
+    at = f"at {titles(stages)[most.index]}"
+    if not words:
+        return Answer(question, f"The load that was asked for: {at}, the most throughput, neither side was full.")
+    whose = "The host" if "host-limited" in found else "The server"
+    return Answer(question, f"{whose}, not the client: {at} {'; '.join(words)}.", bad="host-limited" in found)
+
+
+def _slo(stages: Sequence[StageResult]) -> Answer:
+    names = titles(stages)
+    judged = [stage for stage in stages if met_limits(stage) is not None]
+    missed = sorted((stage for stage in judged if not met_limits(stage)), key=load_of)
+    if not missed:
+        return Answer("Within its limits?", "Yes, at every stage.")
+    first = missed[0]
+    words = [
+        f"{name} {'-' if check.measured_ms is None else f'{check.measured_ms:,.1f} ms'}, limit {check.limit_ms:,g} ms"
+        for name, check in first.slo.items()
+        if not check.met
+    ]
+    if first.goodput is not None and not first.goodput.met and first.goodput.share is not None:
+        words.append(f"goodput {first.goodput.share:.1%}, wanted {first.goodput.wanted:.0%}")
+    text = f"Missed at {len(missed)} of {len(judged)} stages, first at {names[first.index]}: {'; '.join(words)}."
+    return Answer("Within its limits?", text, bad=True)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].rstrip(".")

@@ -1,0 +1,63 @@
+"""Numbers in the cells of a report's tables, and the words for a load: the same in Markdown and HTML."""
+
+from __future__ import annotations
+
+from loadgen.metrics.result import Result
+
+UNKNOWN = "-"
+
+
+def fixed(value: float | None, decimals: int = 0) -> str:
+    """A number with as many decimals as its column has; unknown is `-`."""
+    return UNKNOWN if value is None else f"{value:,.{decimals}f}"
+
+
+def significant(value: float | None) -> str:
+    """A number that stands alone, with three digits at least: 2.25, 16.7, 2,574."""
+    if value is None:
+        return UNKNOWN
+    return fixed(value, 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)
+
+
+def signed_percent(value: float | None) -> str:
+    """A difference."""
+    return UNKNOWN if value is None else f"{value:+.1f} %"
+
+
+def model_of(result: Result) -> str:
+    """The model that answered, or the one that was to."""
+    server = result.profile.get("server") or {}
+    named = result.environment.get("model") or server.get("served_model_name") or server.get("model")
+    return str(named or result.profile.get("name") or "unknown model")
+
+
+def hardware_of(result: Result) -> str:
+    """The GPUs in words, each name with its count; the processor where none are known."""
+    names: dict[str, int] = {}
+    for gpu in result.gpus:
+        names[gpu.name] = names.get(gpu.name, 0) + 1
+    if names:
+        return ", ".join(
+            f"{count} \N{MULTIPLICATION SIGN} {name}" if count > 1 else name for name, count in names.items()
+        )
+    return str(result.environment.get("cpu") or "unknown hardware")
+
+
+def engine_of(result: Result) -> str:
+    """The engine and its version."""
+    environment = result.environment
+    engine, version = environment.get("engine"), environment.get("vllm_version")
+    words = {"docker": "vLLM", "vllm": "vLLM", "simulator": "the simulator", "attach": "an attached server"}
+    name = words.get(str(engine), str(engine or "no server"))
+    return f"{name} {version}" if version and engine != "simulator" else name
+
+
+def flattened(document: object, prefix: str = "") -> dict[str, object]:
+    """A document as dotted keys and values, without what is empty or unknown: `{"load.isl": 512}`."""
+    if not isinstance(document, dict):
+        return {prefix: document}
+    flat: dict[str, object] = {}
+    for key, value in document.items():
+        if value not in (None, [], {}, ""):
+            flat |= flattened(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat

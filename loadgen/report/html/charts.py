@@ -1,0 +1,242 @@
+"""The load curve and the distributions of latency, as figures.
+
+A stage is a point of the curve: full if it met its limits, open if it missed one or the client was limited. On the
+distributions the axis of percentiles is HdrHistogram's: each nine takes as much room as the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.result import Result, StageResult
+from loadgen.report.assessment import load_of, measured_stages, met_limits, titles
+from loadgen.report.html.look import ACCENT, BAD, SECOND, chart_text, dressed, limit_line, log_axis, ramp
+
+DISTRIBUTIONS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+"""The latencies whose distribution is drawn, and their titles."""
+_PERCENTS = (
+    *(0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0, 92.0, 94.0, 95.0, 96.0, 97.0, 98.0),
+    *(98.5, 99.0, 99.3, 99.5, 99.7, 99.8, 99.9, 99.95, 99.97, 99.99, 99.995, 99.999),
+)
+_TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
+_HEIGHT = 300
+_NEAR = 3.0
+"""A limit further above the values than this would squeeze them: it stays outside of the figure."""
+_EMPTY = Summary(count=0)
+
+Series = list[StageResult]
+
+
+def has_curve(result: Result) -> bool:
+    """Whether there are two loads at least."""
+    return len({(stage.target.concurrency, stage.target.rate) for stage in measured_stages(result)}) > 1
+
+
+def latency_curve(result: Result, metric: str) -> go.Figure:
+    """A latency against output tok/s: median and p99, each point named by its load."""
+    figure = go.Figure()
+    series = _series(result)
+    for stages, colour in series:
+        x = [stage.throughput.output_tokens_per_s for stage in stages]
+        for statistic in ("p99", "p50"):
+            y = [getattr(stage.latency_ms.get(metric, _EMPTY), statistic) for stage in stages]
+            shade = SECOND if statistic == "p99" and len(series) == 1 else colour
+            trace = _line(stages, x, y, shade, f"{DISTRIBUTIONS[metric]} {statistic}", "ms")
+            figure.add_trace(trace.update(line={"dash": "dot" if statistic == "p99" and len(series) > 1 else "solid"}))
+    published = _published(result, metric)
+    if published:
+        figure.add_trace(_published_points(published))
+    _limits(figure, result, metric)
+    _knee(figure, result)
+    dressed(figure, height=_HEIGHT).update_xaxes(title_text="output tok/s")
+    figure.update_yaxes(_axis(figure, result, metric))
+    return figure.update_xaxes(rangemode="tozero")
+
+
+def user_curve(result: Result) -> go.Figure:
+    """Output tok/s against what one user gets of it."""
+    figure = go.Figure()
+    for stages, colour in _series(result):
+        x = [stage.throughput.output_tokens_per_s_per_user for stage in stages]
+        y = [stage.throughput.output_tokens_per_s for stage in stages]
+        trace = _line(stages, x, y, colour, "output", "tok/s")
+        names = [chart_text(_load_words(stage)) for stage in stages]
+        figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
+    dressed(figure, height=_HEIGHT).update_xaxes(title_text="tok/s per user")
+    return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
+
+
+def curve_key(result: Result, metric: str) -> dict[str, str]:
+    """What the colours of a latency curve say: statistics, or shapes where there are several."""
+    series = _series(result)
+    key = {"p50": ACCENT, "p99": SECOND}
+    if len(series) > 1:
+        key = {f"{stages[0].isl}/{stages[0].osl}": colour for stages, colour in series} | {"dotted: p99": SECOND}
+    return key | ({"\N{WHITE DIAMOND} published p50": BAD} if _published(result, metric) else {})
+
+
+def _series(result: Result) -> list[tuple[Series, str]]:
+    """The stages of each shape, by load; with one shape all in the accent."""
+    stages = sorted(measured_stages(result), key=lambda stage: (stage.isl, stage.osl))
+    groups = [sorted(group, key=load_of) for _, group in groupby(stages, key=lambda stage: (stage.isl, stage.osl))]
+    colours = ramp(len(groups)) if len(groups) > 1 else [ACCENT]
+    return list(zip(groups, colours, strict=True))
+
+
+def _line(
+    stages: Series, x: Sequence[float | None], y: Sequence[float | None], colour: str, what: str, unit: str
+) -> go.Scatter:
+    names = titles(stages)
+    hollow = [stage.limited or met_limits(stage) is False for stage in stages]
+    return go.Scatter(
+        x=x,
+        y=y,
+        mode="lines+markers",
+        line={"color": colour, "width": 1.75},
+        marker={"color": colour, "size": 7, "symbol": ["circle-open" if one else "circle" for one in hollow]},
+        customdata=[chart_text(names[stage.index]) for stage in stages],
+        hovertemplate=f"%{{customdata}}<br>{what} %{{y:,.4~g}} {unit} at %{{x:,.4~g}}<extra></extra>",
+        cliponaxis=False,
+    )
+
+
+def _load_words(stage: StageResult) -> str:
+    target = stage.target
+    return f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s"
+
+
+def _limits_ms(result: Result, metric: str) -> dict[str, float]:
+    """The limits of one latency by their statistic: of stages, and of single streams."""
+    limits = {name: check.limit_ms for stage in result.stages for name, check in stage.slo.items()}
+    for stage in result.stages:
+        limits |= stage.goodput.limits_ms if stage.goodput is not None else {}
+    split = ((*name.partition("_"), limit_ms) for name, limit_ms in limits.items())
+    return {statistic or "of each stream": limit_ms for kind, _, statistic, limit_ms in split if kind == metric}
+
+
+def _limits(figure: go.Figure, result: Result, metric: str) -> None:
+    for statistic, limit_ms in _limits_ms(result, metric).items():
+        limit_line(figure, limit_ms, f"limit {statistic} {limit_ms:,g} ms")
+
+
+def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:
+    """The axis of milliseconds: around the values, and around a limit that they come near."""
+    values = [value for trace in figure.data for value in trace.y]
+    most = max((value for value in values if value is not None), default=0.0)
+    near = [limit_ms for limit_ms in _limits_ms(result, metric).values() if limit_ms <= _NEAR * most]
+    return log_axis([*values, *near])
+
+
+def _published(result: Result, metric: str) -> list[tuple[float, float, str]]:
+    """The points of a publication that gives both coordinates: output tok/s, median of the latency, of what."""
+    comparisons = result.reference.comparisons if result.reference is not None else []
+    found: dict[tuple[int, str], dict[str, float]] = {}
+    for one in comparisons:
+        found.setdefault((one.stage, one.of), {})[one.figure] = one.published
+    return [
+        (figures["output_tokens_per_s"], figures[f"{metric}_p50_ms"], of or "published")
+        for (_, of), figures in found.items()
+        if "output_tokens_per_s" in figures and f"{metric}_p50_ms" in figures
+    ]
+
+
+def _published_points(points: Sequence[tuple[float, float, str]]) -> go.Scatter:
+    return go.Scatter(
+        x=[x for x, _, _ in points],
+        y=[y for _, y, _ in points],
+        mode="markers",
+        marker={"symbol": "diamond-open", "size": 9, "color": BAD, "line": {"width": 1.5}},
+        customdata=[chart_text(of) for _, _, of in points],
+        hovertemplate="%{customdata}: p50 %{y:,.4~g} ms at %{x:,.4~g}<extra></extra>",
+    )
+
+
+def _knee(figure: go.Figure, result: Result) -> None:
+    """What a search has found, at the throughput that the stages around it have."""
+    search, stages = result.search, sorted(measured_stages(result), key=load_of)
+    if search is None or search.found is None:
+        return
+    asked = [stage.target.rate if search.by == "rate" else stage.target.concurrency for stage in stages]
+    known = sorted(
+        (float(load), stage.throughput.output_tokens_per_s)
+        for load, stage in zip(asked, stages, strict=True)
+        if load is not None and stage.throughput.output_tokens_per_s is not None
+    )
+    if len(known) < 2 or not known[0][0] <= search.found <= known[-1][0]:
+        return
+    at = float(np.interp(search.found, [load for load, _ in known], [rate for _, rate in known]))
+    word = "knee" if search.kind == "knee" else "highest within limits"
+    figure.add_vline(x=at, line={"color": SECOND, "width": 1, "dash": "dash"})
+    figure.add_annotation(
+        x=at,
+        y=1,
+        yref="paper",
+        text=f"{word}, {search.by} {search.found:.3g}",
+        xanchor="right",
+        xshift=-4,
+        showarrow=False,
+        font={"size": 11},
+    )
+
+
+def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
+    """The stages of the distributions by their title, each with its colour: the stronger, the higher the load."""
+    stages = sorted(measured_stages(result), key=load_of)
+    names = titles(result.stages)
+    return {names[stage.index]: (stage, colour) for stage, colour in zip(stages, ramp(len(stages)), strict=True)}
+
+
+def distribution(result: Result, metric: str) -> go.Figure | None:
+    """One latency by percentile, a line a stage; None where no stage has its histogram."""
+    figure, deepest = go.Figure(), 1.0
+    for name, (stage, colour) in drawn_stages(result).items():
+        hdr = stage.latency_ms.get(metric, _EMPTY).hdr
+        if hdr is None:
+            continue
+        x, y = _percentile_points(Histogram.from_hdr(hdr))
+        deepest = max(deepest, x[-1])
+        figure.add_trace(_percentile_line(name, x, y, colour))
+    if not figure.data:
+        return None
+    _limits(figure, result, metric)
+    dressed(figure, height=_HEIGHT)
+    figure.update_yaxes(_axis(figure, result, metric))
+    ticks = [(_nines(percent), word) for percent, word in _TICKS.items() if _nines(percent) <= deepest * 1.01]
+    return figure.update_xaxes(
+        type="log",
+        tickangle=0,
+        tickvals=[1.0, *(value for value, _ in ticks)],
+        ticktext=["0", *(word for _, word in ticks)],
+        range=[0, float(np.log10(deepest)) + 0.02],
+    )
+
+
+def _percentile_points(histogram: Histogram) -> tuple[list[float], list[float]]:
+    """Positions on the axis of nines, and milliseconds; no further than the count of values has a meaning."""
+    last = 100 * (1 - 1 / histogram.count)
+    percents = [*(percent for percent in _PERCENTS if percent < last), last]
+    values_us = histogram.percentile_us(*percents)
+    return [_nines(percent) for percent in percents], [value / 1000 for value in values_us]
+
+
+def _nines(percent: float) -> float:
+    return 1 / (1 - percent / 100)
+
+
+def _percentile_line(name: str, x: list[float], y: list[float], colour: str) -> go.Scatter:
+    percents = [f"{100 * (1 - 1 / value):.5g}" for value in x]
+    return go.Scatter(
+        x=x,
+        y=[float(f"{value:.5g}") for value in y],
+        name=chart_text(name),
+        mode="lines",
+        line={"color": colour, "width": 1.75},
+        customdata=percents,
+        hovertemplate="%{fullData.name}<br>%{customdata} %: %{y:,.4~g} ms<extra></extra>",
+    )

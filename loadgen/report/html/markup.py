@@ -1,0 +1,115 @@
+"""Tags around texts: everything that is not a tag of ours is escaped here, so that no section has to think of it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from loadgen.text import harmless
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    title: str
+    group: str = ""
+    """What stands over this column and its neighbours of the same group."""
+    text: bool = False
+    """Words, to the left; else numbers, to the right."""
+
+
+class Bad(str):
+    """A cell that needs somebody."""
+
+    __slots__ = ()
+
+
+def plain(value: object) -> str:
+    """Any value as text of a document: no tag of its own, no control character."""
+    return html.escape(harmless(str(value)))
+
+
+def section(title: str, *parts: str, note: str = "") -> str:
+    """A heading and what belongs to it; empty where there is nothing."""
+    body = "\n".join(part for part in parts if part)
+    if not body:
+        return ""
+    lead = f"<p class='note'>{plain(note)}</p>\n" if note else ""
+    return f"<section>\n<h2>{plain(title)}</h2>\n{lead}{body}\n</section>"
+
+
+def subsection(title: str, body: str) -> str:
+    """A smaller heading; empty where there is nothing."""
+    return f"<h3>{plain(title)}</h3>\n{body}" if body else ""
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """A paragraph; empty where there is no text."""
+    return f"<p{f' class={kind!r}' if kind else ''}>{plain(text)}</p>" if text else ""
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> str:
+    """A table; empty without rows."""
+    if not rows:
+        return ""
+    body = "\n".join(_row(columns, row) for row in rows)
+    head = f"{_groups(columns)}<tr>{''.join(_head(column) for column in columns)}</tr>"
+    return f"<div class='wide'><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
+
+
+def _groups(columns: Sequence[Column]) -> str:
+    if not any(column.group for column in columns):
+        return ""
+    spans = [(name, len(list(members))) for name, members in groupby(columns, key=lambda column: column.group)]
+    cells = [f"<th colspan='{width}'{' class=group' if name else ''}>{plain(name)}</th>" for name, width in spans]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _head(column: Column) -> str:
+    return f"<th{' class=text' if column.text else ''}>{plain(column.title)}</th>"
+
+
+def _row(columns: Sequence[Column], row: Sequence[object]) -> str:
+    return f"<tr>{''.join(_cell(column, value) for column, value in zip(columns, row, strict=True))}</tr>"
+
+
+def _cell(column: Column, value: object) -> str:
+    kinds = " ".join([*(["text"] if column.text else []), *(["bad"] if isinstance(value, Bad) else [])])
+    return f"<td class='{kinds}'>{plain(value)}</td>" if kinds else f"<td>{plain(value)}</td>"
+
+
+def pairs(values: Mapping[str, object]) -> str:
+    """Names and values beside each other; empty where there are none."""
+    entries = "\n".join(f"<dt>{plain(name)}</dt><dd>{plain(value)}</dd>" for name, value in values.items())
+    return f"<dl>\n{entries}\n</dl>" if entries else ""
+
+
+def lines(texts: Iterable[str]) -> str:
+    """A list; empty where there is nothing in it."""
+    items = "\n".join(f"<li>{plain(text)}</li>" for text in texts)
+    return f"<ul>\n{items}\n</ul>" if items else ""
+
+
+def preformatted(text: str) -> str:
+    """A text as it is typed; empty where there is none."""
+    return f"<pre>{plain(text)}</pre>" if text else ""
+
+
+def chart(name: str, title: str = "", key: Mapping[str, str] | None = None) -> str:
+    """The place of a figure, by its name, under a title; `key` are its lines and their colours."""
+    words = "".join(f"<i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
+    head = f"<h3>{plain(title)}{words}</h3>" if title else ""
+    return f"<figure>{head}<div class='chart' id='{plain(name)}'></div></figure>"
+
+
+def grid(columns: int, *figures: str) -> str:
+    """Figures beside each other where there is room; empty without any."""
+    return f"<div class='grid of{columns}'>{''.join(figures)}</div>" if figures else ""
+
+
+def legend(entries: Mapping[str, str]) -> str:
+    """Names and their colours, for figures that share them."""
+    items = (f"<li><i style='background:{plain(colour)}'></i>{plain(name)}</li>" for name, colour in entries.items())
+    return f"<ul class='legend'>{''.join(items)}</ul>" if entries else ""

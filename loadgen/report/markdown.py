@@ -1,0 +1,136 @@
+"""The published tables of a result for GitHub: good to paste into an issue, one row a stage.
+
+Every text of the result is escaped: a model's name can neither make a link nor break out of its cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from loadgen.metrics.histogram import Summary
+from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.snapshot import Comparison
+from loadgen.report.assessment import assessment, met_limits, titles
+from loadgen.report.cells import UNKNOWN, engine_of, fixed, hardware_of, model_of, signed_percent
+from loadgen.text import harmless
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
+_LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"))
+_STATISTICS = ("mean", "p50", "p90", "p99")
+
+Row = Sequence[str]
+
+
+def markdown_report(result: Result) -> str:
+    """Heading, answers, throughput, latency, what was published, and whether to trust it."""
+    stages = [stage for stage in result.stages if stage.requests.sent]
+    blocks = [
+        f"### {escaped(model_of(result))} on {escaped(hardware_of(result))}",
+        _facts(result),
+        "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in assessment(result)),
+        *([_throughput(stages), _latency(stages), *_published(result)] if stages else []),
+        _trust(result),
+    ]
+    return "\n\n".join(blocks)
+
+
+def escaped(text: str) -> str:
+    """A text as one line of Markdown that shows exactly this."""
+    return _SPECIAL.sub(r"\\\1", harmless(text).replace("\n", " "))
+
+
+def _facts(result: Result) -> str:
+    stopped = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}"
+    words = f"{engine_of(result)}, run {result.run_id}, started {result.started_at}{stopped}"
+    return f"{escaped(words)}, measured with vramp {escaped(result.vramp_version)}"
+
+
+def _throughput(stages: Sequence[StageResult]) -> str:
+    names = titles(stages)
+    head = ("load", "ISL/OSL", "completed", "failed", "duration s", "req/s", "output tok/s", "total tok/s")
+    optional = {
+        "tok/s per user": [stage.throughput.output_tokens_per_s_per_user for stage in stages],
+        "J/token": [stage.energy.joules_per_output_token if stage.energy else None for stage in stages],
+    }
+    shown = {title: values for title, values in optional.items() if any(value is not None for value in values)}
+    judged = any(met_limits(stage) is not None for stage in stages)
+    rows = [
+        [
+            *_throughput_row(stage, names[stage.index]),
+            *(fixed(values[number], 2) for values in shown.values()),
+            *([_limits_word(stage)] if judged else []),
+        ]
+        for number, stage in enumerate(stages)
+    ]
+    return _table([*head, *shown, *(["limits"] if judged else [])], rows, texts=2)
+
+
+def _throughput_row(stage: StageResult, name: str) -> Row:
+    requests, rate = stage.requests, stage.throughput
+    return (
+        escaped(name),
+        f"{stage.isl}/{stage.osl}",
+        fixed(requests.completed),
+        fixed(requests.failed),
+        fixed(stage.measured_s, 2),
+        fixed(rate.requests_per_s, 2),
+        fixed(rate.output_tokens_per_s, 2),
+        fixed(rate.total_tokens_per_s, 2),
+    )
+
+
+def _limits_word(stage: StageResult) -> str:
+    return {True: "met", False: "**missed**", None: UNKNOWN}[met_limits(stage)]
+
+
+def _latency(stages: Sequence[StageResult]) -> str:
+    names = titles(stages)
+    head = ["ms", *(f"{title} {statistic}" for title, _ in _LATENCIES for statistic in _STATISTICS)]
+    empty = Summary(count=0)
+    rows = [
+        [
+            escaped(names[stage.index]),
+            *(
+                fixed(getattr(stage.latency_ms.get(key, empty), statistic), 2)
+                for _, key in _LATENCIES
+                for statistic in _STATISTICS
+            ),
+        ]
+        for stage in stages
+    ]
+    return _table(head, rows, texts=1)
+
+
+def _published(result: Result) -> list[str]:
+    reference = result.reference
+    if reference is None:
+        return []
+    source = f"Published: {escaped(reference.source)}"
+    notes = [f"- {escaped(note)}" for note in reference.notes]
+    if not reference.comparisons:
+        return ["\n".join([source, "", *notes, "- no stage of this run has the load of a published figure"])]
+    names = titles(result.stages)
+    rows = [_compared(one, names[one.stage]) for one in reference.comparisons]
+    table = _table(["load", "figure", "published", "measured", "difference"], rows, texts=2)
+    return [source, table, *(["\n".join(notes)] if notes else [])]
+
+
+def _compared(one: Comparison, name: str) -> Row:
+    figure = f"{one.figure} ({one.of})" if one.of else one.figure
+    difference = signed_percent(one.difference_percent)
+    return escaped(name), escaped(figure), fixed(one.published, 2), fixed(one.measured, 2), difference
+
+
+def _trust(result: Result) -> str:
+    client = result.client
+    lag = fixed(client.read_lag_ms.p99, 2)
+    stamps = f"{client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.workers} workers"
+    limited = f"**The client was limited**: {escaped(client.why or '')}" if client.limited else "The client kept up"
+    return f"{limited} ({stamps})."
+
+
+def _table(head: Sequence[str], rows: Sequence[Row], *, texts: int) -> str:
+    """A table whose first `texts` columns are words and the others numbers."""
+    rule = [":--"] * texts + ["--:"] * (len(head) - texts)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])

@@ -1,0 +1,162 @@
+"""A stage as `vllm bench serve --save-result` would have written it, for tools that read those files.
+
+The keys, their order and their units are those of vLLM 0.32. What its consumers turn into a float is a number or is not
+there: a metric that nothing was measured for has no keys (InferenceX divides by every value whose key has `tpot` in
+it), so a stage in which nothing was completed keeps its counts and loses its latencies. What vLLM does not have is in
+one object, `vramp`. Two lists differ: `latencies` come from the histogram, ascending and with three significant digits,
+and `queue_times` is empty, since a result does not keep single streams.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.result import SCHEMA, Result, StageResult
+from loadgen.report.bench_table import SERVE_METRICS
+from loadgen.report.cells import model_of
+
+_BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
+_PERCENTILES = {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
+"""Our names and vLLM's."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+
+
+def vllm_documents(result: Result) -> list[dict[str, Any]]:
+    """One document for each stage in which requests were sent."""
+    return [_document(result, stage) for stage in result.stages if stage.requests.sent]
+
+
+def vllm_file_names(documents: Sequence[dict[str, Any]]) -> list[str]:
+    """The names that vLLM gives to such files; a name that is already taken gets a number."""
+    names: list[str] = []
+    for document in documents:
+        name = _file_name(document)
+        taken = sum(other == name or other.startswith(f"{name}-") for other in names)
+        names.append(f"{name}-{taken + 1}" if taken else name)
+    return [f"{name}.json" for name in names]
+
+
+def _file_name(document: dict[str, Any]) -> str:
+    concurrency = document["max_concurrency"]
+    at_most = f"-concurrency{concurrency}" if concurrency is not None else ""
+    model = document["model_id"].rpartition("/")[2]
+    name = f"{document['backend']}-{document['request_rate']}qps{at_most}-{model}-{document['date']}"
+    return _UNSAFE.sub("_", name)
+
+
+def _document(result: Result, stage: StageResult) -> dict[str, Any]:
+    began = datetime.fromisoformat(stage.started_at).astimezone(UTC)
+    start_s = began.timestamp()
+    return {
+        **_settings(result, stage, began),
+        **_counts(result, stage),
+        **_latencies(stage.latency_ms),
+        # InferenceX adds these two to vLLM's own, to find the power samples of the run.
+        "benchmark_start_time_unix": start_s,
+        "benchmark_end_time_unix": start_s + stage.duration_s,
+        "vramp": _ours(result, stage),
+    }
+
+
+def _settings(result: Result, stage: StageResult, began: datetime) -> dict[str, Any]:
+    load, target = result.profile.get("load") or {}, stage.target
+    backend = _BACKENDS.get(load.get("endpoint", ""), "openai")
+    return {
+        "date": began.strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": backend,
+        "backend": backend,
+        "label": None,
+        "model_id": model_of(result),
+        "tokenizer_id": None,
+        "num_prompts": stage.requests.sent,
+        "request_rate": "inf" if target.rate is None else target.rate,
+        "burstiness": _burstiness(target.arrival),
+        "max_concurrency": load.get("max_concurrency") if target.rate is not None else target.concurrency,
+    }
+
+
+def _burstiness(arrival: str | None) -> float | None:
+    """vLLM's shape parameter of the gamma distribution; None for arrivals that it cannot describe."""
+    kind, _, shape = (arrival or "poisson").partition(":")
+    if kind == "gamma":
+        return float(shape)
+    return 1.0 if kind == "poisson" else None
+
+
+def _counts(result: Result, stage: StageResult) -> dict[str, Any]:
+    requests, rate, goodput = stage.requests, stage.throughput, stage.goodput
+    return {
+        "duration": stage.measured_s,
+        "completed": requests.completed,
+        "failed": requests.failed,
+        "total_input_tokens": stage.tokens.input,
+        "total_output_tokens": stage.tokens.output,
+        "request_throughput": rate.requests_per_s or 0.0,
+        "request_goodput": goodput.requests_per_s if goodput is not None else None,
+        "output_throughput": rate.output_tokens_per_s or 0.0,
+        "total_token_throughput": rate.total_tokens_per_s or 0.0,
+        "latencies": _values_s(stage.latency_ms.get("e2e")),
+        "queue_times": [],
+        "max_output_tokens_per_s": _peak_tokens_per_s(result, stage),
+        "max_concurrent_requests": stage.concurrency.peak,
+        "rtfx": 0.0,
+    }
+
+
+def _latencies(latency_ms: dict[str, Summary]) -> dict[str, float]:
+    found: dict[str, float | None] = {}
+    for metric, (_, _, name) in SERVE_METRICS.items():
+        summary = latency_ms.get(name, Summary(count=0))
+        found |= {
+            f"mean_{metric}_ms": summary.mean,
+            f"median_{metric}_ms": summary.p50,
+            f"std_{metric}_ms": summary.stddev,
+            **{f"{theirs}_{metric}_ms": getattr(summary, ours) for ours, theirs in _PERCENTILES.items()},
+        }
+    # A standard deviation of a single stream is 0, and consumers divide by whatever has tpot in its name.
+    return {key: value for key, value in found.items() if value is not None and (value or "tpot" not in key)}
+
+
+def _values_s(summary: Summary | None) -> list[float]:
+    if summary is None or summary.hdr is None:
+        return []
+    histogram = Histogram.from_hdr(summary.hdr)
+    ranks = [100 * rank / histogram.count for rank in range(1, histogram.count + 1)]
+    return [value_us / 1e6 for value_us in histogram.percentile_us(*ranks)] if ranks else []
+
+
+def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:
+    """The most in one second of the stage, from the run's series."""
+    offset_s = _since(result.started_at, stage.started_at)
+    seconds: dict[int, list[float]] = {}
+    columns = result.series
+    for t_s, value in zip(columns.get("t_s", []), columns.get("output_tokens_per_s", []), strict=False):
+        if t_s is not None and value is not None and offset_s <= t_s <= offset_s + stage.duration_s:
+            seconds.setdefault(int(t_s - offset_s), []).append(value)
+    return max((sum(values) / len(values) for values in seconds.values()), default=0.0)
+
+
+def _since(start: str, moment: str) -> float:
+    return (datetime.fromisoformat(moment) - datetime.fromisoformat(start)).total_seconds()
+
+
+def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "version": result.vramp_version,
+        "run_id": result.run_id,
+        "state": result.state,
+        "stage": stage.index + 1,
+        "label": stage.label,
+        "isl": stage.isl,
+        "osl": stage.osl,
+        "arrival": stage.target.arrival,
+        "unfinished": stage.requests.unfinished,
+        "cancelled": stage.requests.cancelled,
+        "client_limited": stage.limited,
+        "why": stage.why,
+    }

@@ -1,0 +1,110 @@
+"""The figures' data: points where they belong, limits and marks in sight."""
+
+import math
+from typing import Any
+
+import msgspec
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import Result
+from loadgen.metrics.search import SearchResult
+from loadgen.report.html.charts import distribution, has_curve, latency_curve, user_curve
+from loadgen.report.html.look import log_axis, ramp
+from tests.report.test_table import result, stage
+
+replace = msgspec.structs.replace
+
+
+def traces(figure: go.Figure | None) -> list[dict[str, Any]]:
+    """The data of a figure as plotly's code would get it."""
+    assert figure is not None
+    found: list[dict[str, Any]] = figure.to_plotly_json()["data"]
+    return found
+
+
+def words(figure: go.Figure) -> str:
+    return " ".join(note.text for note in figure.layout.annotations)
+
+
+def test_a_stage_is_a_point(measured: Result) -> None:
+    rates = [one.throughput.output_tokens_per_s for one in measured.stages]
+    p99, p50, published = traces(latency_curve(measured, "ttft"))
+    assert list(p50["x"]) == list(p99["x"]) == rates
+    assert list(p50["y"]) == [one.latency_ms["ttft"].p50 for one in measured.stages]
+    # All of them missed a limit of a microsecond.
+    assert set(p50["marker"]["symbol"]) == {"circle-open"}
+    assert (list(published["x"]), list(published["y"])) == ([500.0], [40.0])
+    (users,) = traces(user_curve(measured))
+    assert list(users["text"]) == ["2", "4"] and list(users["y"]) == rates
+
+
+def test_a_limit_is_a_line_where_it_lies(measured: Result) -> None:
+    figure = latency_curve(measured, "ttft")
+    assert [shape.y0 for shape in figure.layout.shapes] == [0.001]
+    assert "limit p99 0.001 ms" in words(figure)
+    far = latency_curve(measured, "tpot")
+    assert far.layout.yaxis.range[1] < 4  # 100 s is out of sight, not at the end of an empty axis
+
+
+def test_what_a_search_has_found_is_marked(measured: Result) -> None:
+    search = SearchResult("knee", "concurrency", 3.0, 2.5, 3.5, True, "", 5)
+    figure = latency_curve(replace(measured, search=search), "itl")
+    low, high = sorted(one.throughput.output_tokens_per_s or 0.0 for one in measured.stages)
+    (line,) = figure.layout.shapes
+    assert low < line.x0 < high
+    assert "knee, concurrency 3" in words(figure)
+
+
+def test_shapes_have_a_colour_each(measured: Result) -> None:
+    first, second = measured.stages
+    shapes = replace(measured, stages=[first, replace(second, isl=4096)], reference=None)
+    p99, p50, *others = traces(latency_curve(shapes, "ttft"))
+    assert p99["line"]["dash"] == "dot" and p50["line"]["dash"] == "solid"
+    assert others[1]["line"]["color"] != p50["line"]["color"]
+
+
+def test_one_load_is_no_curve() -> None:
+    assert not has_curve(result(stage(80), stage(80)))
+
+
+def test_a_distribution_ends_where_its_values_end() -> None:
+    histogram = Histogram()
+    histogram.record_ns([1_000_000 * value for value in range(1, 101)])
+    latency = stage(80).latency_ms | {"ttft": histogram.summary(with_hdr=True)}
+    (line,) = traces(distribution(result(replace(stage(80), latency_ms=latency)), "ttft"))
+    assert line["x"][0] == 1.0 and line["x"][-1] == pytest.approx(100.0)
+    assert line["y"][0] == pytest.approx(1.0, rel=2e-3)
+    assert line["y"][line["customdata"].index("50")] == pytest.approx(50.0, rel=2e-3)
+    assert line["y"][-1] == pytest.approx(99.0, rel=2e-3)
+    assert distribution(result(stage(80)), "ttft") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([12.0, 90.0], ["10", "20", "50", "100"]),
+        ([0.5, 2000.0], ["1", "10", "100", "1,000"]),
+        ([10.0, 10.0], ["10", "20"]),
+        ([7.0, 7.0], ["5", "10"]),
+        ([None, 0.0], None),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis(values: list[float | None], ticks: list[str] | None) -> None:
+    assert log_axis(values).get("ticktext") == ticks
+
+
+@given(st.lists(st.floats(min_value=1e-6, max_value=1e9), min_size=1))
+def test_all_values_lie_on_the_axis_between_two_ticks_at_least(values: list[float]) -> None:
+    low, high = log_axis(values, most_ticks=100)["range"]
+    ticks = log_axis(values, most_ticks=100)["tickvals"]
+    assert low <= math.log10(min(values)) and math.log10(max(values)) <= high
+    assert len(ticks) >= 2
+
+
+def test_a_ramp_ends_in_the_strong_tone() -> None:
+    assert ramp(1) == ramp(5)[-1:]
+    assert len(set(ramp(8))) == 8

@@ -1,0 +1,123 @@
+"""The answers, from results that a run could have left."""
+
+import msgspec
+import pytest
+
+from loadgen.metrics.finding import Diagnosis
+from loadgen.metrics.result import Result, SloCheck, StageResult, Target, Throughput
+from loadgen.metrics.search import SearchResult
+from loadgen.metrics.snapshot import Verdict
+from loadgen.report.assessment import assessment, best_stage, titles
+from tests.report.test_table import result, stage
+
+replace = msgspec.structs.replace
+QUEUEING = Verdict("queueing", "stage 2", "queueing: 7.0 requests waiting on average", bad=False)
+BOUND = Verdict("bandwidth-bound", "stage 2", "bandwidth-bound: memory controllers 83% busy", bad=False)
+
+
+def at(concurrency: int, tokens_per_s: float, *verdicts: Verdict, met: bool = True, index: int = 0) -> StageResult:
+    return replace(
+        stage(80),
+        index=index,
+        label=f"conc {concurrency}",
+        target=Target(concurrency=concurrency, rate=None, arrival=None),
+        concurrency=replace(stage(80).concurrency, mean=float(concurrency)),
+        throughput=Throughput(1.0, 10.0, tokens_per_s, 11.0, 1.0),
+        slo={"ttft_p99": SloCheck(limit_ms=25.0, measured_ms=20.0 if met else 30.0, met=met)},
+        verdicts=list(verdicts),
+    )
+
+
+def ladder() -> Result:
+    return result(at(8, 900.0), at(16, 1500.0, QUEUEING, BOUND, met=False, index=1))
+
+
+def answers(of: Result) -> dict[str, str]:
+    return {answer.question: answer.text for answer in assessment(of)}
+
+
+def bad(of: Result) -> set[str]:
+    return {answer.question for answer in assessment(of) if answer.bad}
+
+
+def test_a_ladder_that_saturates_and_misses_its_limit() -> None:
+    found = answers(ladder())
+    assert found == {
+        "Healthy?": "Yes. 160 requests completed, none failed.",
+        "Saturated?": "Yes, at conc 16: queueing: 7.0 requests waiting on average.",
+        "What was the limit?": "The server, not the client: at conc 16 bandwidth-bound: memory controllers 83% busy; "
+        "queueing: 7.0 requests waiting on average.",
+        "Within its limits?": "Missed at 1 of 2 stages, first at conc 16: ttft_p99 30.0 ms, limit 25 ms.",
+    }
+    assert bad(ladder()) == {"Within its limits?"}
+
+
+def test_a_load_that_fills_nobody() -> None:
+    quiet = result(at(8, 900.0))
+    assert answers(quiet)["Saturated?"] == "No: up to conc 8 nothing queued."
+    assert "neither side was full" in answers(quiet)["What was the limit?"]
+    assert bad(quiet) == set()
+
+
+def test_a_limited_client_comes_before_any_word_on_the_server() -> None:
+    limited = replace(ladder(), client=replace(ladder().client, limited=True, why="stage 2: read late"))
+    assert answers(limited)["What was the limit?"].startswith("The client: stage 2: read late.")
+    assert "What was the limit?" in bad(limited)
+
+
+def test_an_open_loop_that_falls_behind_is_saturated() -> None:
+    behind = replace(
+        at(8, 900.0),
+        label="rate 40/s",
+        target=Target(concurrency=None, rate=40.0, arrival="poisson"),
+        throughput=Throughput(31.0, 1.0, 900.0, 1.0, 1.0),
+    )
+    assert answers(result(behind))["Saturated?"] == "Yes, at rate 40/s: 31.0 of 40 requests/s answered."
+    # Of four arrivals a second in a second, two more or less are chance.
+    by_chance = replace(behind, measured_s=1.0, target=Target(None, 4.0, "poisson"))
+    by_chance = replace(by_chance, throughput=replace(by_chance.throughput, requests_per_s=2.0))
+    assert answers(result(by_chance))["Saturated?"].startswith("No")
+
+
+@pytest.mark.parametrize(
+    ("found", "resolved", "words"),
+    [
+        (37.0, True, "The knee is at concurrency 37 (31 to 44)."),
+        (37.0, False, "The search for the knee is unresolved: the probes vary."),
+        (None, True, "The search for the knee is unresolved: the probes vary."),
+    ],
+)
+def test_what_a_search_has_found(found: float | None, resolved: bool, words: str) -> None:
+    search = SearchResult("knee", "concurrency", found, 31.0, 44.0, resolved, "the probes vary", 7)
+    assert answers(replace(ladder(), search=search))["Saturated?"].startswith(words)
+
+
+def test_what_is_not_healthy() -> None:
+    hot = replace(ladder(), verdicts=[Verdict("throttled", "gpu 5", "THROTTLED power 18%")])
+    assert answers(hot)["Healthy?"] == "No: gpu 5: THROTTLED power 18%."
+    failing = result(stage(80, reset=3))
+    assert answers(failing)["Healthy?"] == "No: 3 of 83 requests failed."
+    died = replace(result(state="server_died"), diagnosis=Diagnosis("oom", "out of memory", (), "use less"))
+    assert answers(died) == {"Healthy?": "No: the server died: out of memory."}
+    assert answers(result(stage(0, reset=1), state="failed"))["Healthy?"].startswith(
+        "No: the run failed: the server was"
+    )
+    doubt = Verdict("truth", "stage 1", "requests: client 5, server 6; totals not compared: x")
+    at_odds = result(at(8, 900.0, doubt))
+    assert answers(at_odds)["Healthy?"] == "No: at conc 8 client and engine disagree: requests: client 5, server 6."
+
+
+def test_the_headline_is_of_the_stage_that_pays_and_keeps_its_limits() -> None:
+    best = best_stage(ladder())
+    assert best is not None and best.label == "conc 8"
+    missed = best_stage(result(at(8, 900.0, met=False), at(16, 1500.0, met=False, index=1)))
+    assert missed is not None and missed.label == "conc 16"
+    assert best_stage(result(stage(0))) is None
+
+
+def test_stages_have_names_of_their_own() -> None:
+    again = replace(at(8, 1.0, index=1))
+    assert titles([at(8, 1.0), again]) == {0: "conc 8 (#1)", 1: "conc 8 (#2)"}
+    assert titles([at(8, 1.0), replace(again, isl=16)]) == {0: "conc 8, 4096/1024", 1: "conc 8, 16/1024"}
+    variant = replace(again, variant="fp8")
+    assert titles([at(8, 1.0), variant]) == {0: "conc 8, no variant", 1: "conc 8, fp8"}

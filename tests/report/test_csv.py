@@ -1,0 +1,66 @@
+"""CSV as a spreadsheet and a script would read it."""
+
+import csv
+import io
+
+import msgspec
+import pytest
+
+from loadgen.errors import ResultError
+from loadgen.metrics.gpu_stage import GpuFigure, GpuStage
+from loadgen.metrics.result import Result
+from loadgen.report.csv import csv_report
+from tests.report.test_table import result, stage
+
+COLUMNS = """
+    run_id started_at state model engine hardware stage label concurrency rate_per_s arrival isl osl measured_s sent
+    completed failed unfinished cancelled concurrency_mean input_tokens output_tokens tokens_source requests_per_s
+    input_tokens_per_s output_tokens_per_s total_tokens_per_s output_tokens_per_s_per_user
+""".split()
+LAST = """
+    met_limits goodput_share goodput_requests_per_s engine_ttft_mean_ms engine_queue_mean_ms engine_prefill_mean_ms
+    engine_preemptions engine_prefix_hit_rate engine_prompt_tokens engine_generation_tokens joules
+    joules_per_output_token tokens_per_s_per_w gpu_gfx_percent gpu_memory_percent gpu_power_w
+    gpu_temperature_hotspot_c gpu_gfx_clock_mhz client_limited client_why verdicts
+""".split()
+
+
+def rows(*results: Result) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(csv_report(results))))
+
+
+def test_the_columns_are_a_contract() -> None:
+    header = csv_report([result(stage(80))]).partition("\n")[0].split(",")
+    assert header[: len(COLUMNS)] == COLUMNS
+    assert header[-len(LAST) :] == LAST
+    assert header[len(COLUMNS)] == "ttft_mean_ms" and "e2e_p999_ms" in header
+    assert len(header) == len(set(header)) == len(COLUMNS) + 7 * 9 + len(LAST)
+
+
+def test_one_row_a_stage_of_every_run(measured: Result) -> None:
+    found = rows(measured, result(stage(80), stage(0)))
+    assert [row["run_id"] for row in found] == [measured.run_id, measured.run_id, "r"]
+    first, stage_of = found[0], measured.stages[0]
+    assert float(first["ttft_p99_ms"]) == stage_of.latency_ms["ttft"].p99
+    assert float(first["output_tokens_per_s"]) == stage_of.throughput.output_tokens_per_s
+    assert (first["met_limits"], first["concurrency"], first["rate_per_s"]) == ("false", "2", "")
+
+
+def test_gpu_columns_are_means_over_the_gpus() -> None:
+    watts = enumerate((600.0, 700.0))
+    gpus = [GpuStage(index=index, name="x", looks=9, power_w=GpuFigure(*[power] * 5)) for index, power in watts]
+    (row,) = rows(result(msgspec.structs.replace(stage(80), gpu=gpus)))
+    assert (row["gpu_power_w"], row["gpu_gfx_percent"]) == ("650.0", "")
+
+
+def test_nothing_sent_is_nothing_to_write() -> None:
+    with pytest.raises(ResultError, match="no stage in which a request was sent"):
+        csv_report([result(stage(0))])
+
+
+def test_no_cell_is_a_formula(hostile: Result) -> None:
+    evil = msgspec.structs.replace(hostile, run_id='=HYPERLINK("http://x")\r\n')
+    row = rows(evil)[0]
+    assert row["run_id"].startswith("'=")
+    assert not any(cell.startswith(("=", "+", "@")) for cell in row.values())
+    assert not any("\x1b" in cell or "\r" in cell for cell in row.values())

@@ -1,0 +1,55 @@
+"""Markdown as GitHub would read it."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.result import Result
+from loadgen.report.markdown import escaped, markdown_report
+from tests.report.test_table import result, stage
+
+UNESCAPED_PIPE = re.compile(r"(?<!\\)\|")
+
+
+def tables(text: str) -> list[list[str]]:
+    """The tables of a document, as lines."""
+    blocks = text.split("\n\n")
+    return [block.splitlines() for block in blocks if block.startswith("|")]
+
+
+def test_one_row_a_stage() -> None:
+    throughput, latency = tables(markdown_report(result(stage(80))))
+    assert throughput == [
+        "| load | ISL/OSL | completed | failed | duration s | req/s | output tok/s | total tok/s | tok/s per user "
+        "| limits |",
+        "| :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: |",
+        "| conc 8 | 4096/1024 | 80 | 0 | 171.00 | 0.47 | 479.07 | 2,394.07 | 59.88 | **missed** |",
+    ]
+    assert latency[2].startswith("| conc 8 | 20.00 | 20.02 | 30.00 | 30.00 | 20.00 |")
+
+
+def test_a_stage_in_which_everything_failed_has_no_numbers() -> None:
+    _, latency = tables(markdown_report(result(stage(0, reset=3))))
+    assert set(latency[2].replace("conc 8", "").split()) == {"|", "-"}
+
+
+def test_published_beside_measured(measured: Result) -> None:
+    *_, published = tables(markdown_report(measured))
+    assert len(published) == 2 + 2
+    assert published[2].startswith(r"| conc 2 | ttft\_p50\_ms | 40.00 |")
+
+
+def test_texts_from_outside_stay_texts(hostile: Result) -> None:
+    text = markdown_report(hostile)
+    assert "<script" not in text.replace("\\<script", "")
+    assert "\x1b" not in text and "\u202e" not in text
+    for table in tables(text):
+        assert len({len(UNESCAPED_PIPE.findall(line)) for line in table}) == 1
+
+
+@given(st.text())
+def test_an_escaped_text_is_one_line_and_has_no_open_mark(text: str) -> None:
+    shown = escaped(text)
+    assert "\n" not in shown
+    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]<>|@#]", shown)
