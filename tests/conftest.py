@@ -1,11 +1,15 @@
 """Settings of all tests."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import HealthCheck, settings
+
+from loadgen.metrics.result import SCHEMA_PATH
 
 # A busy machine is no reason to fail: how long an example takes says nothing about whether it is right.
 settings.register_profile("vramp", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
@@ -21,3 +25,17 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+_SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
+_BEGINS_A_RESULT = b'{\n "schema": "vramp.result/1",'
+
+
+@pytest.fixture(autouse=True)
+def every_result_fits_the_schema(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever results a test leaves in its folder, by whichever process, are what the shipped schema describes."""
+    yield
+    folder = request.node.funcargs.get("tmp_path")
+    for path in folder.rglob("*.json") if folder is not None else ():
+        if path.is_file() and path.read_bytes().startswith(_BEGINS_A_RESULT):
+            _SCHEMA.validate(json.loads(path.read_text()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from loadgen.errors import ServerError
+from loadgen.errors import ServerError, VrampError
 from loadgen.run.servers import Servers
 from loadgen.server.supervisor import ServerState
 
@@ -30,6 +31,24 @@ async def end_servers(servers: Servers, *, leave: bool, tell: Tell, beat: Callab
     if not servers.managed:
         return None
     return "died" if servers.died else "stopped"
+
+
+def first_line(error: VrampError) -> str:
+    """What went wrong, without the evidence."""
+    return str(error).partition("\n")[0]
+
+
+async def until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Work to its end, or until an event; then it is cancelled, and has come to rest when this returns."""
+    going, told = asyncio.create_task(work), asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({going, told}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+        going.cancel()
+        await asyncio.wait({going})
+    if not going.cancelled():
+        going.result()
 
 
 async def _left_running(servers: Servers, tell: Tell) -> bool:

@@ -63,10 +63,7 @@ class HardwareWatch:
             return "off"
         if self._monitor is None:
             return "not started"
-        status = self._monitor.status
-        if not status:
-            return "no GPU found: vramp doctor tells what was looked for"
-        return "; ".join(_words(source.vendor, source.attempt, source.works, source.failures) for source in status)
+        return telemetry_words({source.vendor: _lasting(source) for source in self._monitor.status})
 
     def start(self) -> None:
         """Begin to watch; simulated GPUs come with their simulator."""
@@ -80,6 +77,12 @@ class HardwareWatch:
         """The simulator is there: its GPUs can be."""
         if self._mode == "sim" and self._monitor is None:
             self._watch(attempts_for("sim", url=url))
+
+    async def end_simulated(self) -> None:
+        """The simulator goes, and its GPUs with it; another may come."""
+        if self._mode == "sim" and self._monitor is not None:
+            monitor, self._monitor = self._monitor, None
+            await monitor.close()
 
     async def close(self) -> None:
         """Take a last look and end the children."""
@@ -129,7 +132,14 @@ def _lasting(source: SourceStatus) -> dict[str, Any]:
     return words
 
 
-def _words(vendor: str, attempt: str | None, works: bool, failures: dict[str, str]) -> str:
+def telemetry_words(meta: dict[str, Any] | None) -> str:
+    """What measures the GPUs, or why nothing does, from what the journal keeps of it."""
+    if not meta:
+        return "no GPU found: vramp doctor tells what was looked for"
+    return "; ".join(_words(vendor, **source) for vendor, source in meta.items())
+
+
+def _words(vendor: str, /, *, attempt: str | None, works: bool, failures: dict[str, str], **_: object) -> str:
     if works:
         return f"{vendor}: {attempt}"
     if attempt is not None:

@@ -11,7 +11,7 @@ from loadgen.profile import Profile
 from loadgen.run.environment import describe_environment
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
-from loadgen.server.masking import masked_environment, masked_text
+from loadgen.server.masking import masked_document, masked_environment, masked_text
 from loadgen.server.supervisor import ServerState
 from loadgen.worker.fleet import FleetTick
 
@@ -29,6 +29,7 @@ def run_started(
     }
     server["url"] = masked_text(server["url"]) if server["url"] else None
     document["load"]["seed"] = seed
+    document["load"]["extra_body"] = masked_document(document["load"]["extra_body"])
     return RunStarted(
         unix_s=time.time(),
         monotonic_s=monotonic_s,
@@ -42,7 +43,9 @@ def run_started(
     )
 
 
-def server_changed(servers: Servers, served: Served | None, state: ServerState, *, t_s: float) -> ServerChanged:
+def server_changed(
+    servers: Servers, served: Served | None, state: ServerState, *, variant: str | None, t_s: float
+) -> ServerChanged:
     """The servers reached a state; `served` is None until they were asked."""
     described = servers.described()
     settings, first = servers.settings, next(iter(described), None)
@@ -60,6 +63,7 @@ def server_changed(servers: Servers, served: Served | None, state: ServerState, 
         milestones=servers.milestones,
         diagnosis=servers.diagnosis,
         instances=described if servers.count > 1 else (),
+        variant=variant,
     )
 
 

@@ -37,8 +37,10 @@ def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], sta
     ]
 
 
-def fleet_settings(profile: Profile, served: Served, targets: Sequence[Target], seed: int) -> FleetSettings:
-    """What all workers of a run have in common."""
+def fleet_settings(
+    profile: Profile, served: Served, targets: Sequence[Target], seed: int, *, rows: bool
+) -> FleetSettings:
+    """What all workers of a run have in common; with `rows` they send one for each stream."""
     load = profile.load
     return FleetSettings(
         targets=tuple(targets),
@@ -47,4 +49,5 @@ def fleet_settings(profile: Profile, served: Served, targets: Sequence[Target], 
         timeout_s=load.timeout_s,
         stall_timeout_s=load.stall_timeout_s,
         connect_timeout_s=load.connect_timeout_s,
+        rows=rows,
     )

@@ -16,6 +16,7 @@ from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.finding import Diagnosis
 from loadgen.metrics.journal import ServerInstance
 from loadgen.metrics.snapshot import EngineView, InstanceView, Liveness, Milestone
+from loadgen.places import cache_folder
 from loadgen.profile import Profile
 from loadgen.server.causes import Phase
 from loadgen.server.claims import DriveLock, drive_lock
@@ -23,7 +24,6 @@ from loadgen.server.instances import instance_servers
 from loadgen.server.masking import masked_environment, masked_text
 from loadgen.server.memory_return import level_now
 from loadgen.server.outcome import NOT_ASKED, ProcessName, StopReport
-from loadgen.server.places import cache_folder
 from loadgen.server.start_history import ExpectedStart, expected_start, remember_start, start_key, with_expectations
 from loadgen.server.supervisor import ManagedServer, ServerState
 
@@ -215,6 +215,11 @@ class Servers:
     def log_lines(self) -> tuple[str, ...]:
         """The last lines of the log that tells most: that of a server that died, or of the slowest to start."""
         return tuple(self._shown.log.lines[-_LOG_LINES:]) if self._shown is not None else ()
+
+    @property
+    def log_total(self) -> int:
+        """How many lines that log had."""
+        return self._shown.log.total if self._shown is not None else 0
 
     @property
     def _shown(self) -> ManagedServer | None:

@@ -1,9 +1,9 @@
 """Which stage is running and which comes next: the plan and the operator's hand on it.
 
 Every change of the load ends one stage and begins another, in the same turn of the loop as the keypress, and is an
-event in the journal. Pausing ends the stage too; resuming begins it again. Nothing here waits. The plan is asked for
-the next stage when the present one is over, with what has been measured by then; what the operator does beside the plan
-is none of its measurements.
+event in the journal; so is a wish that cannot be granted, as an error with its reason. Pausing ends the stage too;
+resuming begins it again. Nothing here waits. The plan is asked for the next stage when the present one is over, with
+what has been measured by then; what the operator does beside the plan is none of its measurements.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Measured, Plan, Stage
+from loadgen.plan.wish import PlanWish, following
+from loadgen.profile import Profile
 from loadgen.run.stage_watch import StageWatch
 from loadgen.stream.request import RequestTemplate
 from loadgen.worker.fleet import Fleet, FleetTick
@@ -39,9 +42,14 @@ class Steering:
     nothing."""
 
     def __init__(
-        self, plan: Plan, first: Stage, measure: Measure, log: Callable[[Line], None], clock_s: Callable[[], float]
+        self,
+        plan: Plan,
+        known: Sequence[Stage],
+        measure: Measure,
+        log: Callable[[Line], None],
+        clock_s: Callable[[], float],
     ) -> None:
-        """`first` is what the plan begins with, to be shown until it does."""
+        """`known` are the stages of the plan, as far as that can be said; the first is shown until it begins."""
         self._plan: Plan | None = plan
         self._done: list[Measured] = []
         self._measure = measure
@@ -51,33 +59,57 @@ class Steering:
         self._templates_of: TemplatesOf | None = None
         self._boundary: Boundary = _no_boundary
         self._due: asyncio.TimerHandle | None = None
-        self._last = first
+        self._last = known[0]
         self._begun_s = 0.0
         self._watch: StageWatch | None = None
         self._window_s: float | None = None
         """When the measured window of a stage that settles was opened."""
         self._longest_s = 0.0
         self._paused: tuple[Stage, bool] | None = None
-        self._early: Stage | None = None
-        """What the operator asked for before the server was ready."""
+        self._early: tuple[Stage, bool] | None = None
+        """What begins once there is a server, and whether by hand: what the operator asked for while there is none, or
+        what ran on the one before."""
+        self._bounded: Stage | None = None
+        """The running stage with its end, while the operator holds it open."""
         self._next_index = 0
+        self._finished = False
         self.current: Stage | None = None
         self.index = -1
         self.manual = False
         """The operator has taken the load in hand: the running stage has no end of its own."""
+        self.stages_planned = len(known)
+        """Where the plan in hand ends, as far as that is known: the number of its last stage."""
+        self.variant: str | None = None
+        """Of the profile whose server runs."""
 
     def take_the_wheel(self, fleet: Fleet, templates_of: TemplatesOf, boundary: Boundary) -> None:
-        """The server is ready and the workers stand by: begin the plan."""
+        """The server is ready and the workers stand by: begin the plan, or what was asked for before."""
         self._fleet, self._templates_of, self._boundary = fleet, templates_of, boundary
-        if self._early is not None:
-            self._switch(self._early, "", manual=True)
-        else:
+        if self.paused:
+            return
+        if self._early is None:
             self.advance("")
+            return
+        stage, manual = self._early
+        self._switch(stage, "", manual=manual)
+
+    def let_go(self, reason: str) -> None:
+        """The server goes away: end the stage. It begins again, by hand, once there is another."""
+        stage = self.current
+        if self._fleet is None:
+            return
+        if stage is not None:
+            self._note_done(abandoned=True)
+            self._switch(None, reason, manual=False)
+            self._early = (stage.by_hand(rate=stage.rate), True)
+        self._fleet.end_load(abort=True)
+        self._fleet = None
 
     @property
     def last(self) -> Stage:
         """The stage to show: the paused one, or the last that ran, or the first to come."""
-        return self._paused[0] if self._paused is not None else self._early or self._last
+        waiting = self._paused or self._early
+        return waiting[0] if waiting is not None else self._last
 
     @property
     def paused(self) -> bool:
@@ -89,6 +121,11 @@ class Steering:
         """Nothing runs, and nothing is to come by itself."""
         return self._fleet is not None and self.current is None and not self.paused
 
+    @property
+    def held_open(self) -> bool:
+        """The operator lets the running stage go on past its end."""
+        return self._bounded is not None
+
     # The plan.
 
     def advance(self, reason: str, *, saturated: bool = False) -> None:
@@ -97,7 +134,8 @@ class Steering:
         self._go_on(reason)
 
     def finish(self, reason: str, *, abort: bool) -> None:
-        """End the running stage and send nothing more; with `abort`, cut the running streams off."""
+        """End the running stage and send nothing more, ever; with `abort`, cut the running streams off."""
+        self._finished = True
         self._plan = None
         self._paused = None
         self._switch(None, reason, manual=False)
@@ -106,9 +144,9 @@ class Steering:
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
         """The running or paused stage is over; one of the plan's own is told to it."""
-        stage = self._paused if self._paused is not None else (self.current, self.manual)
-        if stage[0] is not None and not stage[1]:
-            self._done.append(self._measure(self.index, stage[0], saturated=saturated, abandoned=abandoned))
+        stage, manual = self._paused or (self._bounded or self.current, self.manual)
+        if stage is not None and not manual:
+            self._done.append(self._measure(self.index, stage, saturated=saturated, abandoned=abandoned))
 
     def _go_on(self, reason: str) -> None:
         self._paused = None
@@ -128,7 +166,7 @@ class Steering:
         ended = self.index if self.current is not None else None
         if ended is not None:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
-        self.current, self.manual, self._early = stage, manual, None
+        self.current, self.manual, self._early, self._bounded = stage, manual, None, None
         if stage is None:
             self._fleet.end_load(abort=False)
             self._boundary(ended, None)
@@ -139,7 +177,7 @@ class Steering:
         assert self._fleet is not None and self._templates_of is not None
         self.index, self._next_index = self._next_index, self._next_index + 1
         self._last = stage
-        self._log(_started(stage, self.index, self._clock_s(), manual=self.manual))
+        self._log(_started(stage, self.index, self._clock_s(), manual=self.manual, variant=self.variant))
         self._boundary(ended, self.index)
         self._fleet.begin_stage(self.index, stage, self._templates_of(stage))
         self._begun_s, self._window_s, self._longest_s = self._clock_s(), None, stage.longest_s
@@ -148,6 +186,12 @@ class Steering:
             self._due_in(stage.settle_s, self._open_window, False)
         elif stage.duration_s is not None:
             self._due_in(stage.warmup_s + stage.duration_s, self.advance, "its time was up")
+
+    def _measured_s(self, stage: Stage) -> float:
+        """How long the running stage has been measured; below 0 during its warm-up."""
+        if stage.settle_s:
+            return self._clock_s() - self._window_s if self._window_s is not None else 0.0
+        return self._clock_s() - self._begun_s - stage.warmup_s
 
     def _due_in(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
         self._cancel_due()
@@ -201,25 +245,27 @@ class Steering:
 
     def extend(self) -> None:
         """Let the running stage go on for its length once more; only one that time bounds has one."""
-        stage = self.current
+        stage = self._bounded or self.current
         if stage is None or self.manual or stage.duration_s is None:
+            self._refuse("extend", "nothing runs" if stage is None else f"{stage.title} is not bounded by time")
             return
-        longer = msgspec.structs.replace(stage, duration_s=2 * stage.duration_s)
-        self.current = longer
-        self._longest_s = max(2 * self._longest_s, longer.duration_s or 0.0)
+        # One that was held ends that much from now, any other so much later than it would have.
+        before_s = self._measured_s(stage) if self.held_open else stage.duration_s
+        longer = msgspec.structs.replace(stage, duration_s=before_s + stage.duration_s)
+        self.current, self._bounded = longer, None
+        self._longest_s = max(before_s + self._longest_s, longer.duration_s or 0.0)
         self._event("load", f"{stage.title} goes on for {stage.duration_s:g} s more")
         if not stage.settle_s:
-            elapsed_s = self._clock_s() - self._begun_s
-            self._due_in(stage.warmup_s + 2 * stage.duration_s - elapsed_s, self.advance, "its time was up")
+            left_s = before_s + stage.duration_s - self._measured_s(stage)
+            self._due_in(left_s, self.advance, "its time was up")
 
     def redo(self) -> None:
         """Measure the running stage of the plan again from its beginning, or else the last one that is done."""
-        if self._fleet is None or self._plan is None:
+        own = self._bounded or (None if self.manual else self.current)
+        if self._fleet is None or self._plan is None or (own is None and not self._done):
+            self._refuse("redo", "there is no stage of a plan to measure again")
             return
-        own = self._paused is None and self.current is not None and not self.manual
-        if not own and not self._done:
-            return
-        stage = self.current if own and self.current is not None else self._done.pop().stage
+        stage = own if own is not None else self._done.pop().stage
         self._paused = None
         self._event("load", f"{stage.title} once more")
         self._switch(stage, "the operator measures it again", manual=False)
@@ -232,28 +278,73 @@ class Steering:
         """Send this many requests a second from now on."""
         self._change(f"rate {requests_per_s:g}/s", concurrency=None, rate=max(0.001, requests_per_s))
 
-    def set_shape(self, isl: int, osl: int) -> None:
-        """Send requests of this shape from now on."""
+    def set_shape(self, isl: int, osl: int, *, longest: int | None = None) -> None:
+        """Send requests of this shape from now on; not more than `longest` tokens, prompt and answer together."""
+        if longest is not None and isl + osl > longest:
+            self._refuse("shape", f"{isl} + {osl} = {isl + osl} tokens, but the server's max_model_len is {longest}")
+            return
         self._change(f"shape {isl}/{osl}", isl=max(1, isl), osl=max(1, osl))
 
     def _change(self, words: str, **changes: object) -> None:
+        if self._finished:
+            self._refuse("load", "the run is ending")
+            return
         before = self.current or self.last
         stage = before.by_hand(**changes)
         self._event("load", f"{before.title} -> {words}")
-        if self._fleet is None:
-            self._early = stage
-        elif self._paused is not None:
+        if self._paused is not None:
             self._note_done(abandoned=True)
             self._paused = (stage, True)
+        elif self._fleet is None:
+            self._early = (stage, True)
         else:
             self._note_done(abandoned=True)
             self._switch(stage, "the operator changed the load", manual=True)
 
+    def follow(self, wish: PlanWish, profile: Profile) -> None:
+        """Begin another plan from where the load stands; what has been measured for the one before is done with."""
+        if self._finished:
+            self._refuse("plan", "the run is ending")
+            return
+        try:
+            wished = following(wish, profile, self.current or self.last)
+        except ProfileError as error:
+            self._refuse("plan", str(error))
+            return
+        self._event("load", f"{wish.words} from here")
+        self._plan, self._done = wished.plan, []
+        self.stages_planned = self._next_index + (wished.stages or 0)
+        if self._fleet is None:
+            self._early = self._paused = None
+        else:
+            self._go_on("the operator began another plan")
+
+    def hold(self) -> None:
+        """Let the running stage go on without an end of its own."""
+        stage = self.current
+        if stage is None or self.manual or self.held_open:
+            why = "nothing runs" if stage is None else f"{stage.title} has no end of its own"
+            self._refuse("hold", why)
+            return
+        self._event("load", f"{stage.title} is held")
+        if stage.requests is not None:
+            # The workers have been told how many; so the same load goes on as a stage without an end.
+            self._note_done(abandoned=True)
+            self._switch(stage.by_hand(rate=stage.rate), "the operator held it", manual=True)
+            return
+        self._bounded = stage
+        self.current = msgspec.structs.replace(stage, duration_s=None, ends_saturated=False)
+        if not stage.settle_s:
+            self._cancel_due()
+
     def pause(self) -> None:
         """Send nothing more until `resume`; running streams finish."""
-        if self.current is None or self._paused is not None:
+        if self._paused is not None:
             return
-        stage, manual = self.current, self.manual
+        if self.current is None:
+            self._refuse("pause", "nothing runs")
+            return
+        stage, manual = self._bounded or self.current, self.manual
         self._event("pause", "paused")
         self._switch(None, "the operator paused", manual=manual)
         self._paused = (stage, manual)
@@ -263,22 +354,29 @@ class Steering:
         if self._paused is None:
             return
         stage, manual = self._paused
-        self._paused = None
         self._event("resume", "resumed")
+        if self._fleet is None:
+            self._early, self._paused = self._paused, None
+            return
+        self._paused = None
         self._switch(stage, "", manual=manual)
 
     def next_stage(self) -> None:
         """Go on with the plan, whatever is left of the running stage."""
         if self.current is None and self._paused is None:
+            self._refuse("next", "nothing runs")
             return
         self._event("load", "next stage")
         self.advance("the operator went on")
+
+    def _refuse(self, what: str, why: str) -> None:
+        self._event("error", f"{what} refused: {why}")
 
     def _event(self, kind: str, text: str) -> None:
         self._log(Happened(t_s=self._clock_s(), kind=kind, text=text))
 
 
-def _started(stage: Stage, index: int, t_s: float, *, manual: bool) -> StageStarted:
+def _started(stage: Stage, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
     return StageStarted(
         t_s=t_s,
         index=index,
@@ -295,6 +393,8 @@ def _started(stage: Stage, index: int, t_s: float, *, manual: bool) -> StageStar
         manual=manual,
         settle_s=stage.settle_s,
         completed=stage.completed,
+        most=stage.most,
+        variant=variant,
     )
 
 

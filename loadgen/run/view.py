@@ -1,137 +1,122 @@
-"""From a record to a snapshot: what the screen draws, computed four times a second. Nothing here changes anything."""
+"""From a record to a snapshot: what the screen draws, computed four times a second. Nothing here changes anything.
+
+A record says what has happened; `Now` adds what it cannot say, because only the run that goes on knows it, or the
+replay that plays it.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from loadgen.metrics.health import StageFacts, flags, gpu_verdicts, stage_verdicts
-from loadgen.metrics.journal import RunState
+from loadgen.metrics.journal import RunState, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import (
+    BaselineView,
     ClientView,
+    Distribution,
     EngineView,
     ErrorView,
     GpuView,
-    Liveness,
     LoadView,
-    Milestone,
     Phase,
     Point,
+    ReplayView,
     ServerView,
     Snapshot,
-    StageView,
     Verdict,
 )
 from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.verdict import engine_limit
 from loadgen.plan import Stage
-from loadgen.profile import Profile
-from loadgen.run.hardware import HardwareWatch
-from loadgen.run.probe import Served
-from loadgen.run.servers import Servers
-from loadgen.run.steering import Steering
-from loadgen.server.outcome import ProcessName
-from loadgen.text import harmless
+from loadgen.run.headline import HeadlineFacts, headline
+from loadgen.run.stage_views import StageViews, distributions, slo_ms_of, whole_view
 
-_SHOWN = ("ttft", "tpot", "itl", "e2e")
 _CPU_POINTS = 8
 
 
-_SETTLED_S = 1.0
+class Now(msgspec.Struct, frozen=True):
+    """What a record does not say of the present moment."""
+
+    t_s: float
+    unix_s: float
+    phase: Phase
+    profile: str
+    server: ServerView
+    load: LoadView
+    workers: int
+    engine: EngineView | None = None
+    ending: RunState | None = None
+    reason: str = ""
+    waiting_for: tuple[str, ...] = ()
+    """Processes that a stop waits for."""
+    gpus_stale: bool = False
+    telemetry: str = ""
+    result_path: str | None = None
+    variants: tuple[str, ...] = ()
+    past: tuple[Point, ...] = ()
+    """Points before the newest that no snapshot has told."""
+    replay: ReplayView | None = None
+    baseline: BaselineView | None = None
+    baseline_distribution: Distribution | None = None
 
 
-class StageViews:
-    """The views of a record's stages; one of which nothing more can come is computed once."""
-
-    def __init__(self) -> None:
-        self._settled: dict[int, StageView] = {}
-        self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
-
-    def of(self, record: Record) -> tuple[StageView, ...]:
-        """All stages, oldest first."""
-        return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
-
-    def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
-        if index in self._settled:
-            return self._settled[index]
-        view = msgspec.structs.replace(stage_view(stage, record), **self._energy_of(index, stage, record))
-        tick = record.last_tick
-        silent = tick is not None and index not in tick.open_stages
-        if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
-            self._settled[index] = view
-        return view
-
-    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> dict[str, float | None]:
-        """Computed once for each look at the GPUs."""
-        known = self._energy.get(index)
-        if known is not None and known[0] == stage.looks.count:
-            return known[1]
-        energy = stage_energy(stage, record.hardware)
-        numbers = {
-            "joules_per_output_token": energy.joules_per_output_token if energy is not None else None,
-            "tokens_per_s_per_w": energy.tokens_per_s_per_w if energy is not None else None,
-        }
-        self._energy[index] = (stage.looks.count, numbers)
-        return numbers
-
-
-def stage_view(stage: StageRecord, record: Record) -> StageView:
-    """One stage so far."""
-    started = stage.started
-    slo = stage.slo(_slo_ms(record))
-    now_s = record.points[-1].t_s if record.points else started.t_s
-    end_s = stage.ended.t_s if stage.ended is not None else now_s
-    return StageView(
-        number=started.index + 1,
-        label=started.label,
-        concurrency=started.concurrency,
-        rate=started.rate,
-        isl=started.isl,
-        osl=started.osl,
-        running=stage.ended is None,
-        elapsed_s=max(0.0, end_s - started.t_s),
-        slo_met=all(check.met for check in slo.values()) if slo and stage.counters["completed"] else None,
-        stop_reason=stage.ended.reason if stage.ended is not None else None,
-        **_numbers(stage),
+def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
+    """The state of the run now."""
+    client = client_view(record, now.workers)
+    text, healthy = headline(_headline_facts(record, now, client))
+    shown = record.current or next(reversed(record.stages.values()), None)
+    return Snapshot(
+        t_s=now.t_s,
+        unix_s=now.unix_s,
+        phase=now.phase,
+        profile=now.profile,
+        headline=text,
+        healthy=healthy,
+        server=now.server,
+        load=now.load,
+        point=record.points[-1] if record.points else Point(t_s=now.t_s),
+        client=client,
+        engine=record.last_tick.engine if record.last_tick is not None else None,
+        stages=views.of(record),
+        whole=whole_view(list(record.stages.values()), record.total),
+        recent=record.recent(),
+        distributions=distributions(record),
+        errors=error_views(record.total),
+        events=tuple(record.events),
+        findings=record.findings,
+        reference=tuple(record.compared(shown)) if shown is not None else (),
+        verdicts=verdicts_of(record),
+        gpus=_gpu_views(record),
+        gpus_stale=now.gpus_stale,
+        telemetry=now.telemetry,
+        host=record.hardware.host,
+        slo_ms=slo_ms_of(record),
+        search=record.search,
+        variants=now.variants,
+        result_path=now.result_path,
+        past=now.past,
+        replay=now.replay,
+        baseline=now.baseline,
+        baseline_distribution=now.baseline_distribution,
     )
 
 
-def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView | None:
-    """All stages together; None before the first."""
-    if not stages:
-        return None
-    whole = StageRecord(stages[0].started)
-    whole.metrics = total
-    return StageView(
-        number=0,
-        label="whole run",
-        concurrency=None,
-        rate=None,
-        isl=0,
-        osl=0,
-        running=stages[-1].ended is None,
-        elapsed_s=total.window_s,
-        **_numbers(whole),
+def _headline_facts(record: Record, now: Now, client: ClientView) -> HeadlineFacts:
+    return HeadlineFacts(
+        phase=now.phase,
+        client=client,
+        engine=now.engine,
+        errors=record.total.counters["failed"],
+        completed=record.total.counters["completed"],
+        milestones=now.server.milestones,
+        state=record.finished.state if record.finished is not None else now.ending,
+        reason=now.reason,
+        waiting_for=now.waiting_for,
     )
-
-
-def _numbers(stage: StageRecord) -> dict[str, Any]:
-    """The fields of a `StageView` that are measured."""
-    counts = {name: stage.counters[name] for name in ("sent", "completed", "failed", "unfinished")}
-    return counts | {
-        "held_mean": stage.held_mean,
-        "requests_per_s": stage.per_second("window_requests"),
-        "output_tokens_per_s": stage.per_second("window_output_tokens"),
-        "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
-        "latency": stage.summaries(*_SHOWN),
-    }
 
 
 def client_view(record: Record, workers: int) -> ClientView:
@@ -139,12 +124,11 @@ def client_view(record: Record, workers: int) -> ClientView:
     stage = record.current
     client = stage.client if stage is not None else record.client
     recent = [point.client_cpu_percent for point in record.points[-_CPU_POINTS:]]
-    known = [percent for percent in recent if percent is not None]
     why = stage.limit() if stage is not None else None
     return ClientView(
         timestamps=record.timestamps or "unknown",
         workers=workers,
-        cpu_percent=sum(known) / len(known) if known else None,
+        cpu_percent=_mean(recent),
         read_lag_p99_ms=client.read_lag.percentile_ms(99),
         coalesced_share=client.coalesced_share,
         limited=why is not None,
@@ -155,91 +139,15 @@ def client_view(record: Record, workers: int) -> ClientView:
 def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
     """Failures by kind, the most frequent first."""
     views = [
-        ErrorView(kind=kind, count=count, message=(total.messages.get(kind) or [""])[0])
+        ErrorView(
+            kind=kind,
+            count=count,
+            message=(total.messages.get(kind) or [""])[0],
+            examples=tuple(total.messages.get(kind) or ()),
+        )
         for kind, count in total.errors.items()
     ]
     return tuple(sorted(views, key=lambda view: -view.count))
-
-
-class Parts(msgspec.Struct, frozen=True):
-    """The parts of a run that a snapshot is made of."""
-
-    t_s: float
-    phase: Phase
-    profile: Profile
-    stages_planned: int
-    record: Record
-    steering: Steering
-    servers: Servers
-    hardware: HardwareWatch
-    served: Served | None
-    engine: EngineView | None
-    engines: list[EngineView | None]
-    """Of each server."""
-    workers: int
-    ending: RunState | None
-    reason: str
-    result_path: Path | None
-
-
-def snapshot_of(parts: Parts, views: StageViews) -> Snapshot:
-    """The state of the run now."""
-    record = parts.record
-    client = client_view(record, parts.workers)
-    facts = HeadlineFacts(
-        phase=parts.phase,
-        client=client,
-        engine=parts.engine,
-        errors=record.total.counters["failed"],
-        completed=record.total.counters["completed"],
-        milestones=parts.servers.milestones,
-        state=record.finished.state if record.finished is not None else parts.ending,
-        reason=parts.reason,
-        waiting_for=parts.servers.waiting_for,
-    )
-    text, healthy = headline(facts)
-    shown = record.current or next(reversed(record.stages.values()), None)
-    return Snapshot(
-        t_s=parts.t_s,
-        unix_s=time.time(),
-        phase=parts.phase,
-        profile=parts.profile.name,
-        headline=text,
-        healthy=healthy,
-        server=_server_view(parts),
-        load=_load_view(parts),
-        point=record.points[-1] if record.points else Point(t_s=parts.t_s),
-        client=client,
-        engine=record.last_tick.engine if record.last_tick is not None else None,
-        stages=views.of(record),
-        whole=whole_view(list(record.stages.values()), record.total),
-        errors=error_views(record.total),
-        events=tuple(record.events),
-        findings=record.findings,
-        reference=tuple(record.compared(shown)) if shown is not None else (),
-        verdicts=verdicts_of(record),
-        **_hardware_view(parts),
-        result_path=str(parts.result_path) if parts.result_path is not None else None,
-    )
-
-
-def _server_view(parts: Parts) -> ServerView:
-    servers, served, settings = parts.servers, parts.served, parts.profile.server
-    return ServerView(
-        engine=settings.engine,
-        url=servers.url,
-        state="ready" if settings.engine == "attach" and served is not None else servers.state,
-        model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
-        version=harmless(served.version or "") or None if served is not None else None,
-        pid=servers.pid,
-        uptime_s=parts.t_s,
-        milestones=servers.milestones,
-        log_tail=servers.log_lines,
-        expected_s=servers.expected_s,
-        liveness=_liveness(parts),
-        diagnosis=servers.diagnosis,
-        instances=servers.views(parts.engines),
-    )
 
 
 def verdicts_of(record: Record) -> tuple[Verdict, ...]:
@@ -269,47 +177,36 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _hardware_view(parts: Parts) -> dict[str, Any]:
-    hardware = parts.record.hardware
+def _gpu_views(record: Record) -> tuple[GpuView, ...]:
+    hardware = record.hardware
     found = gpu_verdicts(hardware.facts())
-    gpus = (GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in hardware.gpus)
-    return {
-        "gpus": tuple(gpus),
-        "gpus_stale": parts.hardware.stale,
-        "telemetry": parts.hardware.words,
-        "host": hardware.host,
-    }
+    return tuple(GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in hardware.gpus)
 
 
-def _liveness(parts: Parts) -> Liveness | None:
-    """What the server's processes do while it starts; with the memory in use on all GPUs."""
-    life = parts.servers.liveness if parts.phase == "starting" else None
-    used = [sample.hbm_used_bytes for sample in parts.record.hardware.latest.values() if sample.hbm_used_bytes]
-    return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
-
-
-def _load_view(parts: Parts) -> LoadView:
-    steering, tick = parts.steering, parts.record.last_tick
-    stage = steering.current or steering.last
-    running = parts.record.current
-    elapsed_s = parts.t_s - running.started.t_s if running is not None else 0.0
+def load_view(
+    asked: Stage | StageStarted | None,
+    record: Record,
+    *,
+    t_s: float,
+    **known: Any,  # noqa: ANN401 - fields of LoadView
+) -> LoadView:
+    """The load at a moment: what is asked for and what is held; `known` are the fields that a record lacks."""
+    tick, running = record.last_tick, record.current
+    elapsed_s = t_s - running.started.t_s if running is not None else 0.0
     return LoadView(
-        stage=steering.index + 1,
-        stages_planned=parts.stages_planned,
-        concurrency=stage.concurrency,
-        rate=stage.rate,
+        concurrency=asked.concurrency if asked is not None else None,
+        rate=asked.rate if asked is not None else None,
         held=tick.held if tick is not None else 0,
         queued=tick.queued if tick is not None else 0,
-        isl=stage.isl,
-        osl=stage.osl,
-        paused=steering.paused,
-        manual=steering.manual,
+        isl=asked.isl if asked is not None else 0,
+        osl=asked.osl if asked is not None else 0,
         stage_elapsed_s=elapsed_s,
-        stage_progress=progress(stage, running, elapsed_s),
+        stage_progress=progress(asked, running, elapsed_s) if asked is not None else None,
+        **known,
     )
 
 
-def progress(stage: Stage, running: StageRecord | None, elapsed_s: float) -> float | None:
+def progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s: float) -> float | None:
     """How much of a bounded stage is done, 0 to 1; None without a bound."""
     if running is None or (stage.requests is None and stage.duration_s is None):
         return None
@@ -324,72 +221,3 @@ def progress(stage: Stage, running: StageRecord | None, elapsed_s: float) -> flo
         ended = sum(counters[name] for name in ("completed", "failed", "unfinished", "cancelled"))
         done = max(done, ended / stage.requests)
     return min(1.0, done)
-
-
-class HeadlineFacts(msgspec.Struct, frozen=True):
-    """What the verdict in the header is made of."""
-
-    phase: Phase
-    client: ClientView
-    engine: EngineView | None
-    errors: int
-    completed: int
-    milestones: tuple[Milestone, ...]
-    state: RunState | None
-    reason: str
-    waiting_for: tuple[ProcessName, ...] = ()
-
-
-def headline(facts: HeadlineFacts) -> tuple[str, bool]:
-    """The verdict in words, and whether all is well."""
-    first_line = facts.reason.partition("\n")[0]
-    match facts.phase:
-        case "done":
-            return f"{facts.state}: {first_line}", facts.state in ("complete", "stopped")
-        case "checking":
-            return "preflight: looking at profile, installation and box", True
-        case "blocked":
-            return "preflight: the start would fail; x starts all the same, q leaves", False
-        case "stopping":
-            return _stopping_words(facts, first_line), facts.state in ("complete", "stopped")
-        case "starting":
-            return f"server starting: {_milestone_words(facts.milestones)}", True
-        case "probing":
-            return "server ready: asking what it serves", True
-        case "paused":
-            return "paused", True
-        case "draining":
-            return "draining: waiting for the streams on their way", True
-        case "holding":
-            return "the plan is done: load keys go on, q finishes", True
-        case "running":
-            return _load_headline(facts)
-
-
-def _stopping_words(facts: HeadlineFacts, reason: str) -> str:
-    waiting = ", ".join(f"{process.name} ({process.pid})" for process in facts.waiting_for)
-    return f"stopping: waits for {waiting}" if waiting else f"stopping: {reason}"
-
-
-def _milestone_words(milestones: tuple[Milestone, ...]) -> str:
-    for milestone in reversed(milestones):
-        if milestone.state == "running":
-            return f"{milestone.label} {milestone.detail}".strip()
-    coming = [milestone.label for milestone in milestones if milestone.state == "waiting"]
-    return f"next: {coming[0]}" if coming else "waiting for its answer"
-
-
-def _load_headline(facts: HeadlineFacts) -> tuple[str, bool]:
-    errors, completed = facts.errors, facts.completed
-    if errors and errors >= completed:
-        return f"failing: {errors} of {errors + completed} requests", False
-    if facts.client.limited:
-        return f"client-limited, not trustworthy: {facts.client.why}", False
-    limit = engine_limit(facts.engine)
-    if limit is not None:
-        return limit, True
-    return ("ok" if not errors else f"ok, {errors} failed"), True
-
-
-def _slo_ms(record: Record) -> dict[str, float]:
-    return (record.run.profile.get("slo") if record.run is not None else None) or {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 MASK = "***"
 
@@ -42,6 +43,19 @@ def masked_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: MASK if value and _is_secret(name, value) else masked_text(value) for name, value in environment.items()
     }
+
+
+def masked_document(value: Any, name: str = "") -> Any:  # noqa: ANN401 - any JSON
+    """A JSON value with what stands under a telling name replaced, however deep; `name` is what it stands under."""
+    match value:
+        case dict():
+            return {str(key): masked_document(entry, str(key)) for key, entry in value.items()}
+        case list() | tuple():
+            return [masked_document(entry, name) for entry in value]
+        case str():
+            return MASK if value and _is_secret(name, value) else masked_text(value)
+        case _:
+            return value
 
 
 def masked_text(text: str) -> str:

@@ -67,6 +67,7 @@ async def test_the_journal_of_several_folds_to_the_same_result() -> None:
     assert record.result() == result
     assert [[part.requests.completed for part in stage.instances] for stage in result.stages] == [[4, 4], [4, 4]]
     assert sorted(path.name for path in files(run.folder)) == [
+        "histograms.hlog",
         "journal.jsonl",
         "result.json",
         "server-0.log",

@@ -1,6 +1,6 @@
 import pytest
 
-from loadgen.server.masking import masked_command, masked_environment, masked_text
+from loadgen.server.masking import masked_command, masked_document, masked_environment, masked_text
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,20 @@ def test_secrets_in_the_environment() -> None:
 
 def test_plain_text_stays() -> None:
     assert masked_text("http://host:8000/v1 at 10@5") == "http://host:8000/v1 at 10@5"
+
+
+def test_secrets_in_a_body_however_deep() -> None:
+    body = {
+        "router": {"api_key": "sk-1", "note": "Bearer abc", "tries": 3},
+        "auth": ["a", "b"],
+        "stop_token_ids": [1, 2],
+        "top_k": 5,
+        "prompt_token": "",
+    }
+    assert masked_document(body) == {
+        "router": {"api_key": "***", "note": "Bearer ***", "tries": 3},
+        "auth": ["***", "***"],
+        "stop_token_ids": [1, 2],
+        "top_k": 5,
+        "prompt_token": "",
+    }

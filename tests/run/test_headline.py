@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from loadgen.metrics.snapshot import ClientView, EngineView, Milestone
-from loadgen.run.view import HeadlineFacts, headline
+from loadgen.run.headline import HeadlineFacts, headline
 
 CLIENT = ClientView("kernel", 1, 10.0, 0.4, 0.0, limited=False, why=None)
 CALM = HeadlineFacts("running", CLIENT, None, errors=0, completed=9, milestones=(), state=None, reason="")

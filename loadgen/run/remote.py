@@ -1,0 +1,314 @@
+"""A run that can be watched from elsewhere: its snapshots on a socket in its folder, and the hand of who may steer.
+
+One JSON object a line: to a watcher each `Snapshot`, the first with the past of the charts; from it a `Hello`, then a
+`Command` for each key. Invariants: a watcher never holds up the run and makes nothing grow: what it does not read in
+time it misses, but for the last snapshot; only what is in `COMMANDS` can be asked for, and only by a watcher that said
+at first that it steers; the socket is its owner's alone from the moment that it exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from loadgen.errors import ResultError
+from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.snapshot import Point, Snapshot
+from loadgen.plan.wish import PlanWish
+
+SOCKET = "watch.sock"
+_FAREWELL_S = 1.0
+_LONGEST_SNAPSHOT = 1 << 26
+_SAME_MOMENT_S = 1e-3
+
+_Count = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+_Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
+_Text = Annotated[str, msgspec.Meta(max_length=1_000)]
+
+COMMANDS: dict[str, Any] = {
+    "start_anyway": tuple[()],
+    "set_concurrency": tuple[_Count],
+    "set_rate": tuple[_Rate],
+    "set_shape": tuple[_Count, _Count],
+    "follow": tuple[PlanWish],
+    "hold": tuple[()],
+    "pause": tuple[()],
+    "resume": tuple[()],
+    "next_stage": tuple[()],
+    "extend": tuple[()],
+    "redo": tuple[()],
+    "note": tuple[_Text],
+    "restart": tuple[_Text | None],
+    "stop": tuple[()],
+    "abort": tuple[()],
+}
+"""The methods of a run that a watcher may call, with the types of their arguments."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """A watcher says what it is."""
+
+    steers: bool
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A method of the run, and its arguments."""
+
+    name: str
+    arguments: list[Any] = []
+
+
+class Offer:
+    """The run's side of the socket."""
+
+    def __init__(self, run: object, folder: Path, past: Callable[[], tuple[Point, ...]]) -> None:
+        """`run` gets the commands; `past` tells a late watcher what its charts begin with."""
+        self._run = run
+        self._folder = folder
+        self._past = past
+        self._newest: Snapshot | None = None
+        self._server: asyncio.Server | None = None
+        self._visitors: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        """Everybody who is connected."""
+        self._watchers: set[asyncio.StreamWriter] = set()
+        """Those who have said hello."""
+
+    async def open(self) -> str | None:
+        """Listen; returns why nobody will be able to watch, where that is so."""
+        try:
+            self._server = await asyncio.start_unix_server(self._visit, sock=_listening(self._folder))
+        except OSError as error:
+            return f"this run cannot be watched: {self._folder / SOCKET}: {error.strerror}"
+        return None
+
+    def publish(self, snapshot: Snapshot) -> Snapshot:
+        """Send it to all who have read what was sent before; without watchers it costs nothing."""
+        self._newest = snapshot
+        last = snapshot.phase == "done"
+        ready = [writer for writer in self._watchers if last or not writer.transport.get_write_buffer_size()]
+        if ready:
+            line = _line(snapshot)
+            for writer in ready:
+                writer.write(line)
+        return snapshot
+
+    async def close(self) -> None:
+        """Listen no more; who is slow gets a second to read the rest."""
+        if self._server is None:
+            return
+        self._server.close()
+        (self._folder / SOCKET).unlink(missing_ok=True)
+        for writer in self._visitors.values():
+            writer.close()
+        if self._visitors:
+            _, slow = await asyncio.wait(set(self._visitors), timeout=_FAREWELL_S)
+            for visit in slow:
+                self._visitors[visit].transport.abort()
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visit = asyncio.current_task()
+        assert visit is not None
+        self._visitors[visit] = writer
+        # One that is gone, or speaks another language: the connection ends, and nobody else notices.
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            hello = msgspec.json.decode(await reader.readline(), type=Hello)
+            self._welcome(writer)
+            async for line in reader:
+                if not hello.steers:
+                    break
+                self._obey(line)
+        self._watchers.discard(writer)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        del self._visitors[visit]
+
+    def _welcome(self, writer: asyncio.StreamWriter) -> None:
+        self._watchers.add(writer)
+        if self._newest is not None:
+            writer.write(_line(msgspec.structs.replace(self._newest, past=self._past())))
+
+    def _obey(self, line: bytes) -> None:
+        command = msgspec.json.decode(line, type=Command)
+        if command.name not in COMMANDS:
+            raise ValueError(command.name)
+        arguments = msgspec.convert(command.arguments, COMMANDS[command.name])
+        getattr(self._run, command.name)(*arguments)
+
+
+class RemoteRun:
+    """A run of another process; a cockpit cannot tell it from its own."""
+
+    def __init__(self, folder: Path, *, steers: bool = False) -> None:
+        """Only with `steers` do its commands reach the run."""
+        self._folder = folder
+        self._steers = steers
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
+        """What the run publishes, until one whose phase is `done`; that one is ours if the run's process dies.
+
+        Raises `ResultError` when nothing runs there, or a vramp that speaks differently.
+        """
+        reader, self._writer = await self._connect()
+        snapshot: Snapshot | None = None
+        try:
+            self._send(Hello(steers=self._steers))
+            async for snapshot in _read(reader, self._folder):
+                yield snapshot
+        finally:
+            self._writer.close()
+        if snapshot is None:
+            raise ResultError(f"{self._folder}: the run ended before it told anything")
+        if snapshot.phase != "done":
+            yield _orphaned(snapshot, self._folder)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            with _short_path(self._folder) as path:
+                return await asyncio.open_unix_connection(path, limit=_LONGEST_SNAPSHOT)
+        except OSError as error:
+            why = "no run goes on there" if isinstance(error, (FileNotFoundError, ConnectionError)) else error.strerror
+            raise ResultError(f"{self._folder}: cannot be watched: {why}") from error
+
+    def start_anyway(self) -> None:
+        """Start although the preflight says that it will not work."""
+        self._ask("start_anyway")
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Hold this many streams from now on."""
+        self._ask("set_concurrency", concurrency)
+
+    def set_rate(self, requests_per_s: float) -> None:
+        """Send this many requests a second from now on."""
+        self._ask("set_rate", requests_per_s)
+
+    def set_shape(self, isl: int, osl: int) -> None:
+        """Send requests of this shape from now on."""
+        self._ask("set_shape", isl, osl)
+
+    def follow(self, wish: PlanWish) -> None:
+        """Begin another plan from where the load stands."""
+        self._ask("follow", wish)
+
+    def hold(self) -> None:
+        """Let the running stage go on without an end."""
+        self._ask("hold")
+
+    def pause(self) -> None:
+        """Send nothing new."""
+        self._ask("pause")
+
+    def resume(self) -> None:
+        """Send again."""
+        self._ask("resume")
+
+    def next_stage(self) -> None:
+        """End the stage and begin the plan's next."""
+        self._ask("next_stage")
+
+    def extend(self) -> None:
+        """Let the running stage go on for its length once more."""
+        self._ask("extend")
+
+    def redo(self) -> None:
+        """Measure the running stage of the plan again, or else the last one that is done."""
+        self._ask("redo")
+
+    def note(self, text: str) -> None:
+        """Put a remark on the time axis."""
+        self._ask("note", text)
+
+    def restart(self, variant: str | None) -> None:
+        """Stop the server and start it again."""
+        self._ask("restart", variant)
+
+    def stop(self) -> None:
+        """Finish the run."""
+        self._ask("stop")
+
+    def abort(self) -> None:
+        """Finish the run now."""
+        self._ask("abort")
+
+    def _ask(self, name: str, *arguments: object) -> None:
+        if self._steers:
+            self._send(Command(name, list(arguments)))
+
+    def _send(self, message: Hello | Command) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(_line(message))
+
+
+def points_of(series: TimeSeries) -> tuple[Point, ...]:
+    """A time series as points; of rows that were merged the highest values and, just after them, the lowest."""
+    columns = series.columns()
+    names = [name for name in columns if not name.endswith("_min")]
+    lowest = [columns.get(f"{name}_min", columns[name]) for name in names]
+    merged = len(columns) > len(names)
+    points = []
+    for high, low in zip(zip(*(columns[name] for name in names), strict=True), zip(*lowest, strict=True), strict=True):
+        point: dict[str, Any] = dict(zip(names, high, strict=True))
+        points.append(Point(**point))
+        if merged and high != low:
+            point = dict(zip(names, low, strict=True))
+            points.append(Point(**(point | {"t_s": point["t_s"] + _SAME_MOMENT_S})))
+    return tuple(points)
+
+
+def _line(message: Snapshot | Hello | Command) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+async def _read(reader: asyncio.StreamReader, folder: Path) -> AsyncIterator[Snapshot]:
+    """Snapshots until the last, or until nobody sends any more."""
+    decoder = msgspec.json.Decoder(Snapshot)
+    with contextlib.suppress(ConnectionError):
+        async for line in reader:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                snapshot = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise ResultError(f"{folder}: that run is one of another version of vramp: {error}") from error
+            yield snapshot
+            if snapshot.phase == "done":
+                return
+
+
+def _orphaned(snapshot: Snapshot, folder: Path) -> Snapshot:
+    """The end of a run that did not tell it."""
+    words = f"the run's process is gone: `vramp recover {folder}` makes a result of its journal"
+    return msgspec.structs.replace(snapshot, phase="done", headline=words, healthy=False, past=())
+
+
+def _listening(folder: Path) -> socket.socket:
+    """A socket that only its owner may connect to."""
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        # Before it has a name: on Linux the file gets the mode that the socket has.
+        os.fchmod(listening.fileno(), 0o600)
+        with _short_path(folder) as path:
+            listening.bind(path)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+@contextlib.contextmanager
+def _short_path(folder: Path) -> Iterator[str]:
+    """A name of the socket that fits: an address of the kernel has 107 bytes, a folder may have more."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,305 @@
+"""A run that is over, played again from its journal: the same snapshots, at the operator's speed.
+
+The lines of the journal are folded as they were when the run went on, so a replay shows what the run showed, but for
+what only a live run knows (a server's signs of life). The server's log has no times and is there whole. Nothing is
+measured, started or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from loadgen.errors import ResultError
+from loadgen.metrics.journal import Line, RunStarted, ServerChanged, Ticked, read_journal
+from loadgen.metrics.record import Record
+from loadgen.metrics.snapshot import (
+    InstanceView,
+    LoadView,
+    Phase,
+    Point,
+    ReplayView,
+    ServerView,
+    Snapshot,
+)
+from loadgen.plan.wish import PlanWish
+from loadgen.run.hardware import telemetry_words
+from loadgen.run.stage_views import StageViews
+from loadgen.run.view import Now, load_view, snapshot_of
+from loadgen.server.log_tail import LogTail
+
+BEAT_S = 0.25
+SLOWEST, FASTEST = 1.0, 100.0
+_LOG_NAMES = ("server.log", "server-0.log")
+_END_BYTES = 1 << 20
+
+
+class _Timed(msgspec.Struct):
+    """Of any line, when it was written."""
+
+    t_s: float = 0.0
+
+
+class Replay:
+    """Plays a journal; the methods beside `snapshots` are instant and may be called at any time."""
+
+    def __init__(self, journal: Path, speed: float = 1.0) -> None:
+        """Raises `ResultError` for a file that is not the journal of a run."""
+        self._journal = journal
+        self._length_s = _length_s(journal)
+        self._lines = read_journal(journal)
+        self._next: Line | None = next(self._lines, None)
+        if not isinstance(self._next, RunStarted):
+            raise ResultError(f"{journal}: not the journal of a run: it does not begin with its start")
+        self._run = self._next
+        self._record = Record()
+        self._views = StageViews()
+        self._log = _log_of(journal.parent)
+        self._past: list[Point] = []
+        self._position_s = self._last_s = 0.0
+        self._speed = min(max(speed, SLOWEST), FASTEST)
+        self._paused = False
+        self._stepping = False
+        self._stopped = False
+        self._wake = asyncio.Event()
+
+    # The operator's hand.
+
+    def set_speed(self, speed: float) -> None:
+        """So many seconds of the run in one of the operator's, 1 to 100."""
+        self._speed = min(max(speed, SLOWEST), FASTEST)
+        self._wake.set()
+
+    def pause(self) -> None:
+        """Stand still."""
+        self._paused = True
+        self._wake.set()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused = False
+        self._wake.set()
+
+    def step(self) -> None:
+        """One tick of the run, a quarter of a second, and stand still after it."""
+        self._paused = self._stepping = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopped = True
+        self._wake.set()
+
+    def abort(self) -> None:
+        """End it."""
+        self.stop()
+
+    # What a run that is over has no use for: a replay takes the place of a run, and does nothing when told.
+
+    def start_anyway(self) -> None:
+        """Nothing starts."""
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Nothing is sent."""
+
+    def set_rate(self, requests_per_s: float) -> None:
+        """Nothing is sent."""
+
+    def set_shape(self, isl: int, osl: int) -> None:
+        """Nothing is sent."""
+
+    def follow(self, wish: PlanWish) -> None:
+        """Nothing is planned."""
+
+    def hold(self) -> None:
+        """Nothing is held."""
+
+    def restart(self, variant: str | None) -> None:
+        """Nothing starts."""
+
+    def next_stage(self) -> None:
+        """The run's stages follow each other as they did."""
+
+    def extend(self) -> None:
+        """The run's stages are as long as they were."""
+
+    def redo(self) -> None:
+        """Nothing is measured."""
+
+    def note(self, text: str) -> None:
+        """Nothing is written."""
+
+    # The play.
+
+    async def snapshots(self) -> AsyncIterator[Snapshot]:
+        """The states of the run, four a second; the last has phase `done` if it was played to its end."""
+        clock_s = asyncio.get_running_loop().time
+        self._apply_next()
+        yield self._snapshot()
+        drawn_s = clock_s()
+        while self._next is not None and not self._stopped:
+            self._wake.clear()
+            await self._beat()
+            now_s, before_s = clock_s(), drawn_s
+            drawn_s = now_s
+            if self._stepping:
+                self._stepping = False
+                self._to_next_tick()
+            elif not self._paused:
+                self._play_to(min(self._position_s + (now_s - before_s) * self._speed, self._length_s))
+            yield self._snapshot()
+
+    async def _beat(self) -> None:
+        """Until it is time to draw, or something was asked for."""
+        try:
+            async with asyncio.timeout(BEAT_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _play_to(self, position_s: float) -> None:
+        self._position_s = position_s
+        while self._next is not None and time_of(self._next) <= position_s:
+            self._apply_next()
+
+    def _to_next_tick(self) -> None:
+        while self._next is not None:
+            line = self._next
+            self._apply_next()
+            if isinstance(line, Ticked):
+                break
+        self._position_s = min(self._length_s, max(self._position_s, self._last_s))
+
+    def _apply_next(self) -> None:
+        line = self._next
+        assert line is not None
+        self._record.apply(line)
+        self._last_s = time_of(line)
+        if isinstance(line, Ticked):
+            self._past.append(self._record.points[-1])
+        self._next = next(self._lines, None)
+
+    def _snapshot(self) -> Snapshot:
+        past, self._past = tuple(self._past[:-1]), []
+        return snapshot_of(self._record, self._now(past), self._views)
+
+    def _now(self, past: tuple[Point, ...]) -> Now:
+        record = self._record
+        tick, finished = record.last_tick, record.finished
+        result = self._journal.with_name("result.json")
+        return Now(
+            t_s=self._position_s,
+            unix_s=self._run.unix_s + self._position_s,
+            phase=phase_of(record),
+            profile=str(self._run.profile.get("name", self._run.run_id)),
+            server=_server_view(record, self._position_s, self._log),
+            load=_load_view(record, self._position_s, self._run.stages_planned),
+            workers=self._run.workers,
+            engine=tick.engine if tick is not None else None,
+            ending=finished.state if finished is not None else None,
+            reason=finished.reason if finished is not None else "",
+            telemetry=telemetry_words(record.hardware.meta),
+            past=past,
+            replay=ReplayView(self._position_s, self._length_s, self._speed, self._paused),
+            result_path=str(result) if finished is not None and result.exists() else None,
+        )
+
+
+def phase_of(record: Record) -> Phase:
+    """What a run was at, as far as its journal tells."""
+    server = record.server
+    if record.finished is not None:
+        return "done"
+    if record.current is not None:
+        return "running"
+    if server is None:
+        return "checking"
+    match server.state:
+        case "starting":
+            return "starting"
+        case "ready":
+            return _phase_between_stages(record)
+        case _:
+            return "stopping"
+
+
+def _phase_between_stages(record: Record) -> Phase:
+    if not record.stages:
+        return "probing"
+    steered = [event.kind for event in record.events if event.kind in ("pause", "resume", "load")]
+    if steered and steered[-1] == "pause":
+        return "paused"
+    tick = record.last_tick
+    return "draining" if tick is not None and tick.held else "holding"
+
+
+def time_of(line: Line) -> float:
+    """When a line was written, in seconds since the run began."""
+    return 0.0 if isinstance(line, RunStarted) else line.t_s
+
+
+def _length_s(journal: Path) -> float:
+    """When the last whole line was written: only the end of the file is read."""
+    try:
+        with journal.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _END_BYTES))
+            whole, _, _ = file.read().rpartition(b"\n")
+    except OSError as error:
+        raise ResultError(f"{journal}: the journal cannot be read: {error.strerror}") from error
+    last = whole.rpartition(b"\n")[2]
+    if not last:
+        raise ResultError(f"{journal}: the journal is empty: the run wrote nothing")
+    try:
+        return msgspec.json.decode(last, type=_Timed).t_s
+    except msgspec.DecodeError as error:
+        raise ResultError(f"{journal}: its last line is not one of a journal: {error}") from error
+
+
+def _log_of(folder: Path) -> tuple[str, ...]:
+    for name in _LOG_NAMES:
+        tail = LogTail(folder / name)
+        while tail.poll():
+            pass
+        if tail.total:
+            return tuple(tail.lines)
+    return ()
+
+
+def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView:
+    server = record.server
+    if server is None:
+        return ServerView(engine="", url="", state="starting")
+    return ServerView(
+        engine=server.engine,
+        url=server.url,
+        state=server.state,
+        model=server.model,
+        version=server.version,
+        pid=server.pid,
+        uptime_s=t_s,
+        milestones=server.milestones,
+        log_tail=log,
+        diagnosis=server.diagnosis,
+        instances=_instances(server),
+    )
+
+
+def _instances(server: ServerChanged) -> tuple[InstanceView, ...]:
+    return tuple(InstanceView(url=each.url, state=server.state, pid=each.pid) for each in server.instances)
+
+
+def _load_view(record: Record, t_s: float, stages_planned: int) -> LoadView:
+    shown = record.current or next(reversed(record.stages.values()), None)
+    started = shown.started if shown is not None else None
+    return load_view(
+        started,
+        record,
+        t_s=t_s,
+        stage=started.index + 1 if started is not None else 0,
+        stages_planned=max(stages_planned, len(record.stages)),
+        paused=phase_of(record) == "paused",
+        manual=started.manual if started is not None else False,
+    )

@@ -1,0 +1,176 @@
+"""One start of the servers with what drives and reads them: a run has another where the operator starts them anew.
+
+Invariants: the connections of this process and of the workers are closed before the servers are stopped, or vLLM would
+wait for them; nothing of a session is used by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from loadgen.errors import ProfileError, WorkerError
+from loadgen.metrics.snapshot import EngineView
+from loadgen.plan import Stage
+from loadgen.profile import Profile
+from loadgen.run.engine_watch import EngineWatch
+from loadgen.run.ledger import Ledger
+from loadgen.run.lines import server_changed, ticked
+from loadgen.run.probe import Served, probe, probe_twin
+from loadgen.run.requests import fleet_settings, templates_of
+from loadgen.run.servers import Servers
+from loadgen.run.steering import Boundary, TemplatesOf
+from loadgen.server.client import ServerClient, api_key
+from loadgen.server.supervisor import ServerState
+from loadgen.stream.transport import Target
+from loadgen.worker.fleet import Fleet, FleetTick, workers_for
+
+_LAST_TICKS = 4
+_LAST_READING_S = 2.0
+
+
+class Session:
+    """`start`, `learn` and `drive` in this order; `close` at any time, and then stop the servers."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        variant: str | None,
+        plan: Sequence[Stage],
+        ledger: Ledger,
+    ) -> None:
+        """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all servers."""
+        self.profile = profile
+        self.variant = variant
+        self.servers = Servers(profile)
+        most_streams = max(stage.concurrency or 0 for stage in plan)
+        self.workers = workers_for(profile.load.workers, most_streams=most_streams, servers=self.servers.count)
+        self.began_s = ledger.clock_s()
+        self.served: Served | None = None
+        self.fleet: Fleet | None = None
+        self._plan = plan
+        self._ledger = ledger
+        self._clients: list[ServerClient] = []
+        self._targets: list[Target] = []
+        self._watch: EngineWatch | None = None
+        self._open = contextlib.AsyncExitStack()
+
+    def another(self, variant: str | None, variants: Mapping[str, Profile]) -> Session:
+        """One to take its place, as it is or as one of the variants; raises `ProfileError` where that cannot be."""
+        if self.servers.settings.engine == "attach":
+            raise ProfileError("vramp has only attached to this server; restart it where it was started")
+        if variant is None:
+            return Session(self.profile, self.variant, self._plan, self._ledger)
+        if variant not in variants:
+            raise ProfileError(f"no variant {variant!r}; there are: {', '.join(variants) or 'none'}")
+        return Session(variants[variant], variant, self._plan, self._ledger)
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Start the servers and wait until they answer; raises `ServerError`."""
+        await self.servers.start(self._ledger.folder)
+        self.tell("starting")
+        await self.servers.wait_ready()
+        problem = self.servers.remember_start()
+        if problem is not None:
+            self._ledger.event("server", problem)
+
+    async def learn(self, *, where: str) -> None:
+        """Ask what is served and begin to read the engines; raises `ServerError` or `ProfileError`."""
+        server, load = self.profile.server, self.profile.load
+        key = api_key(server)
+        self._clients = [ServerClient(url, key, api_key_env=server.api_key_env) for url in self.servers.base_urls]
+        for client in self._clients:
+            await self._open.enter_async_context(client)
+        first, *twins = self._clients
+        wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
+        served = self.served = await probe(first, wanted, load, self._plan, where=where)
+        self._targets = [served.target, *[await probe_twin(twin, served, load) for twin in twins]]
+        self.tell("ready")
+        for note in served.notes:
+            self._ledger.event("server", note)
+        self._watch = EngineWatch(self._clients, self._ledger.log, self._ledger.clock_s)
+        self._open.push_async_callback(self._watch.close)
+        await self._watch.start()
+
+    async def drive(self, seed: int, *, rows: bool) -> Fleet:
+        """Start the workers, which with `rows` send one for each stream; raises `WorkerError`."""
+        assert self.served is not None
+        settings = fleet_settings(self.profile, self.served, self._targets, seed, rows=rows)
+        fleet = self.fleet = Fleet(settings, self.workers)
+        await fleet.start()
+        await fleet.wait_ready()
+        return fleet
+
+    async def tick(self, fleet: Fleet) -> FleetTick:
+        """What the workers did in the next quarter of a second, once it is written down."""
+        tick, ledger = await fleet.tick(), self._ledger
+        ledger.log(ticked(tick, self.engine, workers=fleet.alive, t_s=ledger.clock_s()))
+        ledger.write_rows(tick.rows, self.served.model if self.served is not None else None)
+        for death in tick.deaths:
+            ledger.event("error", death)
+        return tick
+
+    def check(self, fleet: Fleet, tick: FleetTick) -> None:
+        """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
+        if not fleet.complete:
+            whose = "" if self.servers.count == 1 else " of an instance"
+            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
+        self.servers.check()
+
+    async def close(self) -> None:
+        """End the workers and let go of the servers; the load was ended before."""
+        # What was cut off comes with the next ticks.
+        for _ in range(_LAST_TICKS):
+            if self.fleet is None or not self.fleet.alive or not self._ledger.record.open_streams:
+                break
+            await self.tick(self.fleet)
+        if self._watch is not None:
+            # A server that hangs is not waited for.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._watch.settle(), _LAST_READING_S)
+        await self._open.aclose()
+        if self.fleet is not None:
+            await self.fleet.close()
+
+    async def settle(self) -> None:
+        """Wait for the engines' numbers on the stages that are over."""
+        if self._watch is not None:
+            await self._watch.settle()
+
+    # What is known of it.
+
+    @property
+    def templates(self) -> TemplatesOf:
+        """The requests of a stage."""
+        assert self.served is not None
+        return partial(templates_of, self.profile, self.served, self.servers.base_urls)
+
+    @property
+    def boundary(self) -> Boundary:
+        """What is told where stages end and begin."""
+        assert self._watch is not None
+        return self._watch.boundary
+
+    @property
+    def engine(self) -> EngineView | None:
+        """All engines together, as last read."""
+        return self._watch.view if self._watch is not None else None
+
+    @property
+    def engines(self) -> list[EngineView | None]:
+        """Each engine, as last read."""
+        return self._watch.views if self._watch is not None else []
+
+    @property
+    def worker_pids(self) -> Sequence[int]:
+        """Of the workers that live."""
+        return self.fleet.pids if self.fleet is not None else ()
+
+    def tell(self, state: ServerState) -> None:
+        """The servers have reached a state."""
+        now_s = self._ledger.clock_s()
+        self._ledger.log(server_changed(self.servers, self.served, state, variant=self.variant, t_s=now_s))

@@ -1,0 +1,130 @@
+"""Views of stages: what the screen shows of each, of all together, and of how their latencies are distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.distribution import SHOWN, distribution_of
+from loadgen.metrics.record import Record
+from loadgen.metrics.snapshot import Distribution, StageView
+from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage_hardware import stage_energy
+from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.stage_result import truth_of
+from loadgen.metrics.truth import TruthCheck
+
+_SETTLED_S = 1.0
+
+
+class StageViews:
+    """The views of a record's stages; one of which nothing more can come is computed once."""
+
+    def __init__(self) -> None:
+        self._settled: dict[int, StageView] = {}
+        self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
+
+    def of(self, record: Record) -> tuple[StageView, ...]:
+        """All stages, oldest first."""
+        return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
+
+    def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
+        if index in self._settled:
+            return self._settled[index]
+        view = msgspec.structs.replace(stage_view(stage, record), **self._energy_of(index, stage, record))
+        tick = record.last_tick
+        silent = tick is not None and index not in tick.open_stages
+        if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
+            self._settled[index] = view
+        return view
+
+    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> dict[str, float | None]:
+        """Computed once for each look at the GPUs."""
+        known = self._energy.get(index)
+        if known is not None and known[0] == stage.looks.count:
+            return known[1]
+        energy = stage_energy(stage, record.hardware)
+        numbers = {
+            "joules_per_output_token": energy.joules_per_output_token if energy is not None else None,
+            "tokens_per_s_per_w": energy.tokens_per_s_per_w if energy is not None else None,
+        }
+        self._energy[index] = (stage.looks.count, numbers)
+        return numbers
+
+
+def stage_view(stage: StageRecord, record: Record) -> StageView:
+    """One stage so far."""
+    started = stage.started
+    slo = stage.slo(slo_ms_of(record))
+    now_s = record.points[-1].t_s if record.points else started.t_s
+    end_s = stage.ended.t_s if stage.ended is not None else now_s
+    truth = truth_of(stage)
+    return StageView(
+        number=started.index + 1,
+        label=started.label,
+        concurrency=started.concurrency,
+        rate=started.rate,
+        isl=started.isl,
+        osl=started.osl,
+        running=stage.ended is None,
+        elapsed_s=max(0.0, end_s - started.t_s),
+        slo_met=all(check.met for check in slo.values()) if slo and stage.counters["completed"] else None,
+        stop_reason=stage.ended.reason if stage.ended is not None else None,
+        truth=_truth_words(truth) if truth is not None else "",
+        truth_agrees=truth.agrees if truth is not None else None,
+        **_numbers(stage),
+    )
+
+
+def _truth_words(truth: TruthCheck) -> str:
+    """Where the TTFT was spent, then what does not agree or could not be compared."""
+    ttft = None
+    if truth.ttft_outside_ms is not None and truth.ttft_server_ms is not None:
+        ttft = f"mean TTFT {truth.ttft_server_ms:.1f} ms at the server, {truth.ttft_outside_ms:+.1f} ms at the client"
+    return "; ".join(filter(None, (ttft, truth.why))) or "the same requests and tokens"
+
+
+def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView | None:
+    """All stages together; None before the first."""
+    if not stages:
+        return None
+    whole = StageRecord(stages[0].started)
+    whole.metrics = total
+    return StageView(
+        number=0,
+        label="whole run",
+        concurrency=None,
+        rate=None,
+        isl=0,
+        osl=0,
+        running=stages[-1].ended is None,
+        elapsed_s=total.window_s,
+        **_numbers(whole),
+    )
+
+
+def _numbers(stage: StageRecord) -> dict[str, Any]:
+    """The fields of a `StageView` that are measured."""
+    counts = {name: stage.counters[name] for name in ("sent", "completed", "failed", "unfinished")}
+    return counts | {
+        "held_mean": stage.held_mean,
+        "requests_per_s": stage.per_second("window_requests"),
+        "output_tokens_per_s": stage.per_second("window_output_tokens"),
+        "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
+        "latency": stage.summaries(*SHOWN),
+    }
+
+
+def distributions(record: Record) -> tuple[Distribution, ...]:
+    """How the latencies of the running stage are distributed, and those of the stage before it."""
+    return tuple(
+        distribution_of(stage.started.index + 1, stage.started.label, stage.metrics.latency)
+        for stage in list(record.stages.values())[:-3:-1]
+    )
+
+
+def slo_ms_of(record: Record) -> dict[str, float]:
+    """The limits of the run's profile, in milliseconds."""
+    return (record.run.profile.get("slo") if record.run is not None else None) or {}

@@ -1,0 +1,286 @@
+"""A run that is watched from elsewhere: what watchers see, what they may, and that the run does not care."""
+
+import asyncio
+import inspect
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import ResultError
+from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.snapshot import Point, Snapshot
+from loadgen.plan.wish import PlanWish
+from loadgen.run import Run, remote
+from loadgen.run.remote import COMMANDS, SOCKET, Command, Hello, Offer, RemoteRun, points_of
+from tests.engines import MANAGED, profile
+from tests.run.driving import finish, flowing, once
+from tests.tui.scripted import ScriptedRun, running
+from tui.view import RunControl
+
+PAST = (Point(t_s=1.0), Point(t_s=2.0))
+
+
+@asynccontextmanager
+async def offered(folder: Path) -> AsyncIterator[tuple[Offer, ScriptedRun]]:
+    run = ScriptedRun()
+    offer = Offer(run, folder, lambda: PAST)
+    assert await offer.open() is None
+    try:
+        yield offer, run
+    finally:
+        await offer.close()
+
+
+async def raw(folder: Path, *lines: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A watcher that says what it likes."""
+    reader, writer = await asyncio.open_unix_connection(folder / SOCKET, limit=1 << 24)
+    writer.writelines(lines)
+    return reader, writer
+
+
+def encoded(message: Hello | Command) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+async def until_ended(reader: asyncio.StreamReader) -> bytes:
+    """Everything that comes until the run hangs up."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+# A real run.
+
+
+async def test_a_watcher_sees_what_the_run_shows_and_steers_it() -> None:
+    run = Run(profile(MANAGED, load={"requests": None, "duration": "30s"}), where="test")
+    started = asyncio.Event()
+    driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
+    await started.wait()
+    distant = RemoteRun(run.folder, steers=True)
+    seen: list[Snapshot] = []
+    async for snapshot in distant.snapshots():
+        if not seen:
+            distant.set_concurrency(3)
+            distant.note("from elsewhere")
+        if snapshot.load.concurrency == 3:
+            distant.stop()
+        seen.append(snapshot)
+    result = await driving
+    assert seen[0].past[-1].t_s <= seen[0].point.t_s
+    assert not any(snapshot.past for snapshot in seen[1:])
+    assert seen[-1].phase == "done"
+    assert seen[-1].events == tuple(result.events)
+    assert ("load", "conc 4 -> concurrency 3") in [(event.kind, event.text) for event in result.events]
+    assert ("note", "from elsewhere") in [(event.kind, event.text) for event in result.events]
+    assert [stage.target.concurrency for stage in result.stages] == [4, 3]
+    assert not (run.folder / SOCKET).exists()
+
+
+async def test_who_only_looks_changes_nothing() -> None:
+    run = Run(profile(MANAGED, load={"requests": None, "duration": "1s"}), where="test")
+    started = asyncio.Event()
+    driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
+    await started.wait()
+    distant = RemoteRun(run.folder)
+    async for _ in distant.snapshots():
+        distant.set_concurrency(1)
+        distant.abort()
+    result = await driving
+    assert (result.state, len(result.stages)) == ("complete", 1)
+
+
+async def test_a_run_whose_process_dies_is_shown_as_gone(tmp_path: Path) -> None:
+    words = ["run", "simulator", "--concurrency", "2", "--duration", "60s", "--telemetry", "off", "--force"]
+    command = [sys.executable, "-m", "tui.cli", *words, "--set", "server.args.startup-s=0.1"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    while b"conc 2" not in await process.stderr.readline():
+        assert not process.stderr.at_eof()
+    (folder,) = (tmp_path / "runs").iterdir()
+    seen: list[Snapshot] = []
+    async for snapshot in RemoteRun(folder).snapshots():
+        if not seen:
+            os.kill(process.pid, signal.SIGKILL)
+        seen.append(snapshot)
+    await process.communicate()
+    assert (seen[-1].phase, seen[-1].healthy) == ("done", False)
+    assert "the run's process is gone" in seen[-1].headline
+    with pytest.raises(ResultError, match="no run goes on there"):
+        await anext(RemoteRun(folder).snapshots())
+
+
+# The socket.
+
+
+async def test_only_the_owner_may_come_in_however_long_the_path(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 120) / ("b" * 120)
+    folder.mkdir(parents=True)
+    async with offered(folder) as (offer, _), aclosing(RemoteRun(folder).snapshots()) as watcher:
+        offer.publish(running())
+        assert stat.S_IMODE((folder / SOCKET).stat().st_mode) == 0o600
+        assert (await anext(watcher)).past == PAST
+
+
+async def test_a_folder_that_takes_no_socket_costs_only_the_watching(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).touch()
+    offer = Offer(ScriptedRun(), tmp_path, lambda: ())
+    assert "cannot be watched" in (await offer.open() or "")
+    offer.publish(running())
+    await offer.close()
+
+
+async def test_a_watcher_that_does_not_read_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_FAREWELL_S", 0.05)
+    async with offered(tmp_path) as (offer, _), aclosing(RemoteRun(tmp_path).snapshots()) as watcher:
+        offer.publish(running())
+        _, writer = await raw(tmp_path, encoded(Hello(steers=False)))
+        await anext(watcher)
+        big = running(headline="x" * 1_000_000)
+        for number in range(50):
+            offer.publish(msgspec.structs.replace(big, t_s=float(number)))
+            assert (await anext(watcher)).t_s == number
+        waiting = [each.transport.get_write_buffer_size() for each in offer._watchers]
+        assert len(waiting) == 2
+        assert max(waiting) < 2_000_000
+        offer.publish(running(phase="done"))
+        assert (await anext(watcher)).phase == "done"
+        await offer.close()
+        writer.close()
+
+
+async def test_who_reads_late_still_gets_the_last(tmp_path: Path) -> None:
+    async with offered(tmp_path) as (offer, _):
+        offer.publish(running())
+        reader, writer = await raw(tmp_path, encoded(Hello(steers=False)))
+        await reader.readline()
+        for _ in range(3):
+            offer.publish(running(headline="x" * 1_000_000))
+        offer.publish(running(phase="done"))
+        closing = asyncio.create_task(offer.close())
+        lines = (await until_ended(reader)).splitlines()
+        await closing
+        assert len(lines) == 2
+        assert msgspec.json.decode(lines[-1], type=Snapshot).phase == "done"
+        writer.close()
+
+
+async def test_another_version_is_told_apart(tmp_path: Path) -> None:
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'{"other": 1}\n')
+        writer.close()
+
+    async with await asyncio.start_unix_server(speak, tmp_path / SOCKET):
+        with pytest.raises(ResultError, match="another version of vramp"):
+            await anext(RemoteRun(tmp_path).snapshots())
+
+
+# Commands.
+
+
+def test_what_the_cockpit_can_do_a_watcher_can_ask_for() -> None:
+    methods = {name for name, _ in inspect.getmembers(RunControl, inspect.isfunction) if not name.startswith("_")}
+    assert set(COMMANDS) == methods - {"snapshots"}
+    for name, arguments in COMMANDS.items():
+        parameters = inspect.signature(getattr(RunControl, name)).parameters
+        assert len(parameters) - 1 == len(getattr(arguments, "__args__", ())), name
+
+
+async def test_commands_arrive_with_their_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = PlanWish("ladder", loads=(8.0, 16.0))
+    async with offered(tmp_path) as (offer, run):
+        all_there = asyncio.Event()
+        monkeypatch.setattr(run, "stop", all_there.set)
+        distant = RemoteRun(tmp_path, steers=True)
+        async with aclosing(distant.snapshots()) as watcher:
+            offer.publish(running())
+            await anext(watcher)
+            distant.set_rate(2.5)
+            distant.set_shape(4096, 1024)
+            distant.follow(wish)
+            distant.restart(None)
+            distant.pause()
+            distant.stop()
+            await all_there.wait()
+        assert run.calls == [
+            ("set_rate", 2.5), ("set_shape", 4096, 1024), ("follow", wish), ("restart", None), ("pause",),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        encoded(Command("close")),
+        encoded(Command("__init__")),
+        encoded(Command("snapshots")),
+        encoded(Command("set_concurrency", ["8"])),
+        encoded(Command("set_concurrency", [0])),
+        encoded(Command("set_concurrency", [8, 9])),
+        encoded(Command("set_rate", [-1.0])),
+        encoded(Command("note", ["x" * 2_000])),
+        b"pause\n",
+        b"\xff\n",
+        b"x" * 100_000,
+    ],
+)
+async def test_whoever_speaks_otherwise_is_shown_out(tmp_path: Path, line: bytes) -> None:
+    async with offered(tmp_path) as (_, run):
+        reader, writer = await raw(tmp_path, encoded(Hello(steers=True)), line, encoded(Command("pause")))
+        assert await until_ended(reader) == b""
+        writer.close()
+        assert run.calls == []
+
+
+async def test_the_run_refuses_who_came_to_look(tmp_path: Path) -> None:
+    async with offered(tmp_path) as (_, run):
+        reader, writer = await raw(tmp_path, encoded(Hello(steers=False)), encoded(Command("abort")))
+        assert await until_ended(reader) == b""
+        writer.close()
+        assert run.calls == []
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from([*COMMANDS, "snapshots", "close", "_ask"]) | st.text(), st.lists(json_values, max_size=3))
+def test_nothing_else_can_be_called(name: str, arguments: list[Any]) -> None:
+    run = ScriptedRun()
+    try:
+        Offer(run, Path(), lambda: ())._obey(msgspec.json.encode(Command(name, arguments)))
+    except (ValueError, msgspec.MsgspecError):
+        assert run.calls == []
+    else:
+        assert [call[0] for call in run.calls] == [name]
+        assert name in COMMANDS
+
+
+# The past.
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
+def test_no_extreme_of_the_past_is_lost(values: list[float]) -> None:
+    series = TimeSeries(("output_tokens_per_s", "held"), capacity=40, kept_raw=10)
+    for number, value in enumerate(values):
+        series.add(number / 4, {"output_tokens_per_s": value, "held": 3})
+    points = points_of(series)
+    shown = np.array([point.output_tokens_per_s for point in points])
+    assert (shown.min(), shown.max()) == (min(values), max(values))
+    times = [point.t_s for point in points]
+    assert times == sorted(set(times))
+    assert {point.held for point in points} == {3}

@@ -1,0 +1,131 @@
+"""A replay shows what the run showed, at any speed."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import ResultError
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.run import Run
+from loadgen.run.replay import Replay
+from tests.engines import MANAGED, profile
+from tests.run.driving import finish, in_turn
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
+    """The journal of a run with a pause and a note in it, and the last that it showed."""
+    import asyncio
+
+    shown: list[Snapshot] = []
+    steps = in_turn(
+        (lambda now: now.phase == "running" and now.load.held > 0, lambda run: run.note("the fan is loud")),
+        (lambda now: bool(now.events), lambda run: run.pause()),
+        (lambda now: now.phase == "paused", lambda run: run.resume()),
+    )
+
+    async def record() -> Run:
+        run = Run(profile(MANAGED, load={"requests": 400}), where="test")
+
+        def act(run: Run, snapshot: Snapshot) -> None:
+            shown.append(snapshot)
+            steps(run, snapshot)
+
+        await finish(run, act)
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("replay"))
+        run = asyncio.run(record())
+        return run.folder.absolute() / "journal.jsonl", shown[-1]
+
+
+async def played(replay: Replay) -> list[Snapshot]:
+    return [snapshot async for snapshot in replay.snapshots()]
+
+
+async def test_it_ends_where_the_run_ended(recorded: tuple[Path, Snapshot]) -> None:
+    journal, last = recorded
+    shown = await played(Replay(journal, speed=100))
+    end = shown[-1]
+    assert (end.phase, end.headline) == ("done", last.headline)
+    assert end.stages == last.stages
+    assert end.whole == last.whole
+    assert end.events == last.events
+    assert end.errors == last.errors
+    assert end.replay is not None
+    assert end.replay.position_s == end.replay.length_s
+    assert {snapshot.phase for snapshot in shown} <= {
+        *("checking", "starting", "probing", "running", "paused", "draining", "holding", "stopping", "done")
+    }
+
+
+async def test_every_point_is_told_once(recorded: tuple[Path, Snapshot]) -> None:
+    journal, _ = recorded
+    slow, fast = await played_in_steps(Replay(journal)), await played(Replay(journal, speed=100))
+    assert _points(fast) == _points(slow)
+    assert len(_points(fast)) > 4
+
+
+async def test_a_step_is_one_tick_and_stands_still(recorded: tuple[Path, Snapshot]) -> None:
+    journal, _ = recorded
+    replay = Replay(journal)
+    feed = replay.snapshots()
+    first = await anext(feed)
+    replay.step()
+    stepped = await anext(feed)
+    replay.set_speed(1000)
+    again = await anext(feed)
+    assert first.replay is not None and stepped.replay is not None and again.replay is not None
+    assert stepped.replay.position_s > first.replay.position_s
+    assert stepped.replay.paused
+    assert again.replay.position_s == stepped.replay.position_s
+    assert again.replay.speed == 100
+    replay.stop()
+    assert [snapshot async for snapshot in feed] == []
+
+
+async def test_a_torn_journal_is_played_as_far_as_it_goes(recorded: tuple[Path, Snapshot], tmp_path: Path) -> None:
+    torn = tmp_path / "journal.jsonl"
+    whole = recorded[0].read_bytes()
+    torn.write_bytes(whole[: len(whole) // 2])
+    shown = await played(Replay(torn, speed=100))
+    assert shown[-1].phase != "done"
+    assert shown[-1].replay is not None
+    assert shown[-1].replay.position_s <= shown[-1].replay.length_s
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"{}\n", "not a line of a journal|does not begin|not one of"),
+        (b"\xff\xfe\n", "its last line is not one"),
+        (b'{"type": "Happened", "t_s": 1, "kind": "note", "text": "x"}\n', "does not begin with its start"),
+    ],
+)
+async def test_what_is_no_journal_is_named(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ResultError, match=words):
+        Replay(path)
+
+
+async def test_a_missing_journal_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="No such file"):
+        Replay(tmp_path / "journal.jsonl")
+
+
+async def played_in_steps(replay: Replay) -> list[Snapshot]:
+    shown = []
+    replay.step()
+    async for snapshot in replay.snapshots():
+        shown.append(snapshot)
+        replay.step()
+    return shown
+
+
+def _points(shown: list[Snapshot]) -> list[float]:
+    """The times of all points, each once."""
+    times = [point.t_s for snapshot in shown for point in (*snapshot.past, snapshot.point)]
+    return sorted(set(times) - {0.0})

@@ -1,0 +1,180 @@
+"""The server started anew by the operator's hand: as it was or as a variant, alive or dead."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from loadgen.errors import LoadError, ServerError
+from loadgen.metrics.result import Result
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.profile import Profile
+from loadgen.run import Run
+from tests.engines import attach, profile, simulator
+from tests.run.driving import finish, flowing, in_turn, left_behind
+
+ENDLESS = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
+
+
+def managed(**args: object) -> Profile:
+    return profile({"engine": "simulator", "args": {"preset": "fast", **args}}, load=ENDLESS)
+
+
+VARIANTS = {"base": managed(), "small": managed(**{"max-num-seqs": 7})}
+
+
+def opened(parts: Profile, **options: Any) -> Run:
+    return Run(parts, where="test", hold_open=True, variants=VARIANTS, **options)
+
+
+def at(phase: str) -> Callable[[Snapshot], bool]:
+    return lambda snapshot: snapshot.phase == phase
+
+
+def flowing_on(variant: str) -> Callable[[Snapshot], bool]:
+    return lambda snapshot: flowing(snapshot) and snapshot.server.variant == variant
+
+
+def kill_server(_: Run) -> None:
+    children = psutil.Process().children(recursive=True)
+    next(child for child in children if "loadgen.simulator" in child.cmdline()).kill()
+
+
+def texts(result: Result, kind: str) -> list[str]:
+    return [event.text for event in result.events if event.kind == kind]
+
+
+async def test_a_restart_with_a_variant_and_back() -> None:
+    seen: list[Snapshot] = []
+    run = opened(VARIANTS["base"], variant="base")
+    steps = in_turn(
+        (flowing_on("base"), lambda run: run.restart("small")),
+        (flowing_on("small"), lambda run: run.restart(None)),
+        (at("restarting"), lambda run: run.set_concurrency(3)),
+        (flowing_on("small"), lambda run: run.next_stage()),
+        (lambda snapshot: len(snapshot.stages) == 4 and flowing(snapshot), lambda run: run.stop()),
+    )
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        steps(run, snapshot)
+
+    result = await finish(run, act)
+    assert (result.state, run.error) == ("stopped", None)
+    assert seen[0].variants == ("base", "small")
+    # What ran goes on by hand; then the plan, which is not told of what was broken off.
+    assert [(stage.variant, stage.target.concurrency) for stage in result.stages] == [
+        ("base", 2),
+        ("small", 2),
+        ("small", 3),
+        ("small", 4),
+    ]
+    assert result.stages[0].stop_reason == "the operator restarted the server"
+    assert all(stage.requests.completed and stage.engine is not None for stage in result.stages[:3])
+    assert [event for event in texts(result, "server") if event.startswith("restart")] == [
+        "restart by the operator, variant small",
+        "restart by the operator",
+    ]
+    starts = result.environment["server_starts"]
+    assert [start["variant"] for start in starts] == ["base", "small", "small"]
+    assert ["--max-num-seqs" in start["server_command"] for start in starts] == [False, True, True]
+    assert result.environment["server_command"] == starts[-1]["server_command"]
+    assert left_behind() == []
+
+
+async def test_a_server_that_dies_under_an_operator_is_started_again() -> None:
+    run = opened(VARIANTS["base"])
+    act = in_turn(
+        (flowing, kill_server),
+        (at("failed"), lambda run: run.restart(None)),
+        (flowing, lambda run: run.stop()),
+    )
+    result = await finish(run, act)
+    assert (result.state, run.error) == ("stopped", None)
+    assert [stage.target.concurrency for stage in result.stages] == [2, 2]
+    assert result.stages[0].stop_reason.startswith("the server was killed by SIGKILL")
+    assert any("SIGKILL" in text for text in texts(result, "error"))
+    # Of the start that counts.
+    assert result.diagnosis is None
+    assert left_behind() == []
+
+
+async def test_a_dead_server_that_the_operator_leaves_at_that() -> None:
+    run = opened(VARIANTS["base"])
+    result = await finish(run, in_turn((flowing, kill_server), (at("failed"), lambda run: run.stop())))
+    assert isinstance(run.error, LoadError)
+    assert (result.state, result.reason) == ("server_died", str(run.error))
+    assert result.diagnosis is not None
+    assert left_behind() == []
+
+
+async def test_a_server_that_does_not_start_gives_way_to_a_variant_that_does() -> None:
+    seen: list[Snapshot] = []
+    run = opened(managed(**{"fail-startup": "RuntimeError: no such kernel"}))
+    act = in_turn((at("failed"), lambda run: run.restart("small")), (flowing, lambda run: run.stop()))
+
+    def watched(run: Run, snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        act(run, snapshot)
+
+    result = await finish(run, watched)
+    (failed, *_) = [snapshot for snapshot in seen if snapshot.phase == "failed"]
+    assert failed.server.state == "died" and not failed.healthy
+    assert "exit code 1" in failed.headline and "R starts it again" in failed.headline
+    assert [stage.variant for stage in result.stages] == ["small"]
+    # Nothing had begun: the plan does.
+    assert result.stages[0].target.concurrency == 2 and result.stages[0].duration_s > 0
+
+
+async def test_what_the_preflight_blocks_gives_way_too() -> None:
+    blocked = profile({"engine": "vllm", "model": "m", "command": "/nothing/vllm"}, load=ENDLESS)
+    run = opened(blocked)
+    act = in_turn((at("blocked"), lambda run: run.restart("base")), (flowing, lambda run: run.stop()))
+    result = await finish(run, act)
+    assert (result.state, run.error) == ("stopped", None)
+    assert [stage.variant for stage in result.stages] == ["base"]
+
+
+async def test_a_paused_load_stays_paused_over_a_restart() -> None:
+    run = opened(VARIANTS["base"], variant="base")
+    act = in_turn(
+        (flowing, lambda run: run.pause()),
+        (at("paused"), lambda run: run.restart("small")),
+        (lambda snapshot: snapshot.phase == "paused" and snapshot.server.variant == "small", lambda run: run.resume()),
+        (flowing, lambda run: run.stop()),
+    )
+    result = await finish(run, act)
+    assert [stage.variant for stage in result.stages] == ["base", "small"]
+    assert texts(result, "resume") == ["resumed"]
+
+
+async def test_without_an_operator_a_dead_server_ends_the_run() -> None:
+    run = Run(managed(**{"fail-startup": "RuntimeError: no such kernel"}), where="test")
+    result = await finish(run)
+    assert isinstance(run.error, ServerError)
+    assert result.state == "server_died"
+
+
+async def test_what_cannot_be_restarted_is_told_and_nothing_happens() -> None:
+    with simulator() as engine:
+        run = opened(attach(engine, load=ENDLESS))
+        act = in_turn((flowing, lambda run: run.restart(None)), (flowing, lambda run: run.stop()))
+        result = await finish(run, act)
+    assert len(result.stages) == 1
+    (refused,) = texts(result, "error")
+    assert refused.startswith("restart refused: vramp has only attached to this server")
+
+
+async def test_a_variant_that_is_not_there_and_a_restart_that_comes_too_late() -> None:
+    run = opened(VARIANTS["base"])
+    act = in_turn(
+        (flowing, lambda run: run.restart("huge")),
+        (flowing, lambda run: run.stop()),
+        (at("stopping"), lambda run: run.restart("small")),
+    )
+    result = await finish(run, act)
+    assert len(result.stages) == 1
+    assert texts(result, "error") == [
+        "restart refused: no variant 'huge'; there are: base, small",
+        "restart refused: the run is ending",
+    ]
