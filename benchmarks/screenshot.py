@@ -1,4 +1,4 @@
-"""`make screenshot`: the README's picture, taken from a real run on the simulator with an operator at the keys."""
+"""`make screenshot`: the README's pictures, taken from a real run on the simulator with an operator at the keys."""
 
 from __future__ import annotations
 
@@ -7,27 +7,42 @@ import os
 import tempfile
 from pathlib import Path
 
+from textual.pilot import Pilot
+
 from loadgen.profile import load_profile
 from loadgen.run import Run
 from tui.app import Cockpit
 
 ROOT = Path(__file__).parents[1]
-PICTURE = ROOT / "tui/cockpit.svg"
-KEYS = ("]", "]", "]", "[")
+KEYS = ("]", "]", "m", "]", "[")
+NOTE = "fans at full speed"
+PICTURES = {"cockpit": (), "latency": ("3",), "curve": ("2",)}
+"""File to the keys of its view, from the overview."""
+_STAGE_S = 8
 
 
 async def take() -> None:
-    """Double the load a few times, halve it once, keep the screen, stop."""
-    run = Run(load_profile(ROOT / "profiles/simulator.toml", ["load.seed=1"]), where="screenshot", hold_open=True)
+    """Double the load a few times, halve it once, look at the views, stop."""
+    overrides = ["load.seed=1", 'slo.ttft_p99="250ms"']
+    run = Run(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot", hold_open=True)
     cockpit = Cockpit(run)
     async with cockpit.run_test(size=(160, 45)) as pilot:
         for key in KEYS:
-            await asyncio.sleep(6)
+            await asyncio.sleep(_STAGE_S)
             await pilot.press(key)
-        await asyncio.sleep(6)
-        PICTURE.write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
+            if key == "m":
+                await pilot.press(*(character if character != " " else "space" for character in NOTE), "enter")
+        await asyncio.sleep(_STAGE_S)
+        for name, keys in PICTURES.items():
+            await _picture(pilot, cockpit, name, keys)
         run.stop()
         await run.close()
+
+
+async def _picture(pilot: Pilot[None], cockpit: Cockpit, name: str, keys: tuple[str, ...]) -> None:
+    await pilot.press("escape", "escape", *keys)
+    await pilot.pause(1)
+    (ROOT / f"tui/{name}.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
 
 
 if __name__ == "__main__":

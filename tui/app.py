@@ -1,50 +1,71 @@
-"""Cockpit: the Textual app over a run: it follows the run and holds theme, palette and Ctrl+C; the screen is the rest.
+"""Cockpit: the Textual app: the picker where nothing was named, a screen for each run, and what all of them share.
 
-A worker posts snapshots, one message replaces the last; handlers alone touch widgets.
-
-The app never ends a run by leaving: it calls `stop` or `abort`, keeps drawing until the run is over, and whoever opened
-it closes the run. Nothing is written to the terminal after it was restored.
+It follows the run that shows: a worker posts snapshots, one message replaces the last; handlers alone touch widgets.
+It never ends a run by leaving: it calls `stop` or `abort`, keeps drawing until the run is over, and each run of its own
+is closed before the next begins. Nothing is written to the terminal after it was restored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.worker import Worker, WorkerState
 
+from loadgen.errors import VrampError
 from loadgen.metrics.snapshot import Snapshot
+from loadgen.report.opening import JOURNAL
 from loadgen.run import Run
-from tui import keys
+from loadgen.run.remote import RemoteRun
+from loadgen.run.replay import Replay
+from tui.config import DEFAULTS, Config
+from tui.editor import EditorScreen
+from tui.picker import PickerScreen
+from tui.picker_past import PastScreen
+from tui.picker_shelf import Choice
 from tui.screen import CockpitScreen
 from tui.theme import COCKPIT, SERIES
 from tui.view import RunControl
 
 _AGE_CHECK_S = 0.5
+_OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
+MakeRun = Callable[[Choice], Run]
+"""What turns the operator's choice into a run; raises `VrampError`."""
 
 
 class SnapshotArrived(Message):
-    """The only message from the run; a newer one replaces one that was not yet drawn."""
+    """The only message from a run; a newer one replaces one that was not yet drawn."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, screen: CockpitScreen, snapshot: Snapshot) -> None:
         super().__init__()
+        self.screen = screen
         self.snapshot = snapshot
 
     def can_replace(self, message: Message) -> bool:
         """Only the newest state is worth drawing."""
-        return isinstance(message, SnapshotArrived)
+        return isinstance(message, SnapshotArrived) and message.screen is self.screen
+
+
+class _Base(Protocol):
+    """What every screen below the dialogs can do."""
+
+    def action_leave(self) -> None:
+        """Leave, or ask."""
+
+    def interrupt(self) -> None:
+        """Ctrl+C."""
 
 
 class Cockpit(App[None]):
-    """Draws a run, and hands the operator the load."""
+    """Draws runs, and hands the operator the load."""
 
     TITLE = "vramp"
     CSS_PATH = "app.tcss"
@@ -64,43 +85,147 @@ class Cockpit(App[None]):
         ),
     ]
 
-    def __init__(self, run: RunControl) -> None:
+    def __init__(
+        self,
+        run: RunControl | None = None,
+        *,
+        watching: bool = False,
+        read_only: bool = False,
+        make_run: MakeRun | None = None,
+        api_key_env: str | None = None,
+        config: Config = DEFAULTS,
+    ) -> None:
+        """Opens on a run, or without one on the picker, whose choice `make_run` turns into a run.
+
+        With `watching` the run is somebody else's: leaving does not end it; with `read_only` no key steers it.
+        """
         super().__init__()
-        self._run_control = run
-        self._cockpit = CockpitScreen(run)
+        self._make_run = make_run
+        self._api_key_env = api_key_env
+        self.config = config
+        self._seat = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
+        """The screen of the run that shows."""
+        self._control = run
+        self._feed: Worker[None] | None = None
+        self.runs: list[Run] = [run] if isinstance(run, Run) else []
+        """All of our own; the last may go on."""
         self.failure: BaseException | None = None
         """What broke the feed of snapshots, for whoever opened the cockpit."""
         self.register_theme(COCKPIT)
-        self.theme = COCKPIT.name
+        self.theme = config.theme
+        self.set_keymap(config.keys)
 
     def on_mount(self) -> None:
         """Begin to follow the run."""
-        self.set_interval(_AGE_CHECK_S, self._cockpit.check_age)
-        self._follow()
+        self.set_interval(_AGE_CHECK_S, self._check_age)
+        if self._seat is not None and self._control is not None:
+            self._feed = self._follow(self._seat, self._control)
+
+    def get_default_screen(self) -> Screen[None]:
+        """The first below the dialogs."""
+        return self._seat if self._seat is not None else PickerScreen(api_key_env=self._api_key_env)
+
+    # The run that shows.
 
     @work(exclusive=True, exit_on_error=False, group="feed")
-    async def _follow(self) -> None:
-        async for snapshot in self._run_control.snapshots():
-            self.post_message(SnapshotArrived(snapshot))
+    async def _follow(self, seat: CockpitScreen, control: RunControl) -> None:
+        async for snapshot in control.snapshots():
+            seat.gather(snapshot)
+            self.post_message(SnapshotArrived(seat, snapshot))
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         """Draw it; the last one may be what the operator waits for to leave."""
-        self._cockpit.take(message.snapshot)
-        if self._cockpit.leaving and self._cockpit.over:
+        if message.screen is not self._seat:
+            return
+        message.screen.take(message.snapshot)
+        if message.screen.leaving and message.screen.over:
             self.exit()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """The feed is over, or broke; a broken one leaves nothing to show."""
-        if event.worker.group != "feed" or event.state not in (WorkerState.SUCCESS, WorkerState.ERROR):
+        seat, error = self._seat, event.worker.error
+        if event.worker is not self._feed or seat is None or event.state not in _OVER:
             return
-        self.failure = event.worker.error
-        if self.failure is not None or self._cockpit.leaving:
+        if isinstance(error, VrampError) and self._control not in self.runs and len(self.screen_stack) > 1:
+            self._complain("Cannot be shown", error)
+            self._leave_seat(seat)
+            return
+        self.failure = error
+        if self.failure is not None or seat.leaving:
             self.exit()
-        self._cockpit.finish()
+        seat.finish()
+        if len(self.screen_stack) > 1:
+            self.notify("It is over: b goes back to the list, q leaves", timeout=8, markup=False)
 
-    def get_default_screen(self) -> Screen[None]:
-        """The only screen below the dialogs."""
-        return self._cockpit
+    def _check_age(self) -> None:
+        if self._seat is not None:
+            self._seat.check_age()
+
+    # From the picker to a run, and back.
+
+    def on_picker_screen_start(self, message: PickerScreen.Start) -> None:
+        """Make the run; what cannot be is told where it was asked for."""
+        if self._make_run is None or self._seat is not None:
+            return
+        try:
+            run = self._make_run(message.choice)
+        except VrampError as error:
+            self._complain("Cannot be started", error)
+            return
+        self.runs.append(run)
+        self._show(run)
+
+    def on_past_screen_open(self, message: PastScreen.Open) -> None:
+        """See a run again, or look at one that goes on elsewhere."""
+        if self._seat is not None:
+            return
+        live = message.run.state == "goes on"
+        try:
+            folder = message.run.folder
+            control: RunControl = RemoteRun(folder, steers=False) if live else Replay(folder / JOURNAL)
+        except VrampError as error:
+            self._complain("Cannot be opened", error)
+            return
+        self._show(control, watching=True, read_only=live)
+
+    def _show(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
+        self._seat = CockpitScreen(control, watching=watching, read_only=read_only)
+        self._control = control
+        self.push_screen(self._seat)
+        self._feed = self._follow(self._seat, control)
+
+    async def action_to_picker(self) -> None:
+        """Back to where the run was chosen; not from one that goes on."""
+        seat = self._seat
+        if seat is None or len(self.screen_stack) == 1:
+            self.notify("There is no list to go back to: q leaves", timeout=3, markup=False)
+        elif self._control in self.runs and not seat.over:
+            self.notify("The run goes on: q asks how to end it", severity="warning", timeout=3, markup=False)
+        else:
+            await self.close_runs()
+            self._leave_seat(seat)
+
+    def _leave_seat(self, seat: CockpitScreen) -> None:
+        """Nothing of what showed is left before another can."""
+        self._seat = None
+        self.workers.cancel_group(self, "feed")
+        while seat in self.screen_stack:
+            self.pop_screen()
+
+    def _complain(self, title: str, error: VrampError) -> None:
+        self.notify(str(error), title=title, severity="error", timeout=15, markup=False)
+
+    async def close_runs(self) -> None:
+        """End what has not ended, and wait for it."""
+        for run in self.runs:
+            await run.close()
+
+    # What all screens share.
+
+    @property
+    def _base(self) -> Screen[Any]:
+        """The screen below the dialogs."""
+        return next(screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """The colours of the series, under every theme."""
@@ -108,36 +233,47 @@ class Cockpit(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette: the same actions as the keys; no way out that does not ask."""
-        for binding in keys.ACTIONS:
-            if not binding.id or binding.id.endswith("_too"):
-                continue
-            run = partial(self._cockpit.run_action, binding.action)
-            yield SystemCommand(f"{binding.description} ({binding.key})", binding.tooltip, run)
+        base = self._base
+        for binding in base.BINDINGS:
+            if isinstance(binding, Binding) and binding.id and not binding.id.endswith("_too"):
+                key = self.config.keys.get(binding.id, binding.key)
+                yield SystemCommand(
+                    f"{binding.description} ({key})", binding.tooltip, partial(base.run_action, binding.action)
+                )
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
-        yield SystemCommand("screenshot", "Keep the screen as an SVG file", self.deliver_screenshot)
+        yield SystemCommand("screenshot", "Keep the screen as an SVG file in this folder", self._keep_screenshot)
+
+    def _keep_screenshot(self) -> None:
+        """Textual tells where it went."""
+        self.deliver_screenshot(path=".")
 
     async def action_quit(self) -> None:
         """Ctrl+Q asks like q."""
-        self._cockpit.action_leave()
+        _as_base(self._base).action_leave()
 
     def action_interrupt(self) -> None:
         """Ctrl+C, whatever has the focus."""
-        self._cockpit.interrupt()
+        _as_base(self._base).interrupt()
 
 
-async def open_cockpit(run: Run) -> bool:
-    """Show a run until the operator leaves, and end it in order; True if a signal ended it.
+def _as_base(screen: Screen[Any]) -> _Base:
+    assert isinstance(screen, CockpitScreen | PickerScreen | PastScreen | EditorScreen)
+    return screen
+
+
+async def open_cockpit(cockpit: Cockpit) -> bool:
+    """Show it until the operator leaves, and end its runs in order; True if a signal ended it.
 
     A closed terminal or a dropped connection (SIGHUP) and SIGTERM finish the run and keep its result. Raises what broke
-    the feed of snapshots, once the run is closed.
+    the feed of snapshots, once the runs are closed.
     """
-    cockpit = Cockpit(run)
     interrupted = False
 
     def hang_up() -> None:
         nonlocal interrupted
         interrupted = True
-        run.stop()
+        for run in cockpit.runs[-1:]:
+            run.stop()
         cockpit.exit()
 
     for number in (signal.SIGHUP, signal.SIGTERM):
@@ -145,7 +281,7 @@ async def open_cockpit(run: Run) -> bool:
     try:
         await cockpit.run_async()
     finally:
-        await run.close()
+        await cockpit.close_runs()
     if cockpit.failure is not None:
         raise cockpit.failure
     return interrupted

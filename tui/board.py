@@ -1,12 +1,17 @@
-"""Board: a panel of text rows on the Line API.
+"""Board: a panel of rows on the Line API.
 
-A tick recomputes the rows, a pure function of the view and the size; there is no child widget and no markup.
+A tick recomputes the rows, a pure function of the view and the size; there is no child widget and no markup. A panel
+that does not show costs nothing: it is painted when it comes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from textual.events import Click
+from textual.message import Message
+
+from tui.chart import Chart, chart_rows
 from tui.paint import Painted, Rows
 from tui.view import View
 
@@ -14,8 +19,24 @@ Paint = Callable[[View, int, int], Rows]
 """View, width and height to rows; more rows than the height are cut."""
 
 
+def of_chart(chart: Chart) -> Paint:
+    """What a board paints that shows a chart."""
+
+    def paint(view: View, width: int, height: int) -> Rows:
+        return chart_rows(chart, view.timeline.history, view.span, view.timeline.marks.all, width, height)
+
+    return paint
+
+
 class Board(Painted):
     """Draws what its function makes of the latest view."""
+
+    class Chosen(Message):
+        """A click on the panel."""
+
+        def __init__(self, board: Board) -> None:
+            super().__init__()
+            self.board = board
 
     def __init__(self, paint: Paint, *, id: str) -> None:
         super().__init__(id=id)
@@ -25,11 +46,19 @@ class Board(Painted):
     def show(self, view: View) -> None:
         """Take a new view."""
         self._view = view
-        width, height = self.size
-        if width and height:
-            self.put(self._paint(view, width, height))
+        if self.is_on_screen:
+            self._draw()
 
     def on_resize(self) -> None:
-        """Rows depend on the size."""
-        if self._view is not None:
-            self.show(self._view)
+        """Rows depend on the size; this comes too when the panel is shown again."""
+        self._draw()
+
+    def on_click(self, event: Click) -> None:
+        """The screen knows what to do."""
+        event.stop()
+        self.post_message(self.Chosen(self))
+
+    def _draw(self) -> None:
+        width, height = self.size
+        if self._view is not None and width and height:
+            self.put(self._paint(self._view, width, height))

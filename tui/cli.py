@@ -55,10 +55,38 @@ def _dispatch(words: list[str]) -> int:
             from tui.commands import doctor
 
             return doctor.doctor(rest)
+        case ["report", *rest]:
+            from tui.commands import report
+
+            return report.report(rest)
+        case ["recover", *rest]:
+            from tui.commands import recover
+
+            return recover.recover(rest)
+        case ["baseline", *rest]:
+            from tui.commands import baseline
+
+            return baseline.baseline(rest)
+        case ["compare", *rest]:
+            from tui.commands import compare
+
+            return compare.compare(rest)
         case ["stop", *rest]:
             from tui.commands import stop
 
             return stop.stop(rest)
+        case ["replay", *rest]:
+            from tui.commands import replay
+
+            return replay.replay(rest)
+        case ["watch", *rest]:
+            from tui.commands import watch
+
+            return watch.watch(rest)
+        case ["web", *rest]:
+            from tui.commands import web
+
+            return web.web(rest)
         case ["simulate", *rest]:
             from loadgen.simulator.__main__ import main as simulate
 

@@ -1,9 +1,12 @@
-"""Modal questions: a number, a remark, whether to leave, and the help. Esc leaves each of them with nothing changed."""
+"""Modal questions: a number, a line of text, a choice, whether to leave, and the help.
+
+Esc leaves each of them with nothing changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +16,9 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
+from loadgen.errors import VrampError
+from tui import format as fmt
 
 Leave = Literal["stop", "abort"]
 
@@ -63,6 +69,57 @@ class AskText(ModalScreen[str | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Without the blanks around it."""
         self.dismiss(event.value.strip())
+
+
+Parsed = TypeVar("Parsed")
+
+
+class AskParsed(ModalScreen[Parsed | None], Generic[Parsed]):
+    """A line of text with a meaning, taken once it has one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+
+    def __init__(self, question: str, parse: Callable[[str], Parsed], text: str = "") -> None:
+        """`parse` raises `VrampError` with what is wrong, in a few words."""
+        super().__init__()
+        self._question, self._parse, self._text = question, parse, text
+
+    def compose(self) -> ComposeResult:
+        """The question, the field and room for a complaint."""
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False, classes="question")
+            yield Input(self._text, max_length=200)
+            yield Static("Enter sets it, Esc leaves it", markup=False, id="complaint")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Accept what has a meaning, else say what is wrong with it."""
+        try:
+            parsed = self._parse(event.value.strip())
+        except VrampError as error:
+            self.query_one("#complaint", Static).update(f"! {fmt.plain(str(error))}")
+            return
+        self.dismiss(parsed)
+
+
+class AskChoice(ModalScreen[str | None]):
+    """One of a few things; the first is the harmless one, or all are."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+
+    def __init__(self, question: str, choices: Sequence[tuple[str, str]]) -> None:
+        """`choices` are values with the words for them."""
+        super().__init__()
+        self._question, self._choices = question, choices
+
+    def compose(self) -> ComposeResult:
+        """The question and a line for each."""
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False, classes="question")
+            yield OptionList(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter or a click."""
+        self.dismiss(self._choices[event.option_index][0])
 
 
 class AskLeave(ModalScreen[Leave | None]):

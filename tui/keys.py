@@ -5,7 +5,11 @@ Each has an id, by which a keymap can move it, and a tooltip that says what it d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from textual.binding import Binding, BindingType
+
+from tui.views import PAGES
 
 
 def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:
@@ -36,39 +40,33 @@ ACTIONS = (
     _key(".", "next_stage", "next", "End this stage and begin the plan's next", id="next"),
     _key("e", "extend", "extend", "Let this stage go on for its length once more", id="extend"),
     _key("u", "redo", "redo", "Measure this stage of the plan again, or the last one that is done", id="redo"),
+    _key("o", "steer('loop')", "open, closed", "From streams held to requests a second, or back", id="loop"),
+    _key("s", "steer('shape')", "shape", "Type the input and output tokens of a request: 4096/1024", id="shape"),
+    _key("r", "steer('plan')", "ladder, ramp", "Begin a ladder (8, 16, 32) or a ramp (64 in 60s) from here", id="plan"),
+    _key("k", "steer('search')", "search", "Search from here for the knee, or for what meets the limits", id="search"),
+    _key("h", "steer('hold')", "hold", "Let this stage go on without an end; . or e ends that", id="hold"),
+    _key("R", "steer('restart')", "restart", "Start the server again, as a variant too; asks", id="restart"),
     _key("m", "note", "note", "Put a remark on the time axis and in the result", id="note"),
     _key("w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes", id="window"),
-    _key("c", "findings", "preflight", "What the preflight found, in the charts' place, and back", id="findings"),
     _key("x", "start_anyway", "start anyway", "Start although the preflight says that it will fail", id="start_anyway"),
-    _key("l", "log", "log", "The server's log in the charts' place, and back", id="log"),
     _key("/", "filter", "filter", "Show only lines of the log with a text", id="filter"),
-    _key("1", "zoom(1)", "throughput", "Throughput over the whole screen, and back", id="zoom_throughput"),
-    _key("2", "zoom(2)", "TTFT", "Time to first token over the whole screen, and back", id="zoom_ttft"),
-    _key("3", "zoom(3)", "TPOT", "Time per output token over the whole screen, and back", id="zoom_tpot"),
-    _key(
-        "4",
-        "zoom(4)",
-        "streams",
-        "Streams held, running and waiting over the whole screen, and back",
-        id="zoom_streams",
-    ),
-    _key("5", "zoom(5)", "latency", "The percentiles over the whole screen, and back", id="zoom_latency"),
-    _key("6", "zoom(6)", "stages", "The load curve over the whole screen, and back", id="zoom_stages"),
-    _key("7", "zoom(7)", "server log", "The server's log over the whole screen, and back", id="zoom_log"),
-    _key("8", "zoom(8)", "GPUs", "The GPUs over the whole screen, and back", id="zoom_gpus"),
-    _key(
-        "9",
-        "zoom(9)",
-        "verdicts",
-        "What is wrong and what is the limit over the whole screen, and back",
-        id="zoom_verdicts",
-    ),
+    *(_key(page.key, f"show('{page.name}')", page.name, page.what, id=page.name) for page in PAGES),
+    _key("z", "full", "full screen", "The view over the whole screen, and back; its own key does it too", id="full"),
+    _key("escape", "back", "back", "Close a dialog, a large panel or a view; never quits", id="back"),
+    _key("t", "metric", "metric", "Views curve and latency: TTFT, TPOT, ITL, E2E", id="metric"),
+    _key("y", "copy", "copy", "Copy the table of the view as Markdown, through the terminal too", id="copy"),
+    _key("b", "app.to_picker", "list", "Back to the list that it was chosen from, once it is over", id="to_picker"),
     _key("q", "leave", "quit", "Leave; asks while a run is live", id="leave"),
     _key("?", "help", "help", "This list", id="help"),
 )
 """In the order of the help."""
 
 COCKPIT: list[BindingType] = list(ACTIONS)
+
+STEERING = frozenset(
+    {"step", "scale", "number", "pause", "next_stage", "extend", "redo", "steer", "note", "start_anyway"},
+)
+"""Names of the actions that change the run: not for a watcher who may only look."""
 
 BAR = (
     (("+", "-"), "one"),
@@ -81,22 +79,27 @@ BAR = (
     (("?",), "help"),
     (("ctrl+p",), "palette"),
     (("w",), "window"),
-    (("l",), "log"),
-    (("c",), "preflight"),
-    (("1-9",), "enlarge"),
+    (("z",), "full screen"),
+    (("t",), "metric"),
+    (("y",), "copy"),
+    (("/",), "filter log"),
 )
 """What the last row shows, the most needed first."""
 
 ACTION_OF = {binding.key: binding.action for binding in ACTIONS} | {"ctrl+p": "app.command_palette"}
 
 _ELSEWHERE = (
-    ("Esc", "back", "Close a dialog or a large panel; never quits"),
     ("ctrl+p", "palette", "The same actions by name, and themes"),
     ("ctrl+c", "finish", "End the run and keep the result; twice: abort now"),
 )
 
 
-def table() -> list[tuple[str, str, str]]:
-    """Key, name and meaning of everything."""
-    rows = [(binding.key.replace(",", " "), binding.description, binding.tooltip) for binding in ACTIONS]
-    return [*rows, *_ELSEWHERE]
+def table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Key, name and meaning of everything; `keymap` has the keys that the operator has moved, by id."""
+    return [*(described(binding, keymap) for binding in ACTIONS), *_ELSEWHERE]
+
+
+def described(binding: Binding, keymap: Mapping[str, str]) -> tuple[str, str, str]:
+    """Key, name and meaning."""
+    key = keymap.get(binding.id or "", binding.key)
+    return key.replace(",", " "), binding.description, binding.tooltip

@@ -6,6 +6,8 @@ parsed as markup. Numbers are padded by the panels, so that they keep their plac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
@@ -32,7 +34,14 @@ ROLES = (
     "held",
     "running",
     "waiting",
+    "kv",
+    "busy",
+    "power",
+    "heat",
+    "hbm",
+    "before",
     "mark",
+    "found",
 )
 
 ROLE_CLASSES = frozenset(f"role-{role}" for role in ROLES)
@@ -64,6 +73,17 @@ def cropped(row: Row, width: int) -> Row:
         if room <= 0:
             break
     return (*kept, ("…"[:width], "dim"))
+
+
+def joined(words: Iterable[Word]) -> Row:
+    """Neighbours of one role as one word."""
+    found: list[Word] = []
+    for text, role in words:
+        if found and found[-1][1] == role:
+            found[-1] = (found[-1][0] + text, role)
+        else:
+            found.append((text, role))
+    return tuple(found)
 
 
 def titled(title: str, legend: Row, width: int) -> Row:

@@ -40,6 +40,19 @@ def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, 
     return _packed(_inked(pixels, ink))
 
 
+def polyline(x: Floats, y: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:
+    """The dots of points joined in their order, as a (height, width) array of braille bits; shares of both sides."""
+    pixels = np.zeros((height * 4, width * 2), dtype=np.bool_)
+    known = np.isfinite(x) & np.isfinite(y)
+    columns, rows = _scaled(x[known], width * 2), _scaled(1 - y[known], height * 4)
+    if len(columns) == 1:
+        pixels[rows, columns] = True
+    places = np.flatnonzero(known)
+    joined = places[1:] == places[:-1] + 1
+    _draw_lines(pixels, columns[:-1][joined], columns[1:][joined], rows[:-1][joined], rows[1:][joined])
+    return _packed(_inked(pixels, ink))
+
+
 def _scaled(share: Floats, size: int) -> Ints:
     return (np.clip(share, 0.0, 1.0) * (size - 1) + 0.5).astype(np.int64)
 

@@ -15,38 +15,46 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.screen import Screen
 
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
 from tui import keys
-from tui.board import Board
-from tui.chart import Chart
+from tui.arrangement import arrangement
+from tui.board import Board, of_chart
+from tui.config import keymap_of
 from tui.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
 from tui.keybar import KeyBar
+from tui.logbook import LogBook
+from tui.logview import LogView
 from tui.paint import ROLE_CLASSES
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
-from tui.timeline import Timeline, charts
-from tui.view import STALE_AFTER_S, RunControl, View
-
-_ZOOMED = ("throughput", "ttft", "tpot", "engine", "latency", "stages", "log", "gpus", "verdicts")
-_FEW_GPUS, _SOME_GPUS = 2, 4
-"""Up to this many leave room to the stages."""
+from tui.steer import Steer, phases_for
+from tui.timeline import Timeline
+from tui.view import METRICS, STALE_AFTER_S, Player, RunControl, View
+from tui.views import BY_NAME, CHARTS, OVERVIEW, PANEL_PAGES, compose
 
 
 class CockpitScreen(Screen[None]):
     """Draws a run and steers it."""
 
-    AUTO_FOCUS = None
+    AUTO_FOCUS = ""
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     ALLOW_IN_MAXIMIZED_VIEW = "#keys, #header"
     BINDINGS: ClassVar[list[BindingType]] = keys.COCKPIT
 
-    def __init__(self, control: RunControl) -> None:
+    def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
+        """A watcher is one of several: leaving is only its own affair; a read-only one cannot steer either."""
         super().__init__()
         self._control = control
+        self._watching = watching
+        self._read_only = read_only
         self._hand = Hand(control)
+        self._steer = Steer(self, control, self._hand)
         self._timeline = Timeline()
+        self._log_book = LogBook()
         self._boards: list[Board] = []
-        self._charts: list[Chart] = []
+        self._page = OVERVIEW
+        self._full = False
+        self._metric = METRICS[0]
         self.snapshot: Snapshot | None = None
         """The state on the screen."""
         self._arrived_s = monotonic()
@@ -55,8 +63,6 @@ class CockpitScreen(Screen[None]):
         self.leaving = False
         """The operator wants to be out as soon as the run is over."""
         self._interrupts = 0
-        self._log_wanted = False
-        self._findings_wanted = False
         self._log_filter = ""
 
     def compose(self) -> ComposeResult:
@@ -69,11 +75,13 @@ class CockpitScreen(Screen[None]):
                 yield Board(health.client, id="client")
                 yield Board(health.host, id="host")
             with Container(id="charts"):
-                yield from charts(self._timeline.history)
+                for name, chart in CHARTS.items():
+                    yield Board(of_chart(chart), id=name)
             with Vertical(id="startup"):
                 yield Board(findings.findings, id="findings")
                 yield Board(startup.startup, id="milestones")
                 yield Board(messages.log, id="startup-log")
+            yield from compose(self._log_book)
         with Container(id="lower"):
             with Vertical(id="tables"):
                 yield Board(gpus.gpus, id="gpus")
@@ -91,15 +99,22 @@ class CockpitScreen(Screen[None]):
     def on_mount(self) -> None:
         """Find the panels once; a first snapshot may have come before them."""
         self._boards = list(self.query(Board))
-        self._charts = list(self.query(Chart))
         self._draw()
+
+    def gather(self, snapshot: Snapshot) -> None:
+        """Keep what charts, marks and log need of a snapshot: every one comes by here, drawn or not."""
+        self._timeline.add(snapshot)
+        self._log_book.see(snapshot.server)
 
     def take(self, snapshot: Snapshot) -> None:
         """A beat: draw it."""
+        over = self.over
         self.snapshot = snapshot
         self._arrived_s = monotonic()
         self._hand.see(snapshot)
-        self._timeline.add(snapshot)
+        self._steer.see(snapshot)
+        if self.over and not over and snapshot.stages and self._page == OVERVIEW:
+            self._show("results")
         self._draw()
 
     def finish(self) -> None:
@@ -124,51 +139,53 @@ class CockpitScreen(Screen[None]):
         """
         if self.snapshot is None or not self._boards or not self.is_current or self.app.screen is not self:
             return
-        age_s = monotonic() - self._arrived_s
-        view = View(
-            self.snapshot,
+        view = self._view(self.snapshot)
+        for name, wanted in arrangement(view, self._page, full=self._full, width=self.size.width).items():
+            self.set_class(wanted, name)
+        for board in self._boards:
+            board.show(view)
+
+    def _view(self, snapshot: Snapshot) -> View:
+        return View(
+            snapshot,
             self._hand.wanted,
-            age_s=age_s,
+            age_s=monotonic() - self._arrived_s,
             ending=self._ending,
             ended=self._ended,
             log_filter=self._log_filter,
+            timeline=self._timeline,
+            metric=self._metric,
         )
-        self._arrange(view)
-        for board in self._boards:
-            board.show(view)
-        span = self._timeline.span()
-        for chart in self._charts:
-            chart.show(span, self._timeline.marks)
 
-    def _arrange(self, view: View) -> None:
-        """Which panels show depends on the phase; a class that is already set costs nothing."""
-        snapshot = view.snapshot
-        checking = snapshot.phase in ("checking", "blocked")
-        starting = checking or snapshot.phase in ("starting", "probing")
-        died = snapshot.server.state == "died"
-        found = checking or self._findings_wanted
-        self.set_class(starting or died or self._log_wanted or found, "-startup")
-        self.set_class(self._log_wanted, "-log")
-        self.set_class(found and not self._log_wanted, "-findings")
-        self.set_class(starting and not snapshot.stages, "-empty")
-        self.set_class(bool(snapshot.errors), "-errors")
-        self.set_class(bool(load.notice(view, self.size.width, 1)), "-notice")
-        self.set_class(view.stale, "-stale")
-        self._arrange_gpus(snapshot)
-
-    def _arrange_gpus(self, snapshot: Snapshot) -> None:
-        """No more room than there are GPUs; a row that says why there are none, unless nobody wants to know."""
-        count = len(snapshot.gpus)
-        self.set_class(count > 0, "-gpus")
-        self.set_class(0 < count <= _FEW_GPUS, "-few-gpus")
-        self.set_class(_FEW_GPUS < count <= _SOME_GPUS, "-some-gpus")
-        self.set_class(not count and snapshot.telemetry not in ("", "off"), "-no-gpus")
+    def _show(self, page: str) -> None:
+        """Another view; the log takes the keys that move in it."""
+        self._page = page
+        for each in self.query(".page"):
+            each.set_class(each.id == f"page-{page}", "-shown")
+        self.query_one(KeyBar).show(page)
+        self.set_focus(self.query_one(LogView) if page == "log" else None)
 
     # What the keys do.
 
-    def _steerable(self) -> bool:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Whether an action may run; Textual asks right before."""
+        refused = self._read_only and action in keys.STEERING
+        if refused:
+            self.notify("watching: the load is steered elsewhere", severity="warning", timeout=3, markup=False)
+        return not refused
+
+    @property
+    def _replayed(self) -> tuple[Player, ReplayView] | None:
+        """What plays, and where it is; None where a run goes on."""
+        now = self.snapshot.replay if self.snapshot is not None else None
+        return (self._control, now) if now is not None and isinstance(self._control, Player) else None
+
+    def _steerable(self, phases: frozenset[Phase] = STEERABLE) -> bool:
         phase = "starting" if self.snapshot is None else self.snapshot.phase
-        if phase in STEERABLE and not self._ending:
+        if self._replayed is not None:
+            self.notify("This is a replay: ] [ change its speed, space pauses, . steps", timeout=3, markup=False)
+            return False
+        if phase in phases and not self._ending:
             return True
         reason = "the run is over" if phase in ("stopping", "done") or self._ending else "the server is not ready"
         self.notify(f"The load cannot be changed: {reason}", severity="warning", timeout=3, markup=False)
@@ -181,8 +198,11 @@ class CockpitScreen(Screen[None]):
             self._draw()
 
     def action_scale(self, factor: float) -> None:
-        """Double or half."""
-        if self._steerable():
+        """Double or half: the load, or the speed of a replay."""
+        if self._replayed is not None:
+            player, now = self._replayed
+            player.set_speed(now.speed * factor)
+        elif self._steerable():
             self._hand.scale(factor)
             self._draw()
 
@@ -202,13 +222,18 @@ class CockpitScreen(Screen[None]):
 
     def action_pause(self) -> None:
         """Pause, or go on."""
-        if self._steerable():
+        if self._replayed is not None:
+            player, now = self._replayed
+            (player.resume if now.paused else player.pause)()
+        elif self._steerable():
             self._hand.toggle_pause()
             self._draw()
 
     def action_next_stage(self) -> None:
-        """On with the plan."""
-        if self._steerable():
+        """On with the plan; in a replay a beat."""
+        if self._replayed is not None:
+            self._replayed[0].step()
+        elif self._steerable():
             self._control.next_stage()
 
     def action_extend(self) -> None:
@@ -220,6 +245,11 @@ class CockpitScreen(Screen[None]):
         """Once more."""
         if self._steerable():
             self._control.redo()
+
+    def action_steer(self, what: str) -> None:
+        """A larger change, which a dialog asks for."""
+        if self._steerable(phases_for(what)) and self.snapshot is not None:
+            self._steer.begin(what, self.snapshot)
 
     def action_note(self) -> None:
         """Ask for a remark."""
@@ -234,11 +264,6 @@ class CockpitScreen(Screen[None]):
         self.notify(f"Charts show {self._timeline.next_window()}", timeout=2, markup=False)
         self._draw()
 
-    def action_log(self) -> None:
-        """The server's log in the charts' place, and back."""
-        self._log_wanted = not self._log_wanted
-        self._draw()
-
     def action_filter(self) -> None:
         """Ask which lines of the log to show."""
         question = "Show only lines of the log with (empty: all)"
@@ -247,33 +272,68 @@ class CockpitScreen(Screen[None]):
     def _set_filter(self, text: str | None) -> None:
         if text is not None:
             self._log_filter = text
+            self._log_book.filter(text)
             self._draw()
-
-    def action_findings(self) -> None:
-        """What the preflight found in the charts' place, and back."""
-        self._findings_wanted = not self._findings_wanted
-        self._draw()
 
     def action_start_anyway(self) -> None:
         """On against the preflight."""
         if self.snapshot is not None and self.snapshot.phase == "blocked":
             self._control.start_anyway()
 
-    def action_zoom(self, number: int) -> None:
-        """One panel over the whole screen; the same key or Esc goes back."""
-        panel = self.query_one(f"#{_ZOOMED[number - 1]}")
-        if self.maximized is panel:
+    def action_show(self, page: str) -> None:
+        """A view; the key of the one that shows makes it large, and back."""
+        if self.maximized is not None:
             self.minimize()
+        self._full = page == self._page and not self._full
+        self._show(page)
+        self._draw()
+
+    def action_full(self) -> None:
+        """The view over the whole screen, and back."""
+        self._full = not self._full
+        self._draw()
+
+    def action_back(self) -> None:
+        """One step towards the overview."""
+        if self.maximized is not None:
+            self.minimize()
+        elif self._full:
+            self._full = False
         else:
+            self._show(OVERVIEW)
+        self._draw()
+
+    def on_board_chosen(self, message: Board.Chosen) -> None:
+        """A click on a panel of the overview opens its view, on a chart makes it large; another one goes back."""
+        panel = message.board
+        if self.maximized is not None:
+            self.minimize()
+        elif panel.id in PANEL_PAGES:
+            self.action_show(PANEL_PAGES[panel.id])
+        elif panel.id in CHARTS:
             self.maximize(panel, container=False)
+
+    def action_metric(self) -> None:
+        """The next latency."""
+        self._metric = METRICS[(METRICS.index(self._metric) + 1) % len(METRICS)]
+        self._draw()
+
+    def action_copy(self) -> None:
+        """The table of the view to the clipboard, by the terminal (OSC 52)."""
+        if self.snapshot is None:
+            return
+        page = BY_NAME[self._page]
+        text = page.copies(self._view(self.snapshot))
+        self.app.copy_to_clipboard(text)
+        self.notify(f"{page.name}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
 
     def action_help(self) -> None:
         """Every key."""
-        self.app.push_screen(Help(keys.table()))
+        self.app.push_screen(Help(keys.table(keymap_of(self.app))))
 
     def action_leave(self) -> None:
-        """Leave at once when the run is over, else ask."""
-        if self.over:
+        """Leave at once when the run is over or somebody else's, else ask."""
+        if self.over or self._watching:
             self.app.exit()
         elif not isinstance(self.app.screen, AskLeave):
             self.app.push_screen(AskLeave(), self._leave)
@@ -283,7 +343,7 @@ class CockpitScreen(Screen[None]):
         self._interrupts += 1
         while self.app.screen is not self:
             self.app.pop_screen()
-        if self.over or self._interrupts > 2:
+        if self.over or self._watching or self._interrupts > 2:
             self.app.exit()
         else:
             self._end("stop" if self._interrupts == 1 and not self._ending else "abort")

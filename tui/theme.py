@@ -15,6 +15,11 @@ SERIES = {
     "series-held": "#a5b4c4",
     "series-running": "#7fc8a9",
     "series-waiting": "#c792ea",
+    "series-kv": "#d7ba7d",
+    "series-busy": "#7fc8a9",
+    "series-power": "#e6a86b",
+    "series-heat": "#e58fb1",
+    "series-hbm": "#6cb6ff",
 }
 """Variables that themes other than ours get too."""
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.plan.wish import PlanWish
+from tui.scale import Span
+from tui.timeline import Timeline
 
 STALE_AFTER_S = 0.75
 """Two beats of 250 ms without a snapshot, and half a beat of patience."""
+METRICS = ("ttft", "tpot", "itl", "e2e")
+"""The latencies that a view can be about."""
 
 
 class RunControl(Protocol):
@@ -26,6 +31,18 @@ class RunControl(Protocol):
 
     def set_rate(self, requests_per_s: float, /) -> None:
         """End the stage and go on in open loop."""
+
+    def set_shape(self, isl: int, osl: int, /) -> None:
+        """End the stage and go on with requests of this shape."""
+
+    def follow(self, wish: PlanWish, /) -> None:
+        """End the stage and begin another plan from where the load stands."""
+
+    def hold(self) -> None:
+        """Let the running stage go on without an end."""
+
+    def restart(self, variant: str | None, /) -> None:
+        """End the load, stop the server, start it again; None: as it is, else as one of `Snapshot.variants`."""
 
     def pause(self) -> None:
         """Send nothing new."""
@@ -52,6 +69,23 @@ class RunControl(Protocol):
         """Finish now: cut streams, kill the server, keep what there is."""
 
 
+@runtime_checkable
+class Player(Protocol):
+    """What a replay has beside its snapshots, in the place of a load."""
+
+    def set_speed(self, speed: float, /) -> None:
+        """Faster or slower."""
+
+    def pause(self) -> None:
+        """Stand still."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+    def step(self) -> None:
+        """One beat, and stand still after it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The load that the operator wants, before and after the run confirms it."""
@@ -59,6 +93,8 @@ class Wanted:
     value: float | None = None
     open_loop: bool = False
     paused: bool = False
+    shape: tuple[int, int] = (0, 0)
+    """Input and output tokens of a request."""
     unconfirmed: bool = False
 
     @property
@@ -81,11 +117,20 @@ class View:
     """No more snapshots will come."""
     log_filter: str = ""
     """Only lines of the log that have this are shown."""
+    timeline: Timeline = field(default_factory=Timeline)
+    """What came before."""
+    metric: str = "ttft"
+    """The latency that the views of curve and distribution are about."""
 
     @property
     def stale(self) -> bool:
         """Whether the numbers are old although the run should still be telling us some."""
         return not self.done and self.age_s > STALE_AFTER_S
+
+    @property
+    def span(self) -> Span:
+        """The stretch of time that all charts show."""
+        return self.timeline.span()
 
     @property
     def stage(self) -> StageView | None:

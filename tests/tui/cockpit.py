@@ -86,9 +86,9 @@ def rows_of(app: Cockpit) -> list[str]:
 
 
 @asynccontextmanager
-async def seated(size: tuple[int, int] = DESIGN) -> AsyncIterator[Seat]:
+async def seated(size: tuple[int, int] = DESIGN, run: ScriptedRun | None = None) -> AsyncIterator[Seat]:
     """A cockpit on a scripted run; because that does not beat by itself, what it shows never grows stale."""
-    run = ScriptedRun()
+    run = run or ScriptedRun()
     app = Cockpit(run)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tui.view.STALE_AFTER_S", 3600.0)

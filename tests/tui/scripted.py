@@ -32,6 +32,7 @@ from loadgen.metrics.snapshot import (
     StageView,
     Verdict,
 )
+from loadgen.plan.wish import PlanWish
 
 LADDER = (8, 16, 32, 64)
 STAGE_S = 60.0
@@ -67,6 +68,18 @@ class ScriptedRun:
 
     def set_rate(self, requests_per_s: float) -> None:
         self.calls.append(("set_rate", requests_per_s))
+
+    def set_shape(self, isl: int, osl: int) -> None:
+        self.calls.append(("set_shape", isl, osl))
+
+    def follow(self, wish: PlanWish) -> None:
+        self.calls.append(("follow", wish))
+
+    def hold(self) -> None:
+        self.calls.append(("hold",))
+
+    def restart(self, variant: str | None) -> None:
+        self.calls.append(("restart", variant))
 
     def pause(self) -> None:
         self.calls.append(("pause",))

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.chart import GUTTER, Chart, Mark, Series, _axis_row
+from tui.chart import GUTTER, Chart, Series, axis_row, chart_rows, mark_columns
 from tui.history import History
-from tui.raster import Ink, trace
+from tui.marks import KINDS, Mark
+from tui.paint import Rows
+from tui.raster import Ink, polyline, trace
 from tui.scale import Span, linear, logarithmic, span
 
 SHARES = st.floats(allow_nan=True, allow_infinity=True, width=32)
@@ -105,16 +107,38 @@ def test_span(first_s: float, last_s: float, window_s: float | None, shown: tupl
     assert (found.start_s, found.end_s) == shown
 
 
-def test_axis_shows_the_newest_marks_first_and_the_times_where_there_is_room() -> None:
-    text = "".join(text for text, _ in _axis_row({0: "8", 20: "16", 22: "32"}, Span(0, 60), 40))
-    assert text == " " * (GUTTER - 1) + "└▴8 ───────────────────▴32 ───────── 1:00"
+def axis_of(*marks: Mark) -> str:
+    return "".join(text for text, _ in axis_row(mark_columns(marks, Span(0, 60), 33), Span(0, 60), 33))
 
 
-def chart_of(values: list[Any], log: bool = False) -> Chart:
+def test_axis_shows_the_newest_loads_first_and_the_times_where_there_is_room() -> None:
+    loads = Mark(0, "load", "8"), Mark(36.7, "load", "16"), Mark(40, "load", "32")
+    assert axis_of(*loads) == "▴8 ──────────────────▴32 ─── 1:00"
+
+
+def test_a_load_wins_over_what_it_caused_and_signs_share_a_cell() -> None:
+    marks = Mark(20.0, "preemption"), Mark(20.0, "load", "64"), Mark(20.0, "error"), Mark(50.0, "server")
+    assert "▴64!↺ ─" in axis_of(*marks)
+    assert "·" in axis_of(*marks)
+
+
+def test_a_note_has_what_room_is_left() -> None:
+    marks = Mark(10.0, "note", "fan of node 3"), Mark(30.0, "load", "64")
+    assert "✎fan of no ▴64" in axis_of(*marks)
+    assert "✎ " in axis_of(Mark(10.0, "note", "fan"), Mark(16.0, "load", "64"))
+
+
+@given(st.lists(st.tuples(st.floats(-10, 70), st.sampled_from(sorted(KINDS)), st.text(max_size=9)), max_size=60))
+def test_an_axis_of_any_marks_has_its_width(found: list[tuple[float, str, str]]) -> None:
+    assert len(axis_of(*(Mark(*one) for one in found))) == 33
+
+
+def drawn(values: list[Any], width: int, height: int, *, log: bool = False, marks: tuple[Mark, ...] = ()) -> Rows:
     history = History(("v",))
     for n, value in enumerate(values):
         history.add(float(n), {"v": value})
-    return Chart("title", [Series("v", "name", "p50")], history, id="chart", log=log)
+    chart = Chart("title", (Series("v", "name", "p50"),), log=log)
+    return chart_rows(chart, history, Span(0.0, 60.0), marks, width, height)
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -125,17 +149,30 @@ def chart_of(values: list[Any], log: bool = False) -> Chart:
 )
 @pytest.mark.parametrize("size", [(100, 14), (26, 7), (12, 4), (9, 3), (5, 1)])
 def test_a_chart_of_odd_values_has_its_size(values: list[Any], log: bool, size: tuple[int, int]) -> None:
-    rows = chart_of(values, log)._draw(*size)
+    rows = drawn(values, *size, log=log)
     assert len(rows) <= size[1]
     if size[0] >= 26:
         assert all(sum(len(text) for text, _ in row) == size[0] for row in rows)
 
 
 def test_marks_stand_in_free_cells_only() -> None:
-    chart = chart_of([5.0] * 61)
-    chart._marks = [Mark(30.0, "16")]
-    texts = ["".join(text for text, _ in row) for row in chart._draw(60 + GUTTER, 10)]
+    rows = drawn([5.0] * 61, 60 + GUTTER, 10, marks=(Mark(30.0, "load", "16"), Mark(40.0, "error")))
+    texts = ["".join(text for text, _ in row) for row in rows]
     column = GUTTER + int(0.5 * 119 + 0.5) // 2 - 1
     found = [row[column : column + 3] for row in texts[1:-1]]
     assert sum("┊" in cells for cells in found) == len(found) - 1
-    assert "▴16" in texts[-1]
+    assert "▴16" in texts[-1] and "!" in texts[-1] and "".join(texts).count("┊") == len(found) - 1
+
+
+@given(st.lists(st.tuples(SHARES, SHARES), max_size=20), st.integers(2, 30), st.integers(2, 12))
+def test_a_polyline_lights_the_cells_of_its_joined_points(
+    points: list[tuple[float, float]], width: int, height: int
+) -> None:
+    x, y = (np.array([point[n] for point in points], dtype=np.float64) for n in (0, 1))
+    cells = polyline(x, y, width=width, height=height)
+    assert cells.shape == (height, width)
+    known = np.isfinite(x) & np.isfinite(y)
+    for n in np.flatnonzero(known[1:] & known[:-1]):
+        column = int(min(max(x[n], 0.0), 1.0) * (width * 2 - 1) + 0.5) // 2
+        row = int((1 - min(max(y[n], 0.0), 1.0)) * (height * 4 - 1) + 0.5) // 4
+        assert cells[row, column]

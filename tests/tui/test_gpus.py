@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from loadgen.metrics.gpu import GpuSample
 from loadgen.metrics.snapshot import GpuView, Snapshot
 from tests.tui.cockpit import Seat, seated
+from tests.tui.scenes import watch
 from tests.tui.scripted import LOOKED_S, host, running, starting, with_gpus, with_partitions
-from tui.paint import ROLES, Rows
+from tui.paint import ROLES, Rows, width_of
+from tui.panels.gpu_grid import grid
 from tui.panels.gpus import gpus
 from tui.view import View, Wanted
 
@@ -216,15 +218,30 @@ async def test_it_shows_memory_filling_while_the_server_starts() -> None:
         assert "▸ loading weights" in seat.text and "TTFT ms" not in seat.text
 
 
-async def test_eight_enlarges_it_and_nine_the_verdicts() -> None:
+async def test_a_click_on_it_shows_each_with_its_history_and_nine_the_verdicts() -> None:
     async with seated((80, 24)) as seat:
-        await seat.show(with_gpus())
-        await seat.press("8")
-        assert seat.text.count("━━━━━━") == 8 and "J/token 0.525" in seat.text and "TTFT ms" not in seat.text
-        await seat.press("8", "9")
-        assert "! gpu 5  straggler: clock -23% of its siblings" in seat.text and "2 bad" in seat.rows[2]
+        await watch(seat)
+        await seat.pilot.click("#gpus")
+        await seat.settle()
+        assert seat.text.count(" busy ") == 8 and "5 MI300X THROTTLED" in seat.text and "TTFT ms" not in seat.text
+        await seat.press("4")
+        assert seat.text.count(" hot ") == 8 and "held" not in seat.text
+        await seat.press("9")
+        assert "! gpu 5  straggler: clock -23% of its siblings" in seat.text and "2 bad" in seat.text
         await seat.press("escape")
-        assert seat.screen.maximized is None and "p99.9" in seat.text
+        assert "p99.9" in seat.text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (240, 60), (60, 30)])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 16])
+def test_the_grid_holds_every_gpu_or_says_how_many_more_there_are(size: tuple[int, int], count: int) -> None:
+    view = View(with_gpus(count), Wanted())
+    for snapshot in (with_gpus(count), with_gpus(count, t_s=201.0)):
+        view.timeline.add(snapshot)
+    rows = grid(view, *size)
+    assert len(rows) <= size[1] and all(width_of(row) <= size[0] for row in rows)
+    shown = sum(f" {n} MI300X" in f" {text}" for text in texts(rows) for n in range(count))
+    assert shown == count or "flags" in texts(rows)[1]
 
 
 async def test_text_of_a_driver_cannot_act() -> None:

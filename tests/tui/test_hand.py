@@ -62,6 +62,33 @@ def test_open_loop(before: float, act: Callable[[Hand], None], sent: list[float]
     assert run.calls == [("set_rate", value) for value in sent]
 
 
+def test_the_other_kind_of_loop_shows_before_it_is_confirmed_and_keys_build_on_it() -> None:
+    hand, run = hand_at(concurrency=64)
+    hand.ask(2.5, open_loop=True)
+    hand.scale(2)
+    assert (hand.wanted.value, hand.wanted.open_loop, hand.wanted.unconfirmed) == (5.0, True, True)
+    hand.see(at(rate=2.5))
+    assert (hand.wanted.value, hand.wanted.unconfirmed) == (5.0, True)
+    hand.see(at(rate=5.0))
+    assert not hand.wanted.unconfirmed
+    hand.ask(5, open_loop=False)
+    assert run.calls == [("set_rate", 2.5), ("set_rate", 5.0), ("set_concurrency", 5)]
+
+
+def test_a_shape_shows_until_it_is_confirmed_or_dropped() -> None:
+    hand, run = hand_at(concurrency=64)
+    hand.ask_shape(4096, 1024)
+    assert run.calls == []
+    hand.ask_shape(1000, 100)
+    asked = hand.wanted
+    assert (asked.shape, asked.unconfirmed) == ((1000, 100), True)
+    for _ in range(PATIENCE + 1):
+        hand.see(at(concurrency=64))
+    dropped = hand.wanted
+    assert (dropped.shape, dropped.unconfirmed) == ((4096, 1024), False)
+    assert run.calls == [("set_shape", 1000, 100)]
+
+
 def test_a_second_key_builds_on_the_first() -> None:
     hand, run = hand_at(concurrency=64)
     hand.step(1)

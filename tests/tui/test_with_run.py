@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import load_profile
 from loadgen.run import Run
+from tests.run.driving import left_behind
 from tests.tui.cockpit import rows_of
 from tui.app import Cockpit
 from tui.screen import CockpitScreen
 
 PROFILE = Path(__file__).parents[2] / "profiles" / "simulator.toml"
+SLOTS = {"wide": 64, "narrow": 8}
 
 
 @pytest.fixture
@@ -63,6 +66,94 @@ async def test_a_run_in_the_operators_hand(run: Run) -> None:
         "load", "pause", "resume", "load", "note", "load",
     ]  # fmt: skip
     assert run.result_paths[0].exists()
+
+
+async def typed(pilot: Pilot[None], key: str, text: str) -> None:
+    """Ask by a key, and answer in the dialog in place of what is there."""
+    await pilot.press(key)
+    pilot.app.screen.query_one(Input).value = text
+    await pilot.press("enter")
+
+
+def texts(run: Run, kind: str) -> list[str]:
+    assert run.result is not None
+    return [event.text for event in run.result.events if event.kind == kind]
+
+
+async def test_every_larger_change_of_the_load(run: Run) -> None:
+    app = Cockpit(run)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await until(pilot, lambda now: now.load.held == 8)
+        await pilot.press("h")
+        await until(pilot, lambda now: now.load.held_open)
+        await pilot.pause(0)
+        assert "held open" in "\n".join(rows_of(app))
+        await pilot.press("e")
+        await until(pilot, lambda now: not now.load.held_open)
+        await pilot.press("u")
+        await until(pilot, lambda now: len(now.stages) == 2)
+        await typed(pilot, "s", "64/16")
+        assert "64/16" in rows_of(app)[0]
+        await until(pilot, lambda now: (now.load.isl, now.load.osl) == (64, 16))
+        await typed(pilot, "o", "20")
+        assert "rate 20/s" in rows_of(app)[0]
+        await until(pilot, lambda now: now.load.rate == 20)
+        await pilot.press("k", "enter")
+        await until(pilot, lambda now: now.events[-1].kind == "error")
+        await typed(pilot, "o", "5")
+        await until(pilot, lambda now: now.load.concurrency == 5)
+        await typed(pilot, "r", "8 16")
+        assert "! 8 16: not a number" in "\n".join(rows_of(app))
+        await pilot.press("escape")
+        await typed(pilot, "r", "2, 3 each 200ms")
+        await until(pilot, lambda now: now.phase == "holding")
+        await typed(pilot, "r", "6 in 500ms")
+        await until(pilot, lambda now: now.phase == "holding" and now.load.concurrency == 6)
+        await pilot.press("k", "enter")
+        await until(pilot, lambda now: now.phase == "running" and now.load.concurrency == 1)
+        await pilot.press("q", "a")
+        while not app._exit:
+            await pilot.pause(0.05)
+    assert texts(run, "load") == [
+        "conc 8 is held",
+        "conc 8 goes on for 60 s more",
+        "conc 8 once more",
+        "conc 8 -> shape 64/16",
+        "conc 8 -> rate 20/s",
+        "rate 20/s -> concurrency 5",
+        "ladder 2, 3, 0.2 s each from here",
+        "ramp to 6 in 0.5 s from here",
+        "search for the knee from here",
+    ]
+    (refused,) = texts(run, "error")
+    assert refused.startswith('plan refused: search = "knee" goes by concurrency')
+    assert run.result is not None
+    ladder = [stage.target.concurrency for stage in run.result.stages]
+    assert ladder == [8, 8, 8, None, 5, 2, 3, 3, 4, 5, 6, 1]
+    assert {(stage.isl, stage.osl) for stage in run.result.stages[2:]} == {(64, 16)}
+
+
+async def test_the_server_started_anew_as_a_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["load.duration=60s", "load.workers=1", "server.args.preset=fast", "server.args.startup-s=0.1"]
+    variants = {name: load_profile(PROFILE, [*words, f"server.args.max-num-seqs={n}"]) for name, n in SLOTS.items()}
+    run = Run(variants["wide"], where=str(PROFILE), hold_open=True, variant="wide", variants=variants)
+    app = Cockpit(run)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await until(pilot, lambda now: now.load.held == 8)
+        # The first choice is to leave it.
+        await pilot.press("R", "enter")
+        await pilot.press("R")
+        assert "restart it as it is, wide" in "\n".join(rows_of(app))
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda now: now.server.variant == "narrow" and now.load.held == 8)
+        await pilot.press("q", "f")
+        while not app._exit:
+            await pilot.pause(0.05)
+    assert run.result is not None
+    assert [(stage.variant, stage.target.concurrency) for stage in run.result.stages] == [("wide", 8), ("narrow", 8)]
+    assert [text for text in texts(run, "server") if "restart" in text] == ["restart by the operator, variant narrow"]
+    assert left_behind() == []
 
 
 async def test_ctrl_c_twice_aborts_and_the_partial_result_is_named(run: Run) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,8 @@ from loadgen.errors import ProfileError
 if TYPE_CHECKING:
     from loadgen.profile import Profile
 
+BASE = "base"
+"""The name of a profile without any of its variants."""
 _DEFAULT_PROFILE = "simulator"
 _PACKAGE = Path(tui.__file__).parent
 
@@ -63,19 +67,45 @@ _OTHER_PLANS = ("ladder", "ramp", "soak", "search")
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     """The profile that the options describe, and its name in messages; raises `ProfileError`."""
-    from loadgen.profile import apply_variant, build_profile, load_document
+    document, where = document_of(options)
+    return profile_from(document, where, options), where
+
+
+def document_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The document that the options name, as it is, and its name in messages; raises `ProfileError`."""
+    from loadgen.profile import load_document
 
     if options.url is not None and options.profile is None:
-        document: dict[str, Any] = {"name": "attach"}
-        where = "command line"
-    else:
-        path = find_profile(options.profile or _DEFAULT_PROFILE)
-        document, where = load_document(path), str(path)
-    document = apply_variant(document, options.variant, where=where)
+        return {"name": "attach"}, "command line"
+    path = find_profile(options.profile or _DEFAULT_PROFILE)
+    return load_document(path), str(path)
+
+
+def variants_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> dict[str, Profile]:
+    """What the server of a document can be started anew as, by name; empty where it has no variants.
+
+    "base" is the document without any of them. One that is not valid under the options is not offered.
+    """
+    from loadgen.profile import variant_names
+
+    names = variant_names(document) if options.url is None else []
+    offered = {}
+    for name in dict.fromkeys([BASE, *names] if names else []):
+        of_variant = argparse.Namespace(**vars(options) | {"variant": name if name in names else None})
+        with contextlib.suppress(ProfileError):
+            offered[name] = profile_from(document, where, of_variant)
+    return offered
+
+
+def profile_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> Profile:
+    """A document under its variant and the options; raises `ProfileError`."""
+    from loadgen.profile import apply_variant, build_profile
+
+    chosen = apply_variant(document, options.variant, where=where)
     if options.url is not None:
-        document["server"] = {"engine": "attach", "url": options.url}
-    _set_options(document, options)
-    return build_profile(document, where=where, overrides=options.set), where
+        chosen["server"] = {"engine": "attach", "url": options.url}
+    _set_options(chosen, options)
+    return build_profile(chosen, where=where, overrides=options.set)
 
 
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
@@ -139,8 +169,18 @@ def find_profile(name: str) -> Path:
     path = Path(name)
     if path.exists() or path.suffix == ".toml":
         return path
-    for folder in (Path("profiles"), _PACKAGE / "profiles", _PACKAGE.parent / "profiles"):
+    for folder in profile_folders():
         shipped = folder / f"{name}.toml"
         if shipped.exists():
             return shipped
     return path
+
+
+def profile_folders() -> tuple[Path, ...]:
+    """Where profiles are looked for by name, the operator's own first."""
+    return (Path("profiles"), *shipped_folders())
+
+
+def shipped_folders() -> tuple[Path, ...]:
+    """Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
+    return (_PACKAGE / "profiles", _PACKAGE.parent / "profiles")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.text import harmless
-from tui.commands.options import add_profile_options, find_profile, profile_of
+from tui.commands.options import BASE, add_profile_options, find_profile, profile_of
 from tui.commands.run import INTERRUPTED, exit_code
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from loadgen.run import Run
     from loadgen.run.sweep import Sweep, Variant
 
-BASE = "base"
-"""The profile without any of its variants."""
 _ALL = "all"
 
 _EPILOG = f"""\

@@ -20,7 +20,7 @@ _INDENT = 11
 def findings(view: View, width: int, height: int) -> Rows:
     """As many findings as fit, each whole; what was left out is counted."""
     found = view.snapshot.findings
-    groups = [_finding(finding, width) for finding in found]
+    groups = [finding_rows(finding, width) for finding in found]
     rows: Rows = []
     for number, group in enumerate(groups):
         if len(rows) + len(group) > height - 2 and rows:
@@ -34,7 +34,8 @@ def _count(found: tuple[Finding, ...]) -> str:
     return fmt.count(len(found)) if found else "nothing found"
 
 
-def _finding(finding: Finding, width: int) -> Rows:
+def finding_rows(finding: Finding, width: int) -> Rows:
+    """One finding, wrapped: what was seen, why it matters, what to do."""
     role = "strong" if finding.severity == "blocks" else "text"
     rows = _wrapped(finding.seen, width, role)
     rows[0] = (_SIGNS[finding.severity], *rows[0][1:])

@@ -57,9 +57,9 @@ def gpus(view: View, width: int, height: int) -> Rows:
     if top == 1:
         return [_heads(columns, " ".join(filter(None, (_age(snapshot), hidden))), width), *body]
     below = len(body) + 3 <= height
-    legend = _legend(snapshot, hidden) if below else (*_energy(view), *_legend(snapshot, hidden))
+    legend = _legend(snapshot, hidden) if below else (*energy(view), *_legend(snapshot, hidden))
     rows = [titled("gpus", legend, width), _heads(columns, "", width), *body]
-    return [*rows, cropped((*_energy(view), *_straggler(snapshot)), width)] if below else rows
+    return [*rows, cropped((*energy(view), *_straggler(snapshot)), width)] if below else rows
 
 
 # Which rows.
@@ -215,7 +215,8 @@ def _age(snapshot: Snapshot) -> str:
     return f"STALE: {fmt.duration(snapshot.host.t_s - newest_s)} old"
 
 
-def _energy(view: View) -> Row:
+def energy(view: View) -> Row:
+    """What a token costs, what a watt gives, and what all sockets draw."""
     stage = view.stage
     joules, per_watt = (stage.joules_per_output_token, stage.tokens_per_s_per_w) if stage else (None, None)
     watts = [gpu.sample.power_w for gpu in view.snapshot.gpus if gpu.sample is not None and gpu.static.partition == 0]

@@ -21,6 +21,8 @@ _PHASES = {
     "paused": "paused",
     "draining": "draining",
     "holding": "plan done",
+    "restarting": "restarting",
+    "failed": "failed",
     "stopping": "stopping",
     "done": "done",
 }
@@ -60,11 +62,22 @@ def _progress(view: View) -> list[Item]:
     return [
         (0, ((stage, "text"),)),
         (0, ((wanted, "strong"), (" ?" if view.wanted.unconfirmed else "  ", "dim"))),
-        (1, ((f"{load.isl}/{load.osl}", "dim"),)),
+        (0, _replay(view)),
+        (1, (("/".join(str(length) for length in view.wanted.shape), "dim"),)),
         (2, ((_PHASES.get(phase, ""), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
         (3, ((fmt.clock(view.snapshot.t_s), "dim"),)),
     ]
+
+
+def _replay(view: View) -> Row:
+    """Where a replay is, and how fast it goes; nothing where a run goes on by itself."""
+    now = view.snapshot.replay
+    if now is None:
+        return ()
+    paused = " PAUSED" if now.paused else ""
+    where = f"{fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}"
+    return ((f"REPLAY x{fmt.setting(now.speed)}{paused} {where}", "warn"),)
 
 
 def _verdict(view: View) -> Row:

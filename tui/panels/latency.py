@@ -1,9 +1,11 @@
-"""Percentiles: the running stage beside the whole run, so that a drift shows as a difference between neighbours."""
+"""Percentiles: the running stage beside the last seconds, so that a drift shows as a difference between neighbours."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loadgen.metrics.histogram import Summary
-from loadgen.metrics.snapshot import StageView
+from loadgen.metrics.snapshot import RECENT_S, StageView
 from tui import format as fmt
 from tui.paint import Row, Rows, Word
 from tui.panels.published import published
@@ -25,13 +27,14 @@ _HALF = _CELL * len(_COLUMNS)
 
 def latency(view: View, width: int, height: int) -> Rows:
     """Two tables of one height, their names as the panel's title; below them what was published."""
-    stage, whole = view.stage, view.snapshot.whole
-    return [_title(stage, whole), _heads(), *_body(stage, whole), published(view, width)]
+    stage, recent = view.stage, view.snapshot.recent
+    whole = stage.latency if stage else {}
+    return [_title(stage, recent), _heads(), *_body(whole, recent), published(view, width)]
 
 
-def _title(stage: StageView | None, whole: StageView | None) -> Row:
+def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
     left = _extent(f"stage {stage.number}", stage) if stage else "stage -"
-    right = _extent("whole run", whole) if whole else "whole run"
+    right = f"last {RECENT_S:.0f} s: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
     rule = "─" * max(0, _HALF - len(left) - 2)
     tail = "─" * max(0, _HALF - len(right) - 2)
     return (
@@ -53,21 +56,20 @@ def _heads() -> Row:
     return ((" " * _LABEL, "text"), *heads, ("│", "rule"), *heads)
 
 
-def _body(stage: StageView | None, whole: StageView | None) -> Rows:
+def _body(stage: Mapping[str, Summary], recent: Mapping[str, Summary]) -> Rows:
     return [
         (
             (f"{label:<4}", "text"),
             (f"{unit:>3}", "dim"),
-            *_cells(stage, name, unit),
+            *_cells(stage.get(name), unit),
             ("│", "rule"),
-            *_cells(whole, name, unit),
+            *_cells(recent.get(name), unit),
         )
         for label, name, unit in _METRICS
     ]
 
 
-def _cells(stage: StageView | None, name: str, unit: str) -> list[Word]:
-    summary = stage.latency.get(name) if stage else None
+def _cells(summary: Summary | None, unit: str) -> list[Word]:
     return [(f"{_value(summary, field, unit):>{_CELL}}", "text") for _, field, _ in _COLUMNS]
 
 

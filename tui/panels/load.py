@@ -43,6 +43,14 @@ def _notice(view: View) -> Row:
         return (("aborting: ", "warn"), ("streams are cut, what was measured is kept", "text"))
     if view.ending == "stop" or view.snapshot.phase == "stopping":
         return (("finishing: the result is being kept.  ", "warn"), ("ctrl+c", "key"), (" again aborts", "text"))
+    if view.snapshot.phase == "failed":
+        return (
+            ("there is no server: ", "bad"),
+            ("R", "key"),
+            (" starts it again, ", "text"),
+            ("q", "key"),
+            (" leaves", "text"),
+        )
     if view.snapshot.phase == "holding":
         return (
             ("the plan is done, the server is up: ", "warn"),
@@ -60,10 +68,14 @@ def _result(view: View) -> Row:
 
 
 def _state(view: View) -> Row:
+    if view.snapshot.replay is not None:
+        return (("REPLAY", "warn"),)
     if view.wanted.paused:
         return (("PAUSED", "warn"),)
     if view.snapshot.phase == "holding":
         return (("plan done", "warn"),)
+    if view.snapshot.load.held_open:
+        return (("held open", "warn"),)
     return (("by hand", "dim"),) if view.snapshot.load.manual else (("by plan", "dim"),)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from loadgen.metrics.snapshot import ErrorView, RunEvent
 from tui import format as fmt
+from tui.marks import KINDS
 from tui.paint import Row, Rows, cropped, titled
 from tui.view import View
 
-_SIGNS = {"load": "▴", "pause": "=", "resume": "▸", "error": "!", "note": "✎", "server": "·", "clock": "!"}
+_MOST_EVENTS = 2_000
 
 
 def errors(view: View, width: int, height: int) -> Rows:
@@ -22,6 +23,21 @@ def events(view: View, width: int, height: int) -> Rows:
     """The last things that happened, on the clock of the charts."""
     room = max(1, height - 1)
     return [titled("events", (), width), *[_event(event, width) for event in view.snapshot.events[-room:]]]
+
+
+def chronicle(view: View, width: int, height: int) -> Rows:
+    """All that happened, what shows in the numbers alone too; the newest at the bottom."""
+    found = happened(view)
+    room = max(1, height - 1)
+    notes = sum(event.kind == "note" for event in found)
+    legend: Row = ((f"{fmt.count(len(found))}, notes {fmt.count(notes)}", "dim"),)
+    return [titled("events and notes", legend, width), *[_event(event, width) for event in found[-room:]]]
+
+
+def happened(view: View) -> list[RunEvent]:
+    """The run's events and the marks that only the numbers tell, in their order."""
+    marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in view.timeline.marks.all if mark.text]
+    return sorted((*view.snapshot.events[-_MOST_EVENTS:], *marks), key=lambda event: event.t_s)
 
 
 def log(view: View, width: int, height: int) -> Rows:
@@ -39,6 +55,7 @@ def _error(error: ErrorView, width: int) -> Row:
 
 
 def _event(event: RunEvent, width: int) -> Row:
-    role = "bad" if event.kind == "error" else "text"
-    time, sign = f" {fmt.clock(event.t_s):>7} ", _SIGNS.get(event.kind, "·")
-    return cropped(((time, "dim"), (f"{sign} ", "mark"), (fmt.plain(event.text), role)), width)
+    how = KINDS.get(event.kind, KINDS["server"])
+    role = {"error": "bad", "note": "strong"}.get(event.kind, "text")
+    time = f" {fmt.clock(event.t_s):>7} "
+    return cropped(((time, "dim"), (f"{how.sign} ", how.role), (fmt.plain(event.text), role)), width)

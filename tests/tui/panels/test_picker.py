@@ -1,0 +1,74 @@
+"""What the picker tells of a profile: loads in words, columns in their places, findings counted."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.metrics.finding import Finding
+from loadgen.profile import Profile, build_profile
+from tui.paint import Rows, width_of
+from tui.panels.past import ago, run_detail, run_head, run_row
+from tui.panels.picker import detail, entry_head, entry_row, load_words, preflight
+from tui.picker_shelf import Entry, PastRun
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def profile(**parts: Any) -> Profile:
+    return build_profile({"name": "mine", "server": {"engine": "simulator"}, **parts}, where="test")
+
+
+def text(rows: Rows) -> str:
+    return "\n".join("".join(word for word, _ in row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"load": {"concurrency": [8], "isl": 16, "osl": 8, "requests": 5}}, ["1 stage: conc 8", "16/8   5 requests"]),
+        ({"load": {"rate": [0.5, 2], "duration": "30s"}}, ["2 stages: rate 0.500, 2/s", "256/128   30 s"]),
+        ({"plan": {"ladder": 512}, "load": {"requests": 1}}, ["10 stages: conc 1, 2, 4, 8, 16, 32, 64, …, 512"]),
+        ({"plan": {"search": "knee", "most": 64}}, ["search for the knee: concurrency 1 to 64"]),
+        ({"plan": {"search": "knee"}, "load": {"passes": 2}}, ["load.passes"]),
+    ],
+)
+def test_a_load_is_told_in_two_lines(parts: dict[str, Any], words: list[str]) -> None:
+    lines = "\n".join(load_words(profile(**parts)))
+    assert all(each in lines for each in words), lines
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(5, "just now"), (61, "1 min ago"), (7300, "2 h ago"), (3 * 86400, "3 d ago"), (40 * 86400, "2025-11-23")],
+)
+def test_how_long_ago(seconds: int, words: str) -> None:
+    assert ago(NOW - timedelta(seconds=seconds), NOW) == words
+    assert ago(None, NOW) == "-"
+
+
+@pytest.mark.parametrize("width", [20, 40, 58, 84, 120])
+def test_rows_fit_and_stand_below_their_heads(width: int) -> None:
+    entry = Entry(Path("mine.toml"), {}, profile())
+    past = PastRun(Path("runs/x"), "mine", NOW, "killed")
+    head, row = entry_head(width), entry_row(entry, past, NOW, width)
+    assert max(width_of(head), width_of(row)) <= width
+    if width >= 58:
+        assert text([row]).index("killed") == text([head]).index("last run")
+    assert max(width_of(run_head(width)), width_of(run_row(past, NOW, width))) <= width
+
+
+def test_a_finding_is_told_with_its_remedy_and_counted() -> None:
+    found = [Finding("port-taken", "blocks", "port 8000 is taken", "nobody can listen", "vramp stop 8000")]
+    assert "! 1 blocks" in text(preflight(found, 0.0, 60)) and "→ vramp stop 8000" in text(preflight(found, 0.0, 60))
+    assert "nothing blocks" in text(preflight([], 0.0, 60))
+    assert "looking at this box … 4 s" in text(preflight(None, 4.2, 60))
+    assert "no such variant" in text(preflight(None, 0.0, 60, "no such variant"))
+
+
+def test_text_from_files_cannot_move_the_cursor() -> None:
+    entry = Entry(Path("\x1b[2J.toml"), {}, profile(description="\x1b]0;title\x07words"))
+    past = PastRun(Path("runs/\x1b[2J"), "\x1b[2J", None, "failed", reason="\x1b[31mred\nsecond line")
+    shown = text([*detail(entry, None, past, NOW, 60), *run_detail(past, 60), run_row(past, NOW, 60)])
+    assert "\x1b" not in shown and "second line" in shown

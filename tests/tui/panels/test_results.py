@@ -1,0 +1,53 @@
+"""The results: what was found, the table, and how to go on, at every size."""
+
+import msgspec
+import pytest
+
+from loadgen.metrics.search import SearchResult
+from loadgen.metrics.snapshot import Comparison, Snapshot
+from tests.tui.scripted import running
+from tui.paint import width_of
+from tui.panels.results import results
+from tui.view import View, Wanted
+
+PATH = "runs/20260102T030405Z-mine/result.json"
+FOUND = SearchResult("knee", "concurrency", 48.0, 40.0, 56.0, resolved=True, why="", probes=9)
+
+
+def done(**changes: object) -> Snapshot:
+    base = {"phase": "done", "headline": "complete: the plan is done", "healthy": True, "result_path": PATH}
+    return msgspec.structs.replace(running(), **(base | changes))
+
+
+def text(snapshot: Snapshot, width: int = 120, height: int = 40) -> str:
+    rows = results(View(snapshot, Wanted()), width, height)
+    assert len(rows) <= height and all(width_of(row) <= width for row in rows)
+    return "\n".join("".join(word for word, _ in row) for row in rows)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 12), (80, 18), (120, 30), (200, 60)])
+def test_the_table_and_the_commands_have_room_at_every_size(width: int, height: int) -> None:
+    shown = text(done(), width, height)
+    for words in ("vramp report runs/20260102T030405Z-mine", "vramp replay runs/20260102T030405Z-mine", PATH):
+        assert words in shown
+    assert "▸" in shown or "TTFT p50" in shown
+
+
+def test_what_a_search_found_is_in_words() -> None:
+    assert "knee: concurrency 48 (40 to 56), by 9 probes" in text(done(search=FOUND))
+    unresolved = msgspec.structs.replace(FOUND, found=None, resolved=False, why="too noisy")
+    assert "knee: not resolved: too noisy" in text(done(search=unresolved))
+
+
+def test_published_stands_beside_measured() -> None:
+    comparison = Comparison(3, "", "ttft_p50_ms", published=800.0, measured=880.0, difference_percent=10.0)
+    assert "(+10.0%)" in text(done(reference=(comparison,)))
+
+
+def test_without_a_result_it_says_so() -> None:
+    assert "no result was written" in text(done(result_path=None))
+    assert "the run goes on" in text(running())
+
+
+def test_a_name_from_outside_cannot_move_the_cursor() -> None:
+    assert "\x1b" not in text(done(result_path="runs/\x1b[2Jx/result.json", headline="\x1b[31mred"))

@@ -1,0 +1,168 @@
+"""An afternoon at the box, scripted: every snapshot of a ladder with GPUs, errors, notes, a search and a publication.
+
+Everything that a view shows is in it, and it is the same every time.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.finding import Finding
+from loadgen.metrics.histogram import Summary
+from loadgen.metrics.search import SearchResult
+from loadgen.metrics.snapshot import (
+    CURVE_PERCENTS,
+    Comparison,
+    Distribution,
+    EngineView,
+    ErrorView,
+    GpuView,
+    RunEvent,
+    Snapshot,
+    StageView,
+)
+from tests.tui.cockpit import Seat
+from tests.tui.scripted import LADDER, STAGE_S, running, with_gpus
+
+BEAT_S = 0.25
+END_S = 238.0
+ERRORS = (
+    ErrorView("http_5xx", 12, "500: CUDA out of memory", ("500: CUDA out of memory", "503: no engine is ready")),
+    ErrorView("timeout", 7, "not complete within 60 s", ("not complete within 60 s",)),
+)
+FINDINGS = (
+    Finding("flag-unknown", "blocks", "--swap-space", "vLLM 0.32 has no such flag", "remove server.args.swap-space"),
+    Finding("numa-balancing", "warns", "kernel.numa_balancing is 1", "it can make GPUs hang", "sysctl -w it to 0"),
+)
+SLO_MS = {"ttft_p99": 1500.0, "tpot_p50": 22.0}
+SEARCH = SearchResult("knee", "concurrency", 32.0, 24.0, 48.0, resolved=True, why="", probes=6)
+
+
+def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
+    """One beat of it."""
+    now = running(t_s)
+    stage = now.stages[-1]
+    failed = t_s > 130
+    fields: dict[str, Any] = {
+        "gpus": _gpus(gpus, t_s),
+        "telemetry": "amd: amdsmi",
+        "host": with_gpus().host,
+        "verdicts": with_gpus().verdicts,
+        "findings": FINDINGS,
+        "engine": _engine(t_s, now.load.concurrency or 0),
+        "recent": {name: _rescaled(one, 1.08) for name, one in stage.latency.items()},
+        "distributions": tuple(
+            _distribution(n + 1, LADDER[n]) for n in range(len(now.stages) - 1, max(-1, len(now.stages) - 3), -1)
+        ),
+        "slo_ms": SLO_MS,
+        "errors": ERRORS if failed else (),
+        "events": _events(t_s, now.events),
+        "stages": tuple(_told(stage) for stage in now.stages),
+        "reference": _published(len(now.stages) - 1),
+        "point": msgspec.structs.replace(now.point, errors=int(130 < t_s < 133)),
+    }
+    return msgspec.structs.replace(now, **(fields | changes))
+
+
+@lru_cache
+def afternoon(gpus: int = 8) -> tuple[Snapshot, ...]:
+    """All beats, the last one with what the search has found."""
+    beats = [moment(n * BEAT_S, gpus=gpus) for n in range(int(END_S / BEAT_S))]
+    return (*beats, moment(END_S, gpus=gpus, search=SEARCH))
+
+
+async def watch(seat: Seat, *, gpus: int = 8) -> None:
+    """All of it before the eyes, the last moment drawn."""
+    *before, last = afternoon(gpus)
+    for snapshot in before:
+        seat.screen.gather(snapshot)
+    await seat.show(last)
+
+
+def _gpus(count: int, t_s: float) -> tuple[GpuView, ...]:
+    """One look a second; number 5 is held back from the second stage on."""
+    look = float(int(t_s))
+    hot = 1 - math.exp(-t_s / 60)
+    found = []
+    for gpu in with_gpus(count).gpus:
+        assert gpu.sample is not None
+        wave = math.sin(look / 7 + gpu.static.index)
+        held_back = bool(gpu.flags) and t_s > STAGE_S
+        sample = msgspec.structs.replace(
+            gpu.sample,
+            t_s=50_000 + look,
+            gfx_percent=(gpu.sample.gfx_percent or 0) - 6 - 5 * wave,
+            power_w=(gpu.sample.power_w or 0) * (0.55 + 0.45 * hot) if not held_back else 750.0,
+            temperature_hotspot_c=40 + hot * 45 + gpu.static.index % 3,
+        )
+        found.append(GpuView(gpu.static, sample, gpu.flags if held_back else ()))
+    return tuple(found)
+
+
+def _engine(t_s: float, conc: int) -> EngineView:
+    wave = 1 + 0.1 * math.sin(t_s)
+    preempted = max(0.0, math.floor(t_s - 190) * 2)
+    return EngineView(
+        running=min(conc, 48),
+        waiting=max(0, conc - 48),
+        kv_usage=min(0.98, conc / 60),
+        preemptions=preempted,
+        waiting_by_reason={"capacity": max(0.0, conc - 50.0), "deferred": 2.0 if conc > 48 else 0.0},
+        prefix_hit_rate=0.003,
+        prompt_tokens_per_s=210.0 * conc * wave,
+        generation_tokens_per_s=52.0 * conc * wave,
+        engines={
+            "0": EngineView(running=conc / 2, waiting=0, kv_usage=0.4, preemptions=0),
+            "1": EngineView(running=conc / 2, waiting=max(0, conc - 48), kv_usage=0.97, preemptions=preempted),
+        }
+        if conc >= 64
+        else {},
+    )
+
+
+def _rescaled(one: Summary, by: float) -> Summary:
+    names = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
+    return msgspec.structs.replace(one, **{name: getattr(one, name) * by for name in names})
+
+
+def _distribution(number: int, conc: int) -> Distribution:
+    middles = {"ttft": 180 + 9 * conc, "tpot": 14 + 0.1 * conc, "itl": 13.8 + 0.1 * conc, "e2e": 16_000 + 20 * conc}
+    counts = {"ttft": conc * 8, "tpot": conc * 8, "itl": conc * 8 * 1023, "e2e": conc * 8}
+    curves = {
+        name: tuple(middle * _beside_the_median(percent) for percent in CURVE_PERCENTS)
+        for name, middle in middles.items()
+    }
+    return Distribution(number, f"conc {conc}", counts, curves)
+
+
+def _told(stage: StageView) -> StageView:
+    """With what the engine says of it, once it has ended."""
+    words = "mean TTFT 250.1 ms at the server, +1.2 ms at the client"
+    return stage if stage.running else msgspec.structs.replace(stage, truth=words, truth_agrees=True)
+
+
+def _beside_the_median(percent: float) -> float:
+    return 0.5 + 0.5 * (percent / 50) ** 2 if percent < 50 else 1 - math.log10(1 - percent / 100) / 2
+
+
+def _events(t_s: float, ladder: tuple[RunEvent, ...]) -> tuple[RunEvent, ...]:
+    others = (
+        RunEvent(-40.0, "server", "starting: vllm serve openai/gpt-oss-120b"),
+        RunEvent(-1.0, "server", "ready"),
+        RunEvent(75.0, "note", "fan of node 3 swapped"),
+        RunEvent(95.0, "pause", "paused"),
+        RunEvent(99.0, "resume", "goes on"),
+    )
+    return tuple(sorted((one for one in (*ladder, *others) if one.t_s <= t_s), key=lambda one: one.t_s))
+
+
+def _published(index: int) -> tuple[Comparison, ...]:
+    if index > 2:
+        return ()
+    size = LADDER[index]
+    figures = {"output_tokens_per_s": 58.0 * size, "ttft_p50_ms": 170.0 + 9 * size, "tpot_p50_ms": 13.9 + 0.1 * size}
+    return tuple(Comparison(index, "MI300X", name, value, value * 1.01, 1.0) for name, value in figures.items())

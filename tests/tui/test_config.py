@@ -1,0 +1,87 @@
+"""The operator's settings: taken whole, or refused with words that name file, key and value."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import ProfileError
+from tests.tui.scripted import ScriptedRun, running
+from tui.app import Cockpit
+from tui.config import DEFAULTS, Config, config_path, read_config
+from tui.screen import CockpitScreen
+
+
+def config(tmp_path: Path, text: str) -> Config:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return read_config(path)
+
+
+def test_without_a_file_there_are_defaults(tmp_path: Path) -> None:
+    assert read_config(tmp_path / "none.toml") == DEFAULTS
+
+
+def test_the_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert config_path() == tmp_path / "vramp" / "config.toml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    assert config_path() == Path.home() / ".config" / "vramp" / "config.toml"
+
+
+def test_theme_and_keys_are_taken(tmp_path: Path) -> None:
+    found = config(tmp_path, 'theme = "nord"\n[keys]\n"cockpit.more" = "ctrl+k, right"\n"picker.start" = "s"\n')
+    assert found.theme == "nord"
+    assert found.keys == {"cockpit.more": "ctrl+k, right", "picker.start": "s"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("theme = ", "cannot be read"),
+        ("colour = 1", "colour: unknown key"),
+        ('theme = "no such"', "there is no such theme; there are: vramp"),
+        ("keys = 3", "expected a table"),
+        ('[keys]\n"cockpit.mroe" = "a"', "did you mean cockpit.more?"),
+        ('[keys]\n"cockpit.more" = 3', "not a key"),
+        ('[keys]\n"cockpit.more" = "crtl+x"', "not a key"),
+        ('[keys]\n"cockpit.more" = ""', "not a key"),
+        ('[keys]\n"cockpit.more" = "m"', "m is the key of cockpit.note; move that too"),
+    ],
+)
+def test_a_mistake_is_told_in_words(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ProfileError) as error:
+        config(tmp_path, text)
+    assert words in str(error.value) and str(tmp_path / "config.toml") in str(error.value)
+
+
+def test_two_actions_may_change_places(tmp_path: Path) -> None:
+    assert config(tmp_path, '[keys]\n"cockpit.note" = "n"\n"cockpit.number" = "m"\n').keys["cockpit.note"] == "n"
+
+
+@given(st.text())
+def test_any_text_is_a_config_or_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        read_config(path)
+    except ProfileError as error:
+        assert str(path) in str(error)
+
+
+async def test_the_app_takes_keys_and_theme() -> None:
+    run = ScriptedRun()
+    app = Cockpit(run, config=Config("nord", {"cockpit.pause": "ctrl+k"}))
+    async with app.run_test() as pilot:
+        run.show(running())
+        screen = app.screen_stack[0]
+        assert isinstance(screen, CockpitScreen)
+        while screen.snapshot is None:
+            await pilot.pause(0)
+        await pilot.press("space")
+        assert run.calls == []
+        await pilot.press("ctrl+k")
+        assert run.calls == [("pause",)]
+        assert app.theme == "nord"
+        assert "pause (ctrl+k)" in {command.title for command in app.get_system_commands(app.screen)}

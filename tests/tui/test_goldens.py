@@ -1,0 +1,58 @@
+"""The screen as text, compared exactly: read a changed file before you keep it.
+
+`VRAMP_GOLDENS=write pytest tests/tui/test_goldens.py` writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.tui.cockpit import seated
+from tests.tui.scenes import ERRORS, watch
+from tests.tui.scripted import running, starting
+
+GOLDENS = Path(__file__).parent / "goldens"
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "240x60": (240, 60)}
+VIEWS = {
+    "overview": ("", ("80x24", "120x40", "240x60")),
+    "curve": ("2", ("80x24", "240x60")),
+    "latency": ("3", ("80x24", "240x60")),
+    "gpus": ("4", ("80x24", "120x40")),
+    "engine": ("5", ("80x24", "240x60")),
+    "log": ("6", ("80x24",)),
+    "errors": ("7", ("80x24",)),
+    "events": ("8", ("80x24",)),
+    "verdicts": ("9", ("80x24",)),
+    "results": ("0", ("120x40",)),
+}
+
+
+def compare(name: str, rows: list[str]) -> None:
+    text = "".join(f"{row.rstrip()}\n" for row in rows)
+    path = GOLDENS / f"{name}.txt"
+    if os.environ.get("VRAMP_GOLDENS") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"{path}: read what has changed, then write it anew"
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_views_of_an_afternoon(size: str) -> None:
+    async with seated(SIZES[size]) as seat:
+        await watch(seat)
+        for name, (key, sizes) in VIEWS.items():
+            if size in sizes:
+                await seat.press("escape", "escape", *key)
+                compare(f"{name}-{size}", seat.rows)
+
+
+@pytest.mark.parametrize("size", ["80x24", "120x40"])
+async def test_moments_without_a_view(size: str) -> None:
+    async with seated(SIZES[size]) as seat:
+        await seat.show(starting())
+        compare(f"starting-{size}", seat.rows)
+        await seat.show(running(errors=ERRORS))
+        compare(f"no-gpus-{size}", seat.rows)

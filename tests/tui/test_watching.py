@@ -1,0 +1,53 @@
+"""A cockpit on somebody else's run: it looks, and leaves without a trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.cockpit import Seat
+from tests.tui.scripted import ScriptedRun, running, starting
+from tui import keys
+from tui.app import Cockpit
+
+
+def seated_elsewhere(*, read_only: bool) -> tuple[Cockpit, ScriptedRun]:
+    run = ScriptedRun()
+    return Cockpit(run, watching=True, read_only=read_only), run
+
+
+async def test_no_key_of_a_read_only_watcher_reaches_the_run() -> None:
+    app, run = seated_elsewhere(read_only=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        seat = Seat(app, run, pilot)
+        await seat.show(starting(phase="blocked"))
+        await seat.press("x")
+        await seat.show(running())
+        for binding in keys.ACTIONS:
+            if binding.action == "leave" or binding.id is None or binding.id.endswith("_too"):
+                continue
+            await seat.press(binding.key.split(",")[0])
+            if seat.dialog is not None:
+                assert binding.action in ("help", "filter"), binding
+                await seat.press("escape")
+        assert run.calls == []
+        assert "watching: the load is steered elsewhere" in {note.message for note in app._notifications}
+
+
+async def test_a_watcher_that_may_steer_does() -> None:
+    app, run = seated_elsewhere(read_only=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        seat = Seat(app, run, pilot)
+        await seat.show(running())
+        await seat.press("]")
+        assert run.calls == [("set_concurrency", 128)]
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+async def test_leaving_asks_nothing_and_does_not_end_the_run(key: str) -> None:
+    app, run = seated_elsewhere(read_only=False)
+    async with app.run_test(size=(80, 24)) as pilot:
+        seat = Seat(app, run, pilot)
+        await seat.show(running())
+        await seat.press(key)
+        await seat.until_left()
+    assert run.calls == []

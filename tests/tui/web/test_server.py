@@ -1,0 +1,104 @@
+"""The door before the browsers' cockpit: who comes in, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import aiohttp
+import psutil
+import pytest
+
+from loadgen.errors import ServerError
+from tui.web.server import is_loopback, listen, serving
+
+# What a Textual app says to textual-serve: that it is one, then a packet; it ends when it is told anything at all.
+APP = "import os; os.write(1, b'__GANGLION__\\n' + b'D' + (5).to_bytes(4, 'big') + b'hello'); os.read(0, 1)"
+COMMAND = (sys.executable, "-c", APP, "; touch '/tmp/$(id)' #")
+
+
+@asynccontextmanager
+async def door(command: Sequence[str] = COMMAND) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """A client, and the address with its token."""
+    with listen("127.0.0.1", 0) as listening:
+        async with serving(command, listening, host="127.0.0.1") as address, aiohttp.ClientSession() as client:
+            yield client, address
+
+
+async def status(client: aiohttp.ClientSession, address: str, **headers: str) -> int:
+    async with client.get(address, headers=headers) as answer:
+        return answer.status
+
+
+def socket_address(address: str) -> str:
+    parts = urlsplit(address)
+    return f"ws://{parts.netloc}/ws/{parts.query.removeprefix('token=')}"
+
+
+async def test_who_knows_the_token_gets_the_page_and_it_fetches_nothing_from_elsewhere() -> None:
+    async with door() as (client, address):
+        async with client.get(address) as answer:
+            page = await answer.text()
+            policy = answer.headers["Content-Security-Policy"]
+        assert answer.status == 200
+        assert socket_address(address) in page
+        assert "https://" not in page and "http://" not in page
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        for path in ("static/js/textual.js", "static/css/xterm.css", "page.js"):
+            assert await status(client, address.partition("?")[0] + path) == 200
+
+
+async def test_nobody_else_comes_in() -> None:
+    async with door() as (client, address):
+        host = urlsplit(address).netloc
+        assert await status(client, f"http://{host}/") == 403
+        assert await status(client, f"http://{host}/?token=guess") == 403
+        assert await status(client, f"http://{host}/ws") == 403
+        assert await status(client, f"http://{host}/ws/guess") == 403
+        # A name that leads here although it is not ours, and a page from elsewhere.
+        assert await status(client, address, Host="evil.example") == 403
+        assert await status(client, address, Host="[") == 403
+        assert await status(client, address, Origin="http://evil.example") == 403
+        assert await status(client, address, Origin="null") == 403
+        assert await status(client, address, Origin=f"http://{host}") == 200
+        assert await status(client, address, Host="localhost:9000") == 200
+        for origin in ("http://evil.example", "http://localhost:1"):
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+                await client.ws_connect(socket_address(address), origin=origin)
+
+
+async def test_no_word_of_the_command_means_anything_to_a_shell_and_it_ends_with_its_browser() -> None:
+    async with door() as (client, address):
+        async with client.ws_connect(socket_address(address)) as socket:
+            assert (await socket.receive_bytes()) == b"hello"
+            (process,) = psutil.Process().children()
+            assert tuple(process.cmdline()) == COMMAND
+        await asyncio.to_thread(process.wait, 10)
+
+
+async def test_when_the_server_ends_no_process_is_left() -> None:
+    async with door() as (client, address):
+        sockets = [await client.ws_connect(socket_address(address)) for _ in range(2)]
+        for socket in sockets:
+            await socket.receive_bytes()
+        processes = psutil.Process().children()
+        assert len(processes) == 2
+        closing = [asyncio.create_task(socket.receive()) for socket in sockets]
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    await asyncio.gather(*closing)
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="--port takes another"):
+        listen("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("box", False)],
+)
+def test_what_is_this_machine_alone(host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback

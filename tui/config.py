@@ -1,0 +1,135 @@
+"""What the operator has set once: theme and keys, from `~/.config/vramp/config.toml` (or `$XDG_CONFIG_HOME/vramp/`).
+
+    theme = "nord"
+
+    [keys]
+    "cockpit.more" = "plus,right"
+
+A mistake is told in words before the app opens, never half applied: keys that do something else than the operator
+thinks are dangerous on a live box.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_to_character
+from textual.theme import BUILTIN_THEMES
+
+from loadgen.errors import ProfileError
+from tui import dialogs, keys, picker_keys
+from tui.theme import COCKPIT
+
+_KEYS_ARE = 'keys are a character, "space", "f5", "ctrl+k", or several: "a,b"'
+_MODIFIERS = ("ctrl", "shift", "alt", "super", "meta", "hyper")
+_NAMED = {key.value for key in Keys} | {*KEY_NAME_REPLACEMENTS.values(), *KEY_TO_UNICODE_NAME}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Theme, and keys by the id of their binding."""
+
+    theme: str = COCKPIT.name
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+DEFAULTS = Config()
+
+
+def keymap_of(app: App[Any]) -> Mapping[str, str]:
+    """The keys that the operator has moved, by id; none in an app without a config."""
+    config = getattr(app, "config", DEFAULTS)
+    assert isinstance(config, Config)
+    return config.keys
+
+
+def config_path() -> Path:
+    """Where the file would be, after the XDG specification: a relative folder there is to be ignored."""
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():
+        base = Path.home() / ".config"
+    return base / "vramp" / "config.toml"
+
+
+def read_config(path: Path) -> Config:
+    """The defaults where there is no file. Raises `ProfileError` that names file, key and value."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return DEFAULTS
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProfileError(f"{path}: cannot be read: {error}") from error
+    unknown = document.keys() - {"theme", "keys"}
+    if unknown:
+        raise ProfileError(f"{path}: {min(unknown)}: unknown key; known keys: theme, keys")
+    return Config(_theme(path, document), _keys(path, document))
+
+
+def _theme(path: Path, document: Mapping[str, Any]) -> str:
+    theme = document.get("theme", DEFAULTS.theme)
+    themes = [COCKPIT.name, *BUILTIN_THEMES]
+    if theme not in themes:
+        raise ProfileError(f"{path}: theme = {theme!r}: there is no such theme; there are: {', '.join(themes)}")
+    return str(theme)
+
+
+def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
+    wanted = document.get("keys", {})
+    if not isinstance(wanted, dict):
+        raise ProfileError(f'{path}: keys: expected a table, such as [keys] with "cockpit.more" = "plus"')
+    groups = [{binding.id: binding.key for binding in group if binding.id} for group in _groups()]
+    known = {name for group in groups for name in group}
+    for name, key in wanted.items():
+        if name not in known:
+            raise ProfileError(f"{path}: keys.{name}: there is no such action{_nearest(name, known)}")
+        if not isinstance(key, str) or not all(_is_key(each) for each in _each(key)):
+            raise ProfileError(f"{path}: keys.{name} = {key!r}: not a key; {_KEYS_ARE}")
+    for group in groups:
+        _refuse_clashes(path, group, wanted)
+    return dict(wanted)
+
+
+def _groups() -> list[Sequence[Binding]]:
+    """The bindings that are active together."""
+    screens = (keys.COCKPIT, picker_keys.PICKER, picker_keys.PAST, picker_keys.EDITOR)
+    questions = (dialogs.AskNumber, dialogs.AskLeave, dialogs.Help)
+    return [*(_bindings(each) for each in screens), *(_bindings(each.BINDINGS) for each in questions)]
+
+
+def _bindings(found: Sequence[BindingType]) -> list[Binding]:
+    return [binding for binding in found if isinstance(binding, Binding)]
+
+
+def _refuse_clashes(path: Path, group: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """One key, one action: Textual would silently drop the other."""
+    taken: dict[str, str] = {}
+    for name, default in group.items():
+        for key in _each(wanted.get(name, default)):
+            other = taken.setdefault(key_to_character(key) or key, name)
+            if other != name and (name in wanted or other in wanted):
+                mine, theirs = (name, other) if name in wanted else (other, name)
+                words = f"{key} is the key of {theirs}; move that too"
+                raise ProfileError(f"{path}: keys.{mine} = {wanted[mine]!r}: {words}")
+
+
+def _each(keys_text: str) -> list[str]:
+    return [key.strip() for key in keys_text.split(",")]
+
+
+def _is_key(key: str) -> bool:
+    *modifiers, last = key.split("+") if len(key) > 1 else [key]
+    known = len(last) == 1 or last in _NAMED
+    return known and all(modifier in _MODIFIERS for modifier in modifiers)
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else "; ids are in the help: cockpit.more, picker.start"

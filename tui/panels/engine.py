@@ -1,0 +1,106 @@
+"""The engine: what it says of itself over time, each of its data-parallel engines, and each server of several."""
+
+from __future__ import annotations
+
+import textwrap
+
+from loadgen.metrics.snapshot import EngineView, InstanceView
+from tui import format as fmt
+from tui.chart import Chart, Series
+from tui.paint import Row, Rows, cropped, titled
+from tui.view import View
+
+CHARTS = {
+    "engine-queue": Chart(
+        "requests",
+        (
+            Series("engine_waiting", "waiting", "waiting", "area"),
+            Series("engine_running", "running", "running"),
+        ),
+        number=fmt.setting,
+    ),
+    "engine-kv": Chart("KV cache %", (Series("kv_percent", "used", "kv", "area"),), most=100.0),
+    "engine-tokens": Chart(
+        "tok/s",
+        (
+            Series("prompt_tokens_per_s", "prompt", "p99", "dots"),
+            Series("generation_tokens_per_s", "generation", "throughput"),
+        ),
+    ),
+    "engine-prefix": Chart("prefix hit %", (Series("prefix_hit_percent", "hit", "p50"),), most=100.0),
+    "engine-preemptions": Chart("preemptions/s", (Series("preemptions_per_s", "preempted", "warn"),)),
+    "engine-reasons": Chart(
+        "waiting for",
+        (Series("waiting_deferred", "deferred", "p99", "dots"), Series("waiting_capacity", "capacity", "waiting")),
+        number=fmt.setting,
+    ),
+}
+"""By the id of the panel, in their order on the screen."""
+
+_HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
+_CELL, _NAME, _INDENT = 9, 14, 3
+
+
+def engine(view: View, width: int, height: int) -> Rows:
+    """The gauges as a table: all together, then each engine, then each server."""
+    snapshot = view.snapshot
+    if snapshot.engine is None:
+        return [titled("engine", (("publishes no metrics, or is not asked yet", "dim"),), width)]
+    heads = f" {'':<{_NAME - 1}}" + "".join(f"{head:>{_CELL}}" for head in _HEADS)
+    rows: Rows = [titled("engine", ((fmt.plain(snapshot.server.url), "dim"),), width), ((heads, "dim"),)]
+    rows += [_row(name, each) for name, each in engines(view)]
+    rows += [_instance(each) for each in snapshot.server.instances]
+    rows += _truth(view, width)
+    return [cropped(row, width) for row in rows]
+
+
+def engines(view: View) -> list[tuple[str, EngineView]]:
+    """All together, then each of a data-parallel server."""
+    together = view.snapshot.engine
+    if together is None:
+        return []
+    return [("all", together), *((f"engine {name}", each) for name, each in sorted(together.engines.items()))]
+
+
+def figures(engine: EngineView) -> list[str]:
+    """What stands in its row."""
+    return [
+        fmt.count(engine.running),
+        fmt.count(engine.waiting),
+        fmt.percent(engine.kv_usage),
+        fmt.number(engine.prompt_tokens_per_s),
+        fmt.number(engine.generation_tokens_per_s),
+        fmt.percent(engine.prefix_hit_rate),
+        fmt.count(engine.preemptions),
+    ]
+
+
+HEADS = _HEADS
+
+
+def _row(name: str, engine: EngineView) -> Row:
+    cells = "".join(f"{value:>{_CELL}}" for value in figures(engine))
+    return ((f" {fmt.plain(name)[: _NAME - 1]:<{_NAME - 1}}", "strong" if name == "all" else "text"), (cells, "text"))
+
+
+def _instance(one: InstanceView) -> Row:
+    gauges = (fmt.count(one.running), fmt.count(one.waiting), fmt.percent(one.kv_usage))
+    role = {"ready": "good", "died": "bad"}.get(one.state, "warn")
+    return (
+        (f" {'server':<{_NAME - 1}}", "text"),
+        ("".join(f"{value:>{_CELL}}" for value in gauges), "text"),
+        (f"  {one.state}", role),
+        (f"  {fmt.plain(one.url)}{f'  pid {one.pid}' if one.pid is not None else ''}", "dim"),
+    )
+
+
+def _truth(view: View, width: int) -> Rows:
+    """What client and engine said of the last stage of which both have had their word."""
+    told = next((stage for stage in reversed(view.snapshot.stages) if stage.truth), None)
+    if told is None:
+        return []
+    role = {True: "good", False: "bad", None: "dim"}[told.truth_agrees]
+    words = {True: "agree", False: "DISAGREE", None: "not compared"}[told.truth_agrees]
+    head: Row = ((f" client and engine, stage {told.number}: ", "text"), (words, role))
+    lines = textwrap.wrap(fmt.plain(told.truth), max(20, width - _INDENT))
+    return [head, *[((" " * _INDENT, "text"), (line, "dim")) for line in lines]]

@@ -1,0 +1,151 @@
+"""Runs that were: a row for each in the list; of the one under the cursor what came of it, and how to go on."""
+
+from __future__ import annotations
+
+import textwrap
+from datetime import datetime
+
+from loadgen.metrics.histogram import Summary
+from loadgen.metrics.result import StageResult
+from tui import format as fmt
+from tui.paint import Row, Rows, Word, cropped, spread, titled
+from tui.picker_shelf import PastRun, State
+
+_STATES: dict[State, Word] = {
+    "complete": ("complete", "good"),
+    "stopped": ("stopped", "text"),
+    "failed": ("failed", "bad"),
+    "server_died": ("server died", "bad"),
+    "goes on": ("goes on", "warn"),
+    "killed": ("killed", "bad"),
+    "unreadable": ("unreadable", "bad"),
+}
+_STATE_CELLS = 12
+_BEST_CELLS = 25
+_DATE_FROM = 72
+"""From this width on the list tells when, and not only how long ago."""
+
+_HEADS = (("load", 10), ("req/s", 8), ("tok/s", 8), ("TTFT p50", 10), ("p99", 8), ("TPOT p50", 10), ("p99", 8))
+
+
+def ago(then: datetime | None, now: datetime) -> str:
+    """How long ago, in one unit; the date where that says more."""
+    if then is None:
+        return fmt.UNKNOWN
+    seconds = (now - then).total_seconds()
+    for unit_s, below_s, name in ((60, 3600, "min"), (3600, 86400, "h"), (86400, 30 * 86400, "d")):
+        if seconds < below_s:
+            return "just now" if seconds < 60 else f"{int(seconds // unit_s)} {name} ago"
+    return f"{then:%Y-%m-%d}"
+
+
+def state_word(run: PastRun) -> Word:
+    """What became of it."""
+    return _STATES[run.state]
+
+
+def best_words(run: PastRun) -> str:
+    """The headline: the most throughput that met its limits, and at which load; empty where nothing was measured."""
+    best = run.best
+    if best is None:
+        return ""
+    return f"{fmt.number(best.throughput.output_tokens_per_s)} tok/s at {_load(best)}"
+
+
+def header(count: int, left: int, width: int) -> Row:
+    """How many there are, and how many are still to be read."""
+    reading = f", reading {left} more" if left else ""
+    return spread(((" vramp", "title"), ("  past runs", "text")), ((f"{count} runs{reading} ", "dim"),), width)
+
+
+def run_head(width: int) -> Row:
+    """What the columns of `run_row` are."""
+    when, name = _columns(width)
+    return cropped(((f"{'when':<{when}}{'profile':<{name}}{'state':<{_STATE_CELLS}}best", "dim"),), width)
+
+
+def run_row(run: PastRun, now: datetime, width: int) -> Row:
+    """A run in the list."""
+    when, name = _columns(width)
+    date = f"{run.started.astimezone():%m-%d %H:%M}  " if run.started is not None and width >= _DATE_FROM else ""
+    word, role = state_word(run)
+    row = (
+        (f"{date + ago(run.started, now):<{when}}", "dim"),
+        (f"{_cut(fmt.plain(run.profile), name - 1):<{name}}", "text"),
+        (f"{word:<{_STATE_CELLS}}", role),
+        (best_words(run), "throughput"),
+    )
+    return cropped(row, width)
+
+
+def _columns(width: int) -> tuple[int, int]:
+    """Cells of the time and of the profile."""
+    when = 25 if width >= _DATE_FROM else 12
+    return when, max(12, width - when - _STATE_CELLS - _BEST_CELLS)
+
+
+def run_detail(run: PastRun, width: int) -> Rows:
+    """Its reason, stages, files and the commands that make something of it."""
+    rows: Rows = [titled(fmt.plain(run.profile), (state_word(run),), width)]
+    rows += wrapped(run.reason, width)
+    rows.append(())
+    rows += _stages(run, width)
+    rows += [(), titled("files", (), width), cropped(((f" {fmt.plain(str(run.folder))}/", "text"),), width), ()]
+    rows += [titled("commands", (), width), *(_command(command, what, width) for command, what in commands(run))]
+    return rows
+
+
+def wrapped(text: str, width: int, role: str = "dim") -> Rows:
+    """A paragraph, one cell in from the left; no row for an empty one."""
+    lines = [line for part in text.splitlines() for line in textwrap.wrap(fmt.plain(part), max(20, width - 2))]
+    return [((f" {line}", role),) for line in lines]
+
+
+def _stages(run: PastRun, width: int) -> Rows:
+    if not run.stages:
+        words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it goes on"}
+        return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
+    head = "".join(f"{name:>{cells}}" for name, cells in _HEADS)
+    return [cropped(((head, "dim"),), width), *(cropped(_stage_row(stage), width) for stage in run.stages)]
+
+
+def _stage_row(stage: StageResult) -> Row:
+    ttft, tpot = (stage.latency_ms.get(name, Summary(count=0)) for name in ("ttft", "tpot"))
+    values = (
+        _load(stage),
+        fmt.number(stage.throughput.requests_per_s),
+        fmt.number(stage.throughput.output_tokens_per_s),
+        fmt.number(ttft.p50),
+        fmt.number(ttft.p99),
+        fmt.number(tpot.p50),
+        fmt.number(tpot.p99),
+    )
+    return tuple((f"{value:>{cells}}", "text") for value, (_, cells) in zip(values, _HEADS, strict=True))
+
+
+def _load(stage: StageResult) -> str:
+    return fmt.target(stage.target.concurrency, stage.target.rate)
+
+
+def commands(run: PastRun) -> list[tuple[str, str]]:
+    """What goes on from this run, each with what it does."""
+    folder = fmt.plain(str(run.folder))
+    if run.state == "goes on":
+        return [(f"vramp watch {folder}", "look at it")]
+    if run.state in ("killed", "unreadable"):
+        return [(f"vramp recover {folder}", "make its result")]
+    return [
+        (f"vramp report {folder}", "tables; --html: a file to show"),
+        (f"vramp compare OTHER {folder}", "against another run"),
+        (f"vramp replay {folder}", "see it again"),
+    ]
+
+
+def _command(command: str, what: str, width: int) -> Row:
+    """What it does goes first where there is no room: the command is what one needs whole."""
+    words = ((f"   {what}", "dim"),) if len(command) + len(what) + 4 <= width else ()
+    return cropped(((f" {command}", "key"), *words), width)
+
+
+def _cut(text: str, cells: int) -> str:
+    return text if len(text) <= cells else f"{text[: cells - 1]}…"

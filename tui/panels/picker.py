@@ -1,0 +1,204 @@
+"""What the picker tells of a profile: its row in the list, what it starts and sends, what the preflight found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from loadgen.errors import ProfileError
+from loadgen.metrics.finding import Finding
+from loadgen.plan import Stage, plan_of
+from loadgen.profile import Profile, Reference, Server
+from loadgen.report.findings import findings_count
+from tui import format as fmt
+from tui.paint import Row, Rows, Word, cropped, spread, titled
+from tui.panels.findings import finding_rows
+from tui.panels.past import ago, best_words, state_word, wrapped
+from tui.picker_shelf import Entry, PastRun
+
+_LABEL_CELLS = 11
+_LOADS_SHOWN = 8
+_NAME_CELLS, _MODEL_CELLS, _ENGINE_CELLS, _LAST_CELLS = 28, 30, 11, 24
+_MODEL_FROM, _ENGINE_FROM = 58, 84
+"""From these widths on the list has these columns too."""
+_PLAIN = "as it is"
+"""The variant that is none."""
+
+
+def entry_head(width: int) -> Row:
+    """What the columns of `entry_row` are."""
+    name, model, engine = _columns(width)
+    heads = f"{'profile':<{name}}{'model':<{model}.{model}}{'engine':<{engine}.{engine}}last run"
+    return cropped(((heads, "dim"),), width)
+
+
+def entry_row(entry: Entry, last: PastRun | None, now: datetime, width: int) -> Row:
+    """A profile in the list."""
+    name, model, engine = _columns(width)
+    row: list[Word] = [(f"{_cut(fmt.plain(entry.name), name - 1):<{name}}", "text")]
+    if entry.profile is None:
+        return cropped((*row, ("! not a profile", "bad")), width)
+    server = entry.profile.server
+    row.append((f"{_cut(model_words(server).rpartition('/')[2], model - 1):<{model}}", "dim"))
+    row.append((f"{server.engine:<{engine}.{engine}}", "dim"))
+    if last is not None:
+        row += [_headline(last), (f"  {ago(last.started, now)}", "dim")]
+    return cropped(tuple(row), width)
+
+
+def _headline(last: PastRun) -> Word:
+    """The best throughput, of a run that went wrong what became of it."""
+    best = last.best
+    if best is None or last.state not in ("complete", "stopped"):
+        return state_word(last)
+    return (f"{fmt.number(best.throughput.output_tokens_per_s)} tok/s", "throughput")
+
+
+def _columns(width: int) -> tuple[int, int, int]:
+    """Cells of name, model and engine; 0 for a column that has no room."""
+    engine = _ENGINE_CELLS if width >= _ENGINE_FROM else 0
+    room = width - engine - _LAST_CELLS
+    name = max(12, min(_NAME_CELLS, room))
+    return name, max(0, min(_MODEL_CELLS, room - name)) if width >= _MODEL_FROM else 0, engine
+
+
+def model_words(server: Server) -> str:
+    """What is served, as far as the profile knows."""
+    named = server.model or server.served_model_name
+    return fmt.plain(named) if named is not None else "what is served"
+
+
+def detail(entry: Entry, variant: str | None, last: PastRun | None, now: datetime, width: int) -> Rows:
+    """Everything about the profile under the cursor but the preflight."""
+    origin = "shipped" if entry.shipped else "yours"
+    rows = [
+        titled(fmt.plain(entry.name), ((origin, "dim"),), width),
+        cropped(((f" {fmt.plain(str(entry.path))}", "dim"),), width),
+    ]
+    if entry.profile is None:
+        return [*rows, (), *wrapped(entry.problem, width, "bad")]
+    rows += wrapped(entry.profile.description, width, "text")
+    rows.append(())
+    rows += [cropped(row, width) for row in _facts(entry, entry.profile, variant)]
+    if last is not None:
+        rows.append(cropped(_labelled("last run", *_last(last, now)), width))
+    return rows
+
+
+def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
+    server = profile.server
+    where = f"   {server.platform}" if server.platform is not None else ""
+    rows = [_labelled("server", (server.engine, "text"), (f"   {model_words(server)}{where}", "text"))]
+    if server.attached:
+        rows.append(_labelled("at", (", ".join(fmt.plain(url) for url in server.attached), "text")))
+    rows += [_labelled("load" if not number else "", (line, "text")) for number, line in enumerate(load_words(profile))]
+    if profile.slo:
+        limits = ", ".join(f"{name} {limit:g} ms" for name, limit in profile.slo.items())
+        rows.append(_labelled("limits", (limits, "text")))
+    if entry.variants:
+        rows.append(_labelled("variant", *_variant(entry, variant)))
+    return [*rows, *_published(profile.reference)]
+
+
+def _variant(entry: Entry, variant: str | None) -> Row:
+    count = len(entry.variants)
+    others = f"or {count} other{'s' if count > 1 else ''}" if variant is None else f"one of {count}"
+    return ((fmt.plain(variant or _PLAIN), "strong"), (f"   {others}: ", "dim"), ("v", "key"), (" chooses", "dim"))
+
+
+def _published(reference: Reference | None) -> Rows:
+    if reference is None:
+        return []
+    points = f"{len(reference.points)} points" if len(reference.points) != 1 else "1 point"
+    return [_labelled("published", (fmt.plain(reference.source), "text"), (f"   {points}", "dim"))]
+
+
+def load_words(profile: Profile) -> list[str]:
+    """The plan in two lines: the loads, and what a stage is."""
+    try:
+        stages = plan_of(profile)
+    except ProfileError as error:
+        return [str(error)]
+    plan = profile.plan
+    if plan.search is not None:
+        loads = f"search for the {plan.search}: {plan.by} {plan.least:g} to {plan.most:g}"
+    else:
+        loads = f"{len(stages)} stage{'s' if len(stages) > 1 else ''}: {_loads(stages)}"
+    shapes = dict.fromkeys(f"{stage.isl}/{stage.osl}" for stage in stages)
+    lengths = dict.fromkeys(_length(stage) for stage in stages)
+    return [loads, f"ISL/OSL {_some(list(shapes))}   {_some(list(lengths))}"]
+
+
+def _loads(stages: Sequence[Stage]) -> str:
+    closed = [fmt.setting(stage.concurrency) for stage in stages if stage.rate is None]
+    open_loop = [f"{fmt.setting(stage.rate)}" for stage in stages if stage.rate is not None]
+    kinds = []
+    if closed:
+        kinds.append(f"conc {_some(list(dict.fromkeys(closed)))}")
+    if open_loop:
+        kinds.append(f"rate {_some(list(dict.fromkeys(open_loop)))}/s")
+    return "; ".join(kinds)
+
+
+def _length(stage: Stage) -> str:
+    if stage.requests is not None:
+        return f"{stage.requests} requests"
+    return fmt.duration(stage.duration_s) if stage.duration_s is not None else "until told"
+
+
+def _some(texts: Sequence[str]) -> str:
+    if len(texts) <= _LOADS_SHOWN:
+        return ", ".join(texts)
+    return ", ".join([*texts[: _LOADS_SHOWN - 1], "…", texts[-1]])
+
+
+def _last(last: PastRun, now: datetime) -> Row:
+    best = best_words(last)
+    return (state_word(last), (f"   {best}" if best else "", "throughput"), (f"   {ago(last.started, now)}", "dim"))
+
+
+def preflight(findings: Sequence[Finding] | None, waited_s: float, width: int, problem: str = "") -> Rows:
+    """What stands in the way; while None is known, how long it has been looked for."""
+    if problem:
+        return [titled("preflight", (), width), *wrapped(problem, width, "bad")]
+    if findings is None:
+        waited = f" {waited_s:.0f} s" if waited_s >= 1 else ""
+        return [titled("preflight", (), width), ((f" looking at this box …{waited}", "dim"),)]
+    rows = [titled("preflight", (), width), _count(findings), ()]
+    for finding in findings:
+        rows += finding_rows(finding, width)
+    return rows
+
+
+def _count(findings: Sequence[Finding]) -> Row:
+    blocks = sum(finding.severity == "blocks" for finding in findings)
+    if blocks:
+        return ((f" ! {findings_count(findings)}", "bad"),)
+    rest = f", {findings_count(findings)}" if findings else ""
+    return ((" nothing blocks", "good"), (rest, "text"))
+
+
+def _labelled(label: str, *words: Word) -> Row:
+    return ((f" {label:<{_LABEL_CELLS}}", "dim"), *words)
+
+
+def _cut(text: str, cells: int) -> str:
+    return text if len(text) <= cells else f"{text[: max(0, cells - 1)]}…"
+
+
+def header(folder: str, width: int) -> Row:
+    """Who asks, and where: runs and own profiles are below the current folder."""
+    return spread(((" vramp", "title"), ("  which profile?", "text")), ((f"{fmt.plain(folder)} ", "dim"),), width)
+
+
+def searched(entry: Entry) -> str:
+    """What the filter looks at."""
+    model = model_words(entry.profile.server) if entry.profile is not None else ""
+    return f"{entry.name} {model}"
+
+
+def variant_words(entry: Entry, variant: str) -> str:
+    """A variant in the list that asks for one: its name, and what it says of itself."""
+    overlay = entry.document["variants"][variant]
+    description = overlay.get("description", "") if isinstance(overlay, dict) else ""
+    return f"{variant:<24} {description}".rstrip()

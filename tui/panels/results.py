@@ -1,0 +1,74 @@
+"""What came of the run, once it is over: the curve, the stages, what was published, the files, and how to go on."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from loadgen.metrics.search import SearchResult
+from tui import format as fmt
+from tui.paint import Row, Rows, Word, cropped, spread, titled
+from tui.panels.curve import curve
+from tui.panels.published import published
+from tui.panels.stages import stages
+from tui.view import View
+
+_LEAST_CURVE = 9
+"""Rows below which a curve says nothing."""
+_TABLE_HEADS = 2
+_COMMANDS = (
+    ("vramp report {}", "the tables; --html FILE: one page to show to others"),
+    ("vramp compare OTHER {}", "against another run, with confidence"),
+    ("vramp replay {}", "see it again"),
+)
+
+
+def results(view: View, width: int, height: int) -> Rows:
+    """Verdict, what was found, curve and table as high as there is room, and how to go on at the bottom."""
+    above = [titled("results", _state(view), width), *_found(view, width)]
+    below = [(), *_files(view, width)]
+    room = max(0, height - len(above) - len(below))
+    table = min(room, len(view.snapshot.stages) + _TABLE_HEADS)
+    plot = room - table
+    rows = [*above]
+    if plot > _LEAST_CURVE and view.snapshot.stages:
+        rows += [*curve(view, width, plot - 1), ()]
+    return [*rows, *stages(view, width, max(1, table))[: max(1, table)], *below][:height]
+
+
+def _state(view: View) -> Row:
+    role = "good" if view.snapshot.healthy else "bad"
+    words = (fmt.plain(view.snapshot.headline), role)
+    return (words,) if view.done else (("the run goes on", "warn"),)
+
+
+def _found(view: View, width: int) -> Rows:
+    """What the search says, and how far the last stage is from what was published."""
+    rows = []
+    if view.snapshot.search is not None:
+        rows.append(cropped((_search(view.snapshot.search),), width))
+    row = published(view, width)
+    return [*rows, row] if row else rows
+
+
+def _search(found: SearchResult) -> Word:
+    name = "knee" if found.kind == "knee" else "highest load within the limits"
+    if found.found is None or not found.resolved:
+        return (f"{name}: not resolved: {fmt.plain(found.why)}", "warn")
+    between = "" if found.low is None or found.high is None else f" ({found.low:g} to {found.high:g})"
+    return (f"{name}: {found.by} {found.found:g}{between}, by {found.probes} probes", "good")
+
+
+def _files(view: View, width: int) -> Rows:
+    path = view.snapshot.result_path
+    title = titled("go on", (("y", "key"), (" copies the table", "dim")), width)
+    if path is None:
+        waits = "no result was written" if view.done else "the result is written when the run ends"
+        return [title, ((f" {waits}", "bad" if view.done else "dim"),)]
+    folder = str(PurePath(path).parent)
+    # A path is copied by hand from here: it is never cut in its middle, the explanation goes first.
+    commands = [_command(command.format(fmt.plain(folder)), what, width) for command, what in _COMMANDS]
+    return [title, cropped(((f" {fmt.plain(path)}", "strong"),), width), *commands]
+
+
+def _command(command: str, what: str, width: int) -> Row:
+    return spread(((f" {command}", "key"),), ((what, "dim"),) if len(command) + len(what) + 4 < width else (), width)

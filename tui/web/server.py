@@ -1,0 +1,162 @@
+"""The cockpit in a browser: textual-serve, which starts a process for each browser, behind a door of our own.
+
+Invariants: nobody comes in without the token, which is made anew for each server: others who use the same machine
+reach the port too. What a browser sends on behalf of another page is refused, by `Origin`; a name that somebody else
+gave to this address, by `Host`. The page fetches nothing from elsewhere, and says so to the browser. When the server
+ends, no process of a browser is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp_jinja2
+from aiohttp import web
+from textual_serve.server import Server
+
+from loadgen.errors import ServerError
+
+_PATIENCE_S = 5.0
+_FONT_SIZE = 14
+_PAGE = Path(__file__).parent
+_OPEN_TO_ALL = ("/static/", "/page.js", "/download/")
+"""What tells nothing of the run, and files whose name is a secret of its own."""
+_POLICY = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self' 'unsafe-inline'",  # xterm.js writes its own
+    "font-src 'self'",
+    "img-src 'self' data:",
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+)
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(_POLICY),
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Door(Server):
+    """Serves a command to browsers that know the token."""
+
+    def __init__(self, command: Sequence[str], host: str) -> None:
+        # textual-serve hands the words to a shell: quoted, and the shell becomes the process.
+        super().__init__(f"exec {shlex.join(command)}", host=host, templates_path=_PAGE)
+        self.token = secrets.token_urlsafe(16)
+        self._names = {"localhost", host, socket.gethostname()}
+        self._sessions: set[asyncio.Task[Any]] = set()
+
+    async def application(self) -> web.Application:
+        """What aiohttp runs."""
+        application = await self._make_app()
+        application.router.add_get("/ws/{token}", self.handle_websocket)
+        application.router.add_get("/page.js", _script)
+        application.middlewares.append(self._check)
+        return application
+
+    @web.middleware
+    async def _check(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if not self._is_ours(request.host):
+            raise web.HTTPForbidden(text=f"{request.host}: not a name of this machine\n")
+        if request.headers.get("Origin", f"http://{request.host}") != f"http://{request.host}":
+            raise web.HTTPForbidden(text="a page from elsewhere may not come in\n")
+        if not request.path.startswith(_OPEN_TO_ALL) and not self._knows_token(request):
+            raise web.HTTPForbidden(text="open the address that vramp web has printed: its token is missing or old\n")
+        response = await handler(request)
+        if not response.prepared:
+            response.headers.update(_HEADERS)
+        return response
+
+    def _is_ours(self, host: str) -> bool:
+        """An address cannot be given to another machine behind our back; a name can."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or _is_address(name)
+
+    def _knows_token(self, request: web.Request) -> bool:
+        token = request.match_info.get("token") or request.query.get("token", "")
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+    @aiohttp_jinja2.template("page.html")
+    async def handle_index(self, request: web.Request) -> dict[str, Any]:
+        """The page with the terminal."""
+        return {"socket_url": f"ws://{request.host}/ws/{self.token}", "font_size": _FONT_SIZE}
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        """One browser, and its process."""
+        session = asyncio.current_task()
+        assert session is not None
+        self._sessions.add(session)
+        try:
+            return await super().handle_websocket(request)
+        finally:
+            self._sessions.discard(session)
+
+    async def on_startup(self, app: web.Application) -> None:
+        """No greetings: standard output is for data."""
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        """End the processes of all browsers."""
+        for session in self._sessions:
+            session.cancel()
+        if self._sessions:
+            await asyncio.wait(set(self._sessions), timeout=_PATIENCE_S)
+
+
+async def _script(request: web.Request) -> web.StreamResponse:
+    return web.FileResponse(_PAGE / "page.js")
+
+
+@contextlib.asynccontextmanager
+async def serving(command: Sequence[str], listening: socket.socket, *, host: str) -> AsyncIterator[str]:
+    """Serve a Textual command as long as the block runs; gives the address to open."""
+    door = Door(command, host)
+    runner = web.AppRunner(await door.application(), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    # What a process says that could not start is no data.
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            await web.SockSite(runner, listening).start()
+            name = f"[{host}]" if ":" in host else host
+            yield f"http://{name}:{listening.getsockname()[1]}/?token={door.token}"
+        finally:
+            await runner.cleanup()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket for `serving`; raises `ServerError` when the port cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ServerError(f"{host}:{port}: cannot be listened on: {error.strerror}; --port takes another") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
