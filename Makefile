@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
 
-.PHONY: run test test-vllm test-lowest check bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-lowest check bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -15,6 +15,10 @@ test: $(INSTALLED_DEV)  ## every test that needs no vLLM
 
 test-vllm: $(INSTALLED_DEV)  ## the tests on a real vLLM; installs its CPU build into a cache folder the first time
 	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m pytest -m vllm tests/vllm
+
+test-chromium: $(INSTALLED_DEV)  ## the tests that open pages in a headless Chromium; installs it if it is missing, as root
+	command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
+	$(BIN)/python -m pytest -m chromium tests
 
 check: $(INSTALLED_DEV)  ## format, lint, types, floors of the house, tests
 	$(BIN)/ruff format --check .
