@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
+# Files side by side: most tests wait for a socket or a process; those of a file share what they have started.
+SIDE_BY_SIDE = -n 3 --dist loadfile
 
 .PHONY: run test test-vllm test-chromium test-lowest check bench screenshot schema clean
 
@@ -11,7 +13,7 @@ run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal:
 	$(BIN)/vramp profiles/simulator.toml
 
 test: $(INSTALLED_DEV)  ## every test that needs no vLLM
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-vllm: $(INSTALLED_DEV)  ## the tests on a real vLLM; installs its CPU build into a cache folder the first time
 	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m pytest -m vllm tests/vllm
@@ -25,7 +27,7 @@ check: $(INSTALLED_DEV)  ## format, lint, types, floors of the house, tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 bench: $(INSTALLED_DEV)  ## measured beside truth; takes minutes, wants a quiet machine
 	$(BIN)/python -m benchmarks.truth
@@ -40,7 +42,7 @@ test-lowest:  ## the tests with the oldest versions that pyproject.toml admits
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/pip install --quiet uv
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
-	.venv-lowest/bin/python -m pytest
+	.venv-lowest/bin/python -m pytest $(SIDE_BY_SIDE)
 
 schema: $(INSTALLED)  ## write the JSON Schema of the result anew
 	$(BIN)/python -m loadgen.metrics.result

@@ -1,9 +1,7 @@
 """Plans that react, in whole runs on the simulator: searches, settled stages, and an open loop beyond the server."""
 
-import json
 from typing import Any
 
-import jsonschema
 import pytest
 
 from loadgen.metrics.journal import read_journal
@@ -13,16 +11,16 @@ from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
 from tests.engines import profile
-from tests.run.driving import SCHEMA, finish, flowing, in_turn, once, outcome
+from tests.run.driving import finish, flowing, in_turn, once, outcome
 
-# Bends at 8 streams (4 ms / 0.5 ms a stream), early enough for a short test.
-BENDS = {"engine": "simulator", "args": {"base-ms": 4, "per-seq-ms": 0.5, "per-prefill-token-ms": 0, "jitter": 0}}
+# Bends at 2 streams (16 ms / 8 ms a stream): early enough for a short test, slow enough for a busy machine.
+BENDS = {"engine": "simulator", "args": {"base-ms": 16, "per-seq-ms": 8, "per-prefill-token-ms": 0, "jitter": 0}}
 
 
 def searching(plan: dict[str, Any], **parts: Any) -> Profile:
-    load = {"isl": 1, "osl": 16, "requests": None, "duration": "500ms"} | parts.pop("load", {})
+    load = {"isl": 1, "osl": 8, "requests": None, "duration": "500ms"} | parts.pop("load", {})
     # Shorter than any transient: the search is what is tested.
-    settled = {"settle": "500ms", "completed": 10, "longest": "3s"}
+    settled = {"settle": "300ms", "completed": 5, "longest": "3s"}
     return profile(BENDS, plan=settled | plan, load=load, **parts)
 
 
@@ -35,27 +33,26 @@ async def test_the_knee_of_the_simulator() -> None:
     result = await finish(run)
     assert (result.state, run.error) == ("complete", None)
     assert result.search is not None
-    assert result.search.found == pytest.approx(8, rel=0.3)
-    assert loads(result)[:4] == [1, 2, 4, 8]
+    assert result.search.found == pytest.approx(2, abs=1)
+    assert loads(result)[:3] == [1, 2, 4]
     assert result.search.probes == len(result.stages)
     # One server, one run, one journal, from which the same comes out.
     record = Record()
     for line in read_journal(run.folder / "journal.jsonl"):
         record.apply(line)
     assert record.result().search == result.search
-    jsonschema.validate(json.loads((run.folder / "result.json").read_text()), SCHEMA)
 
 
 async def test_the_highest_load_under_a_limit() -> None:
-    # 4 + N/2 ms a token: 12 streams take 10 ms; the machine adds what it adds.
-    limits = {"tpot": "11ms"}
+    # 16 + 8 N ms a token: 5 streams take 56 ms; the machine adds what it adds.
+    limits = {"tpot": "60ms"}
     result, error = await outcome(
-        searching({"search": "slo", "precision": 0.3, "goodput": 0.5}, slo=limits, load={"concurrency": 2}),
+        searching({"search": "slo", "precision": 0.5, "goodput": 0.5}, slo=limits, load={"concurrency": 2}),
     )
     assert error is None
     assert result.search is not None
     assert result.search.found is not None
-    assert 8 <= result.search.found <= 16
+    assert 4 <= result.search.found <= 8
     assert loads(result)[:3] == [2, 4, 8]
     last = result.stages[-1]
     assert last.goodput is not None
@@ -67,7 +64,8 @@ async def test_a_settled_stage_leaves_its_transient_out() -> None:
     result, _ = await outcome(searching({"settle": "20s", "completed": 20}, load={"concurrency": 4}))
     (stage,) = result.stages
     assert stage.settled_s is not None
-    assert stage.settled_s >= 3
+    # Twelve ticks, the first of which may be short.
+    assert stage.settled_s >= 2.75
     assert stage.duration_s - stage.measured_s == pytest.approx(stage.settled_s, abs=0.5)
     assert stage.requests.warmup > 0
     assert stage.requests.completed >= 20
@@ -75,10 +73,10 @@ async def test_a_settled_stage_leaves_its_transient_out() -> None:
 
 
 async def test_too_few_streams_are_inconclusive() -> None:
-    plan = {"settle": "500ms", "completed": 10_000, "longest": "1s"}
+    plan = {"settle": "500ms", "completed": 10_000, "longest": "500ms"}
     result, _ = await outcome(searching(plan, load={"concurrency": 2}))
     (stage,) = result.stages
-    assert stage.stop_reason == "too few streams completed in 1 s"
+    assert stage.stop_reason == "too few streams completed in 0.5 s"
     assert stage.inconclusive is not None
     assert "its transient was not over within 0.5 s" in stage.inconclusive
     assert "of at least 10000 streams completed" in stage.inconclusive
@@ -103,11 +101,11 @@ async def test_the_operator_measures_a_point_again() -> None:
 
 
 async def test_the_operator_extends_a_stage() -> None:
-    plain = profile(BENDS, load={"requests": None, "duration": "1s", "osl": 4, "isl": 1})
+    plain = profile(BENDS, load={"requests": None, "duration": "500ms", "osl": 4, "isl": 1})
     result, _ = await outcome(plain, act=once(flowing, Run.extend))
     (stage,) = result.stages
-    assert stage.measured_s > 1.8
-    assert any(event.text == "conc 4 goes on for 1 s more" for event in result.events)
+    assert stage.measured_s > 0.9
+    assert any(event.text == "conc 4 goes on for 0.5 s more" for event in result.events)
 
 
 async def test_a_stage_beside_the_plan_is_no_point_of_it() -> None:
@@ -121,7 +119,10 @@ async def test_a_stage_beside_the_plan_is_no_point_of_it() -> None:
     assert loads(result)[:4] == [1, 5, 1, 2]
 
 
-async def test_an_open_loop_beyond_the_server_is_ended() -> None:
+async def test_an_open_loop_beyond_the_server_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Readings four times as often: the verdict itself is tested in test_saturation.
+    monkeypatch.setattr("loadgen.run.saturation.BEAT_S", 0.25)
+    monkeypatch.setattr("loadgen.run.saturation.SHORTEST_S", 2.5)
     # At most 2 streams at once, 20 ms a token, 4 tokens: 25 a second.
     server = {"engine": "simulator", "args": {"base-ms": 20, "per-seq-ms": 0, "max-num-seqs": 2}}
     load = {"requests": None, "duration": "60s", "rate": [60.0], "osl": 4, "isl": 1}

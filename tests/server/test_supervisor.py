@@ -157,9 +157,10 @@ async def test_cancelling_stop_does_not_undo_it(fake: FakeServer) -> None:
 
 async def test_cancelling_start_ends_what_was_started(fake: FakeServer) -> None:
     server = managed(fake, "deaf")
+    before = set(psutil.Process().children())
     starting = asyncio.create_task(server.start())
-    await eventually(lambda: psutil.Process().children() != [])
-    guards = psutil.Process().children()
+    await eventually(lambda: bool(set(psutil.Process().children()) - before))
+    guards = set(psutil.Process().children()) - before
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

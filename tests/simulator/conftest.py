@@ -115,9 +115,9 @@ def simulator(*flags: str, preset: str = "fast") -> Iterator[Running]:
         process.stderr.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared() -> Iterator[Running]:
-    """One simulator for all tests that can share it."""
+    """One simulator for all tests that can share it; the tests of other packages count what is left running."""
     with simulator() as running:
         yield running
 

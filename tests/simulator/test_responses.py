@@ -61,5 +61,9 @@ def test_adapters_are_listed_and_answer_as_themselves() -> None:
         models = running.client.get("/v1/models").json()["data"]
         assert [(model["id"], model["parent"]) for model in models] == [(MODEL, None), ("adapter", MODEL)]
         assert [model["max_model_len"] for model in models] == [8192, None]
-        for path, body in (("/v1/completions", {"prompt": [5]}), ("/v1/responses", {"input": "a"})):
+        asked: dict[str, dict[str, Any]] = {
+            "/v1/completions": {"prompt": [5]},
+            "/v1/responses": {"input": "a", "max_output_tokens": 2},
+        }
+        for path, body in asked.items():
             assert running.client.post(path, json={"model": "adapter", **body}).json()["model"] == "adapter"

@@ -120,7 +120,8 @@ async def test_a_connection_that_dies_is_a_reset() -> None:
 def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
     async def die() -> Client:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            client = Client()
+            client, read = Client(), asyncio.Event()
+            client.channel.urgent = read.set
             await connect(client.channel, Target(int(socket.AF_INET), *listener.getsockname()), client.meter, None)
             client.channel.begin(Stream(stage=0, tally=client.tally, wire=b"POST", intended_ns=time.time_ns()))
             server, _ = listener.accept()
@@ -128,10 +129,10 @@ def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
             server.sendall(ANSWER[:60])
             server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             server.close()
-            while not client.channel.answered:
-                await asyncio.sleep(0)
-            #client.channel.look()
-            await client.over.wait()
+            async with asyncio.timeout(20):
+                await read.wait()
+                client.channel.look()
+                await client.over.wait()
         return client
 
     assert uvloop.run(die()).tally.errors == {"reset": 1}
