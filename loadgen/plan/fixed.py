@@ -88,7 +88,8 @@ def ramp_loads(ramp: Ramp, *, by: str) -> list[float]:
 def _stair(profile: Profile, ramp: Ramp, load: float) -> Stage:
     stairs = len(ramp_loads(ramp, by=profile.plan.by))
     own = StageSettings(**_setting(profile.plan.by, load), duration=ramp.over / stairs, warmup=0)
-    return _stage(profile, own)
+    # A ramp down takes its time too, and no longer.
+    return msgspec.structs.replace(_stage(profile, own), sheds=False)
 
 
 def search_start(profile: Profile) -> float:

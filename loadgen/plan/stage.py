@@ -44,6 +44,8 @@ class Stage(msgspec.Struct, frozen=True):
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
     longest_s: float = 0.0
     """The longest measured time of a settled stage that waits for them."""
+    sheds: bool = True
+    """Closed loop bounded by time: measured once no more streams are open than it wants; false: at once."""
     ends_saturated: bool = True
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
     limits_ms: dict[str, float] = {}
@@ -60,6 +62,7 @@ class Stage(msgspec.Struct, frozen=True):
             "settle_s": 0.0,
             "completed": 0,
             "longest_s": 0.0,
+            "sheds": True,
         }
         timed = {"rate_points": (), "arrival": "poisson" if self.arrival == REPLAY else self.arrival}
         work = (

@@ -94,6 +94,8 @@ def _positive(text: str) -> float:
 
 def following(wish: PlanWish, profile: Profile, present: Stage) -> Following:
     """The plan that a wish becomes from the present stage; raises `ProfileError` for one that cannot be had."""
+    if wish.duration_s is not None and wish.duration_s <= 0:
+        raise ProfileError(f"each {wish.duration_s:g} s: a stage lasts longer than that")
     if wish.kind == "slo" and not profile.slo:
         raise ProfileError('there is no limit to search for: the profile has no [slo], such as ttft_p99 = "2s"')
     wished = _wished(wish, profile, present)

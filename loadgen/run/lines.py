@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import loadgen
-from loadgen.metrics.journal import RunStarted, ServerChanged, Ticked
+from loadgen.metrics.journal import RunStarted, ServerChanged, StageStarted, Ticked
 from loadgen.metrics.snapshot import EngineView
+from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.run.environment import describe_environment
 from loadgen.run.probe import Served
@@ -63,6 +64,32 @@ def server_changed(
         milestones=servers.milestones,
         diagnosis=servers.diagnosis,
         instances=described if servers.count > 1 else (),
+        variant=variant,
+    )
+
+
+def stage_started(
+    stage: Stage, index: int, t_s: float, *, manual: bool, sheds: bool, variant: str | None
+) -> StageStarted:
+    """A stage begins; `manual` if the operator asked for it, `sheds` if streams of the one before must go first."""
+    return StageStarted(
+        t_s=t_s,
+        index=index,
+        label=stage.title,
+        concurrency=stage.concurrency,
+        rate=stage.rate,
+        arrival=stage.arrival,
+        isl=stage.isl,
+        osl=stage.osl,
+        requests=stage.requests,
+        duration_s=stage.duration_s,
+        warmup_requests=stage.warmup_requests,
+        warmup_s=stage.warmup_s,
+        manual=manual,
+        settle_s=stage.settle_s,
+        sheds=sheds,
+        completed=stage.completed,
+        most=stage.most,
         variant=variant,
     )
 

@@ -1,4 +1,7 @@
-"""What a running stage is watched for: the end of its transient, and a queue that grows without bound."""
+"""What a running stage is watched for: the end of its transient, and a queue that grows without bound.
+
+The least of a transient are streams of a higher load before: their tokens would be counted as those of the lower one.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,14 @@ from loadgen.worker.fleet import FleetTick
 class StageWatch:
     """Watches one stage from its beginning."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, held: int) -> None:
+        """`held` streams are open when it begins."""
         self._stage = stage
         self._transient = Transient(stage.concurrency) if stage.settle_s else None
+        bounded_by_time = stage.requests is None and not stage.settle_s
+        self.sheds = stage.sheds and bounded_by_time and stage.concurrency is not None and held > stage.concurrency
+        """More streams are open than it wants, and it is measured without them."""
+        self._shed = False
         self._flight = Flight(stage.rate) if stage.rate is not None else None
         self.saturated: str | None = None
         """Why it should not go on, once that is known."""
@@ -27,13 +35,20 @@ class StageWatch:
         delta = tick.stages.get(index)
         if self._transient is not None:
             self._transient.beat(held=tick.held, delta=delta, output_tokens=tick.client.output_tokens)
+        if self.sheds and t_s >= self._stage.warmup_s:
+            self._shed = self._shed or tick.held <= (self._stage.concurrency or 0)
         if self._flight is not None and self.saturated is None:
             self.saturated = self._judge(self._flight, tick, record, delta, t_s)
 
     @property
+    def waits(self) -> bool:
+        """It is not measured from a time that is known when it begins."""
+        return self.sheds or self._transient is not None
+
+    @property
     def settled(self) -> bool:
         """Its transient is over; never true of a stage that does not wait for that."""
-        return self._transient is not None and self._transient.over
+        return self._shed or (self._transient is not None and self._transient.over)
 
     def _judge(
         self, flight: Flight, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float

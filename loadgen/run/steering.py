@@ -15,11 +15,12 @@ from typing import Protocol
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled, StageStarted
+from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Measured, Plan, Stage
 from loadgen.plan.wish import PlanWish, following
 from loadgen.profile import Profile
+from loadgen.run.lines import stage_started
 from loadgen.run.stage_watch import StageWatch
 from loadgen.stream.request import RequestTemplate
 from loadgen.worker.fleet import Fleet, FleetTick
@@ -62,8 +63,10 @@ class Steering:
         self._last = known[0]
         self._begun_s = 0.0
         self._watch: StageWatch | None = None
+        self._held = 0
+        """Streams that were open at the last tick."""
         self._window_s: float | None = None
-        """When the measured window of a stage that settles was opened."""
+        """When the measured window of a stage that waits for its own was opened."""
         self._longest_s = 0.0
         self._paused: tuple[Stage, bool] | None = None
         self._early: tuple[Stage, bool] | None = None
@@ -78,7 +81,7 @@ class Steering:
         self.manual = False
         """The operator has taken the load in hand: the running stage has no end of its own."""
         self.stages_planned = len(known)
-        """Where the plan in hand ends, as far as that is known: the number of its last stage."""
+        """The number of the last stage, as far as that is known, with what the operator begins beside the plan."""
         self.variant: str | None = None
         """Of the profile whose server runs."""
 
@@ -91,7 +94,7 @@ class Steering:
             self.advance("")
             return
         stage, manual = self._early
-        self._switch(stage, "", manual=manual)
+        self._insert(stage, "", manual=manual)
 
     def let_go(self, reason: str) -> None:
         """The server goes away: end the stage. It begins again, by hand, once there is another."""
@@ -173,25 +176,38 @@ class Steering:
         else:
             self._begin(stage, ended)
 
+    def _insert(self, stage: Stage, reason: str, *, manual: bool) -> None:
+        """Begin a stage that is none of those that the plan has yet to come."""
+        self.stages_planned += 1
+        self._switch(stage, reason, manual=manual)
+
     def _begin(self, stage: Stage, ended: int | None) -> None:
         assert self._fleet is not None and self._templates_of is not None
         self.index, self._next_index = self._next_index, self._next_index + 1
+        # The last tick may be older than the last change of the load.
+        lasting = (self._last.concurrency or 0) if ended is not None else 0
+        watch = self._watch = StageWatch(stage, max(self._held, lasting))
         self._last = stage
-        self._log(_started(stage, self.index, self._clock_s(), manual=self.manual, variant=self.variant))
+        now_s, sheds = self._clock_s(), watch.sheds
+        self._log(stage_started(stage, self.index, now_s, manual=self.manual, sheds=sheds, variant=self.variant))
         self._boundary(ended, self.index)
-        self._fleet.begin_stage(self.index, stage, self._templates_of(stage))
+        self._fleet.begin_stage(self.index, stage, self._templates_of(stage), waits=watch.waits)
         self._begun_s, self._window_s, self._longest_s = self._clock_s(), None, stage.longest_s
-        self._watch = StageWatch(stage)
         if stage.settle_s:
             self._due_in(stage.settle_s, self._open_window, False)
-        elif stage.duration_s is not None:
+        elif stage.duration_s is not None and not watch.waits:
             self._due_in(stage.warmup_s + stage.duration_s, self.advance, "its time was up")
 
     def _measured_s(self, stage: Stage) -> float:
         """How long the running stage has been measured; below 0 during its warm-up."""
-        if stage.settle_s:
+        if self._waits:
             return self._clock_s() - self._window_s if self._window_s is not None else 0.0
         return self._clock_s() - self._begun_s - stage.warmup_s
+
+    @property
+    def _waits(self) -> bool:
+        """The running stage is not measured, and does not end, at times that were known when it began."""
+        return self._watch is not None and self._watch.waits
 
     def _due_in(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
         self._cancel_due()
@@ -206,6 +222,7 @@ class Steering:
 
     def observe(self, tick: FleetTick, record: StageRecord) -> None:
         """React to a tick: open the window of a stage that has settled, end one that has enough or is beyond help."""
+        self._held = tick.held
         stage, watch = self.current, self._watch
         if stage is None or watch is None or record.started.index != self.index:
             return
@@ -255,7 +272,7 @@ class Steering:
         self.current, self._bounded = longer, None
         self._longest_s = max(before_s + self._longest_s, longer.duration_s or 0.0)
         self._event("load", f"{stage.title} goes on for {stage.duration_s:g} s more")
-        if not stage.settle_s:
+        if not self._waits:
             left_s = before_s + stage.duration_s - self._measured_s(stage)
             self._due_in(left_s, self.advance, "its time was up")
 
@@ -268,11 +285,11 @@ class Steering:
         stage = own if own is not None else self._done.pop().stage
         self._paused = None
         self._event("load", f"{stage.title} once more")
-        self._switch(stage, "the operator measures it again", manual=False)
+        self._insert(stage, "the operator measures it again", manual=False)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Hold this many streams from now on."""
-        self._change(f"concurrency {concurrency}", concurrency=max(1, concurrency), rate=None)
+        self._change(f"conc {concurrency}", concurrency=max(1, concurrency), rate=None)
 
     def set_rate(self, requests_per_s: float) -> None:
         """Send this many requests a second from now on."""
@@ -299,7 +316,7 @@ class Steering:
             self._early = (stage, True)
         else:
             self._note_done(abandoned=True)
-            self._switch(stage, "the operator changed the load", manual=True)
+            self._insert(stage, "the operator changed the load", manual=True)
 
     def follow(self, wish: PlanWish, profile: Profile) -> None:
         """Begin another plan from where the load stands; what has been measured for the one before is done with."""
@@ -330,11 +347,11 @@ class Steering:
         if stage.requests is not None:
             # The workers have been told how many; so the same load goes on as a stage without an end.
             self._note_done(abandoned=True)
-            self._switch(stage.by_hand(rate=stage.rate), "the operator held it", manual=True)
+            self._insert(stage.by_hand(rate=stage.rate), "the operator held it", manual=True)
             return
         self._bounded = stage
         self.current = msgspec.structs.replace(stage, duration_s=None, ends_saturated=False)
-        if not stage.settle_s:
+        if not self._waits:
             self._cancel_due()
 
     def pause(self) -> None:
@@ -359,7 +376,7 @@ class Steering:
             self._early, self._paused = self._paused, None
             return
         self._paused = None
-        self._switch(stage, "", manual=manual)
+        self._insert(stage, "", manual=manual)
 
     def next_stage(self) -> None:
         """Go on with the plan, whatever is left of the running stage."""
@@ -374,28 +391,6 @@ class Steering:
 
     def _event(self, kind: str, text: str) -> None:
         self._log(Happened(t_s=self._clock_s(), kind=kind, text=text))
-
-
-def _started(stage: Stage, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
-    return StageStarted(
-        t_s=t_s,
-        index=index,
-        label=stage.title,
-        concurrency=stage.concurrency,
-        rate=stage.rate,
-        arrival=stage.arrival,
-        isl=stage.isl,
-        osl=stage.osl,
-        requests=stage.requests,
-        duration_s=stage.duration_s,
-        warmup_requests=stage.warmup_requests,
-        warmup_s=stage.warmup_s,
-        manual=manual,
-        settle_s=stage.settle_s,
-        completed=stage.completed,
-        most=stage.most,
-        variant=variant,
-    )
 
 
 def _no_boundary(ended: int | None, begun: int | None) -> None:

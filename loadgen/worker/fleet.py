@@ -178,8 +178,11 @@ class Fleet:
 
     # Commands.
 
-    def begin_stage(self, index: int, stage: Stage, templates: Sequence[RequestTemplate]) -> None:
-        """End the running stage on all workers and begin another, sliced over them; a template for each server."""
+    def begin_stage(self, index: int, stage: Stage, templates: Sequence[RequestTemplate], *, waits: bool) -> None:
+        """End the running stage on all workers and begin another, sliced over them; a template for each server.
+
+        One that `waits` is measured from `open_window` on.
+        """
         alive = [worker for worker in self._workers if worker.alive]
         # A worker without a slot would never send its share of the requests.
         ranks = min(len(alive), stage.concurrency or stage.most or len(alive))
@@ -208,7 +211,7 @@ class Fleet:
                     warmup_requests=stage.warmup_requests,
                     warmup_ns=int(stage.warmup_s * 1e9),
                     requests=stage.requests,
-                    settles=stage.settle_s > 0,
+                    settles=waits,
                     limits=_limits_of(stage),
                 )
             )

@@ -126,6 +126,7 @@ def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -
         (PlanWish("ladder", loads=(1.5,)), {}, "1.5 is not a concurrency"),
         (PlanWish("ladder", loads=(1e9,)), {}, "ladder: "),
         (PlanWish("ladder"), {}, "a ladder of nothing"),
+        (PlanWish("ladder", loads=(8,), duration_s=0), {}, "each 0 s"),
         (PlanWish("ramp", to=64), {}, "ramp"),
         (PlanWish("ramp", to=64, over_s=-1), {}, "ramp.over: "),
     ],

@@ -2,26 +2,32 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import psutil
 
 from loadgen.errors import VrampError
-from loadgen.metrics.result import Result
+from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
 
 Act = Callable[[Run, Snapshot], None]
-SCHEMA = json.loads((Path(__file__).parents[2] / "loadgen/metrics/result.schema.json").read_text())
+# Made once: jsonschema.validate checks the schema itself each time, which takes longer than many a run.
+_SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
+
+
+def processes_of_ours(module: str = "") -> list[psutil.Process]:
+    """Those that are alive below this one; with `module`, those that run it."""
+    children = psutil.Process().children(recursive=True)
+    alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in alive if not module or module in child.cmdline()]
 
 
 def left_behind() -> list[list[str]]:
     """Command lines of processes of ours, but for the shared simulator and what is dead already."""
-    children = psutil.Process().children(recursive=True)
-    alive = [child.cmdline() for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    alive = [child.cmdline() for child in processes_of_ours()]
     return [words for words in alive if words[-4:] != ["--preset", "fast", "--port", "0"]]
 
 
@@ -32,7 +38,7 @@ async def finish(run: Run, act: Act | None = None) -> Result:
             act(run, snapshot)
     assert run.result is not None
     document = json.loads((run.folder / "result.json").read_text())
-    jsonschema.validate(document, SCHEMA)
+    _SCHEMA.validate(document)
     return run.result
 
 

@@ -142,6 +142,26 @@ async def test_engines_of_one_server_are_shown_apart() -> None:
     assert [engine.generation_tokens for engine in measured.engine.engines.values()] == [80, 20]
 
 
+async def test_two_readings_at_almost_one_moment_make_no_rate() -> None:
+    clock = Clock()
+    pages = [page((0, made), rejected=0) for made in (0, 5_000, 5_400)]
+    async with metrics_server(pages) as url, ServerClient(url) as client:
+        watch = EngineWatch([client], clock.lines.append, clock)
+        await watch.start()
+        watch.boundary(None, 0)
+        clock.now_s = 0.001
+        watch.boundary(0, 1)
+        await watch.settle()
+        at_once = watch.view
+        clock.now_s = 2.0
+        watch.boundary(1, None)
+        await watch.settle()
+        later = watch.view
+        await watch.close()
+    assert at_once is not None and at_once.generation_tokens_per_s is None
+    assert later is not None and later.generation_tokens_per_s == 5_400 / 2.0
+
+
 async def test_a_restarted_server_has_no_rates() -> None:
     clock = Clock()
     async with metrics_server([page((0, 9), rejected=0), page((1, 5), rejected=0)]) as url, ServerClient(url) as client:

@@ -16,6 +16,7 @@ from loadgen.metrics.journal import Happened, RunFinished, RunStarted, journal_i
 from loadgen.metrics.result import Result
 from loadgen.run import Run
 from loadgen.run.folder import SafeFiles
+from loadgen.run.ledger import Ledger
 from tests.engines import Simulator, attach, simulator
 from tests.metrics.test_hlog import read as read_histograms
 from tests.metrics.test_stream_rows import ROW
@@ -141,6 +142,16 @@ def test_what_comes_after_the_end_is_not_kept(tmp_path: Path) -> None:
     files.close()
     assert files.write(Happened(1.0, "note", "late")) == files.flush() == []
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
+def test_the_result_is_where_it_could_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger("test", json_path=tmp_path / "mine.json", records=None, baseline=None)
+    ledger.log(RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1))
+    (tmp_path / "mine.json").mkdir()
+    ledger.finish("complete", "")
+    assert ledger.written == ledger.folder / "result.json"
+    assert isinstance(ledger.error, ResultError)
 
 
 def test_a_folder_that_cannot_be_written_begins_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
@@ -20,7 +19,7 @@ from loadgen.run import Run
 from loadgen.run.probe import probe, probe_twin
 from loadgen.server.client import ServerClient
 from tests.engines import MANAGED, profile, simulator
-from tests.run.driving import Act, finish, flowing, left_behind, once
+from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours
 
 ENDLESS: dict[str, Any] = {"requests": None, "duration": "60s"}
 
@@ -121,8 +120,7 @@ async def test_the_death_of_one_is_the_end_of_all() -> None:
 
 async def test_a_server_without_workers_is_not_left_out_silently() -> None:
     def kill_one(_: Run) -> None:
-        workers = [child for child in psutil.Process().children() if "loadgen.worker" in child.cmdline()]
-        workers[0].kill()
+        processes_of_ours("loadgen.worker")[0].kill()
 
     result, run = await outcome(twins(load=ENDLESS), once(flowing, kill_one))
     assert isinstance(run.error, WorkerError)

@@ -83,7 +83,7 @@ async def test_a_watcher_sees_what_the_run_shows_and_steers_it() -> None:
     assert not any(snapshot.past for snapshot in seen[1:])
     assert seen[-1].phase == "done"
     assert seen[-1].events == tuple(result.events)
-    assert ("load", "conc 4 -> concurrency 3") in [(event.kind, event.text) for event in result.events]
+    assert ("load", "conc 4 -> conc 3") in [(event.kind, event.text) for event in result.events]
     assert ("note", "from elsewhere") in [(event.kind, event.text) for event in result.events]
     assert [stage.target.concurrency for stage in result.stages] == [4, 3]
     assert not (run.folder / SOCKET).exists()
@@ -185,6 +185,21 @@ async def test_another_version_is_told_apart(tmp_path: Path) -> None:
     async with await asyncio.start_unix_server(speak, tmp_path / SOCKET):
         with pytest.raises(ResultError, match="another version of vramp"):
             await anext(RemoteRun(tmp_path).snapshots())
+
+
+async def test_a_line_without_an_end_is_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x" * 5000)
+        writer.close()
+        await writer.wait_closed()
+
+    monkeypatch.setattr(remote, "_LONGEST_SNAPSHOT", 1000)
+    async with (
+        await asyncio.start_unix_server(endless, tmp_path / SOCKET),
+        aclosing(RemoteRun(tmp_path).snapshots()) as snapshots,
+    ):
+        with pytest.raises(ResultError, match="another version of vramp: Separator is not found"):
+            await anext(snapshots)
 
 
 # Commands.

@@ -95,6 +95,28 @@ async def test_a_torn_journal_is_played_as_far_as_it_goes(recorded: tuple[Path, 
     assert shown[-1].replay.position_s <= shown[-1].replay.length_s
 
 
+async def test_a_damaged_line_is_passed_over_and_told(recorded: tuple[Path, Snapshot], tmp_path: Path) -> None:
+    damaged = tmp_path / "journal.jsonl"
+    lines = recorded[0].read_bytes().splitlines(keepends=True)
+    lines[len(lines) // 2] = b"\xff\xfe\n"
+    damaged.write_bytes(b"".join(lines))
+    end = (await played(Replay(damaged, speed=100)))[-1]
+    assert end.phase == "done"
+    (told,) = [event.text for event in end.events if event.kind == "error"]
+    assert told.startswith(f"left out: {damaged}:{len(lines) // 2 + 1}: not a line of a journal")
+
+
+async def test_a_run_that_goes_on_is_played_to_where_it_was(recorded: tuple[Path, Snapshot], tmp_path: Path) -> None:
+    growing = tmp_path / "journal.jsonl"
+    lines = recorded[0].read_bytes().splitlines(keepends=True)
+    growing.write_bytes(b"".join(lines[:-20]))
+    replay = Replay(growing, speed=100)
+    growing.write_bytes(b"".join(lines))
+    end = (await played(replay))[-1]
+    assert end.replay is not None and end.replay.position_s == end.replay.length_s
+    assert end.phase != "done"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

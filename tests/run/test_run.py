@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
@@ -17,7 +16,7 @@ from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
-from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome
+from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +162,7 @@ async def test_what_the_operator_asks_for_during_the_start_is_not_lost() -> None
     )
     result, _ = await outcome(profile(MANAGED), act)
     assert [stage.target.concurrency for stage in result.stages] == [3]
-    assert [event.text for event in result.events if event.kind == "load"] == ["conc 4 -> concurrency 3"]
+    assert [event.text for event in result.events if event.kind == "load"] == ["conc 4 -> conc 3"]
 
 
 async def test_next_stage_leaves_the_rest_of_one(engine: Simulator) -> None:
@@ -351,8 +350,7 @@ async def test_a_worker_that_dies_is_reported_and_the_rest_goes_on(engine: Simul
     load = {"requests": None, "duration": "3s", "workers": 2, "osl": 50}
 
     def kill_one(_: Run) -> None:
-        workers = [child for child in psutil.Process().children() if "loadgen.worker" in child.cmdline()]
-        workers[0].kill()
+        processes_of_ours("loadgen.worker")[0].kill()
 
     result, error = await outcome(attach(engine, load=load), once(flowing, kill_one))
     assert (result.state, error) == ("complete", None)
@@ -364,9 +362,8 @@ async def test_without_any_worker_the_result_is_partial(engine: Simulator) -> No
     load = {"requests": None, "duration": "60s"}
 
     def kill_all(_: Run) -> None:
-        for child in psutil.Process().children():
-            if "loadgen.worker" in child.cmdline():
-                child.kill()
+        for worker in processes_of_ours("loadgen.worker"):
+            worker.kill()
 
     result, error = await outcome(attach(engine, load=load), once(flowing, kill_all))
     assert isinstance(error, WorkerError)

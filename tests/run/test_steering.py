@@ -110,6 +110,42 @@ async def test_a_ladder_from_where_the_load_stands(engine: Simulator) -> None:
     assert seen[-1] == (4, 4)
 
 
+async def test_streams_of_a_higher_load_are_not_measured_in_a_lower_one(engine: Simulator) -> None:
+    seen: list[Snapshot] = []
+    load = lasting("300ms", concurrency=[16, 2], isl=16, osl=400)
+    result, error = await outcome(attach(engine, load=load), lambda _, snapshot: seen.append(snapshot))
+    assert error is None
+    high, low = result.stages
+    assert (high.settled_s, low.settled_s is not None) == (None, True)
+    assert low.concurrency.peak <= 2
+    assert low.measured_s >= 0.3
+    # Nothing of it is done before its window is open.
+    waiting = [snapshot.load for snapshot in seen if snapshot.load.stage == 2 and snapshot.load.held > 2]
+    assert waiting and {load.stage_progress for load in waiting} == {0.0}
+
+
+async def test_how_many_stages_are_to_come(engine: Simulator) -> None:
+    numbers: list[tuple[int, int]] = []
+    steps = in_turn(
+        (flowing, lambda run: run.set_concurrency(5)),
+        (at_stage(2), Run.pause),
+        (lambda snapshot: snapshot.load.paused, Run.resume),
+        (at_stage(3), Run.next_stage),
+        (at_stage(4), Run.redo),
+        (at_stage(5), Run.next_stage),
+    )
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        if snapshot.phase == "running":
+            numbers.append((snapshot.load.stage, snapshot.load.stages_planned))
+        steps(run, snapshot)
+
+    _, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 6])), act)
+    assert error is None
+    # By hand a stage more; the same load goes on after a pause as another; and so does what is measured once more.
+    assert list(dict.fromkeys(numbers)) == [(1, 2), (2, 3), (3, 4), (4, 4), (5, 5)]
+
+
 async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> None:
     act = in_turn(
         (flowing, lambda run: run.follow(PlanWish("ramp", to=60, over_s=1))),
