@@ -26,6 +26,14 @@ def test_without_a_usable_variable_they_are_in_the_home(
     assert state_folder("y") == tmp_path / ".local/state/vramp/y"
 
 
+def test_a_cache_that_cannot_be_costs_nothing_but_state_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/c")
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/s")
+    assert not cache_folder("vllm").exists()
+    with pytest.raises(OSError, match="/dev/null"):
+        state_folder("servers")
+
+
 def test_they_are_for_the_owner_only_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = state_folder("servers")

@@ -27,7 +27,6 @@ from loadgen.metrics.figures import (
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.snapshot import BaselineView, Distribution
-from loadgen.metrics.stage_record import StageRecord
 
 _NAMED = 2
 _EVERY_S = 1.0
@@ -103,17 +102,16 @@ class BaselineWatch:
 
     def view(self, record: Record) -> BaselineView | None:
         """None before the first stage has numbers."""
-        stage = _shown(record)
+        stage = record.shown
         if stage is None or record.last_tick is None or not stage.counters["completed"]:
             return None
         index, now_s = stage.started.index, record.last_tick.t_s
         if self._known is not None and self._known[0] == index and now_s < self._known[1] + _EVERY_S:
             return self._known[2]
-        limits_ms = (record.run.profile.get("slo") if record.run is not None else None) or {}
         view = beside(
             self._baseline,
             running_load(stage),
-            running_figures(stage, limits_ms),
+            running_figures(stage, record.slo_ms),
             doubt=stage.limit() or stage.inconclusive,
             model=record.server.model if record.server is not None else None,
         )
@@ -122,7 +120,7 @@ class BaselineWatch:
 
     def distribution(self, record: Record) -> Distribution | None:
         """How the latencies of the same load were distributed; None where the baseline has no such stage."""
-        stage = _shown(record)
+        stage = record.shown
         load = running_load(stage) if stage is not None else None
         known = self._baseline.stages.get(load) if load is not None else None
         if load is None or known is None:
@@ -130,10 +128,6 @@ class BaselineWatch:
         if load not in self._distributions:
             self._distributions[load] = recorded_distribution(self._baseline.name, known.measured)
         return self._distributions[load]
-
-
-def _shown(record: Record) -> StageRecord | None:
-    return record.current or next(reversed(record.stages.values()), None)
 
 
 def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:

@@ -19,9 +19,8 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage import MAIN_LATENCIES, StageMetrics
 
-BLOCK_LATENCIES = ("ttft", "tpot", "itl", "e2e")
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 MOST_BLOCKS = 32
 LEAST_BLOCKS = 4
@@ -53,13 +52,13 @@ class Block:
         self.ticks = 0
         self.window_s = 0.0
         self.counters = dict.fromkeys(_COUNTERS, 0)
-        self.latency = {name: Histogram() for name in BLOCK_LATENCIES}
+        self.latency = {name: Histogram() for name in MAIN_LATENCIES}
 
     def take(self, metrics: StageMetrics | Block) -> None:
         """Add what a tick brought, or another block."""
         for name in _COUNTERS:
             self.counters[name] += metrics.counters[name]
-        for name in BLOCK_LATENCIES:
+        for name in MAIN_LATENCIES:
             if name in metrics.latency:
                 self.latency[name].add(metrics.latency[name])
 
@@ -72,11 +71,17 @@ class Blocks:
         self._ticks = 1
         """In each block but the last."""
         self._window_s = 0.0
-        self._frozen: Precision | None = None
+        self._is_frozen = False
+        self._precision: Precision | None = None
+        """Once frozen."""
 
     def add(self, metrics: StageMetrics, window_s: float) -> None:
-        """Take in a tick, after which the measured window is `window_s` long; nothing before it has begun."""
-        if window_s == 0.0 and not metrics.latency:
+        """Take in a tick, after which the measured window is `window_s` long; nothing before it has begun.
+
+        What comes later than `freeze` is left out.
+        """
+        measured = any(name in metrics.latency for name in MAIN_LATENCIES)
+        if self._is_frozen or (window_s == 0.0 and not measured):
             return
         if not self._blocks or self._blocks[-1].ticks == self._ticks:
             self._begin_block()
@@ -94,14 +99,14 @@ class Blocks:
 
     def freeze(self) -> None:
         """Keep what they say, and not them: the stage is over."""
-        if self._blocks:
-            self._frozen = self.precision()
-            self._blocks = []
+        self._precision = self.precision()
+        self._is_frozen = True
+        self._blocks = []
 
     def precision(self) -> Precision | None:
         """What the numbers so far are worth; None where there are too few blocks to tell."""
-        if self._frozen is not None or not self._blocks:
-            return self._frozen
+        if self._is_frozen or not self._blocks:
+            return self._precision
         e2e_ms = _total(self._blocks, "e2e").mean_ms()
         if e2e_ms is None or self._window_s == 0.0:
             return None
@@ -153,7 +158,7 @@ def _total(blocks: Sequence[Block], name: str) -> Histogram:
 
 
 def _effective(blocks: Sequence[Block]) -> dict[str, dict[str, float]]:
-    known = [name for name in BLOCK_LATENCIES if _total(blocks, name).count]
+    known = [name for name in MAIN_LATENCIES if _total(blocks, name).count]
     found = {name: _effective_latency(name, blocks) for name in known}
     determined = [block.counters["completed"] + block.counters["failed"] for block in blocks]
     if sum(determined):

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import StageResult
 from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution
-
-SHOWN = ("ttft", "tpot", "itl", "e2e")
+from loadgen.metrics.stage import MAIN_LATENCIES
 
 
 def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -> Distribution:
     """The values at `CURVE_PERCENTS` in milliseconds, of those latencies that have any; `number` is the stage's."""
-    known = {name: latency[name] for name in SHOWN if name in latency and latency[name].count}
+    known = {name: latency[name] for name in MAIN_LATENCIES if name in latency and latency[name].count}
     return Distribution(
         stage=number,
         label=label,
@@ -27,6 +26,6 @@ def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -
 
 def recorded_distribution(label: str, stage: StageResult) -> Distribution:
     """The same of a stage in a result, with the number 0; raises `ResultError` for what is no HdrHistogram."""
-    summaries = {name: stage.latency_ms[name] for name in SHOWN if name in stage.latency_ms}
+    summaries = {name: stage.latency_ms[name] for name in MAIN_LATENCIES if name in stage.latency_ms}
     latency = {name: Histogram.from_hdr(summary.hdr) for name, summary in summaries.items() if summary.hdr is not None}
     return distribution_of(0, label, latency)

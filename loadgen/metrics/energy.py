@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+import numpy as np
 
-from loadgen.metrics.counters import Amount, Point, increase, integral
+from loadgen.metrics.amount import Amount, increase, integral
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 
 EnergySource = Literal["counter", "power"]
@@ -104,10 +105,12 @@ def _source(parts: Iterable[SocketEnergy]) -> EnergySource:
 
 def _socket(gpu: GpuStatic, samples: Sequence[GpuSample], start_s: float, end_s: float) -> SocketEnergy:
     window_s = end_s - start_s
-    ticks = [Point(sample.t_s, sample.energy_j) for sample in samples if sample.energy_j is not None]
-    watts = [Point(sample.t_s, sample.power_w) for sample in samples if sample.power_w is not None]
-    counter = _whole(increase(ticks, start_s, end_s), window_s)
-    power = _whole(integral(watts, start_s, end_s, longest_gap_s=_LONGEST_GAP_S), window_s)
+    # What is None becomes NaN.
+    times_s = np.array([sample.t_s for sample in samples])
+    joules_so_far = np.array([sample.energy_j for sample in samples], dtype=np.float64)
+    watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
+    counter = _whole(increase(times_s, joules_so_far, start_s, end_s), window_s)
+    power = _whole(integral(times_s, watts, start_s, end_s, longest_gap_s=_LONGEST_GAP_S), window_s)
     distrusted = window_s >= _CHECKED_FROM_S and _differ(counter, power)
     joules, source = _chosen(counter, power, distrusted=distrusted)
     return SocketEnergy(

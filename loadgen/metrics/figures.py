@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.metrics.blocks import BLOCK_LATENCIES, PERCENTS, Precision
+from loadgen.metrics.blocks import PERCENTS, Precision
 from loadgen.metrics.difference import (
     CONFIDENCE,
     Compared,
@@ -24,6 +24,7 @@ from loadgen.metrics.difference import (
 )
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.stage import MAIN_LATENCIES
 from loadgen.metrics.stage_record import StageRecord
 
 
@@ -62,7 +63,7 @@ class Load(msgspec.Struct, frozen=True):
 def _all_figures() -> Iterator[Figure]:
     yield Figure("output_tok_s", "output tok/s", "tok/s", lower_is_better=False)
     yield Figure("req_s", "req/s", "req/s", lower_is_better=False)
-    for metric in BLOCK_LATENCIES:
+    for metric in MAIN_LATENCIES:
         for statistic in ("mean", *PERCENTS):
             yield Figure(f"{metric}_{statistic}", f"{metric.upper()} {statistic}", "ms", lower_is_better=True)
     yield Figure("goodput", "good streams", "%", lower_is_better=False)
@@ -114,7 +115,7 @@ def running_load(stage: StageRecord) -> Load:
 
 def figures_of(stage: StageResult, confidence: float = CONFIDENCE) -> dict[str, Estimate]:
     """The figures of a stage of a result; raises `ResultError` for a histogram that is none."""
-    known = {name: summary for name, summary in stage.latency_ms.items() if name in BLOCK_LATENCIES and summary.count}
+    known = {name: summary for name, summary in stage.latency_ms.items() if name in MAIN_LATENCIES and summary.count}
     energy, goodput = stage.energy, stage.goodput
     return _figures(
         _Stage(
@@ -132,7 +133,7 @@ def figures_of(stage: StageResult, confidence: float = CONFIDENCE) -> dict[str, 
 
 def running_figures(stage: StageRecord, limits_ms: Mapping[str, float]) -> dict[str, Estimate]:
     """The figures of a stage so far; the energy is known only when it is over."""
-    known = {name: stage.metrics.latency[name] for name in BLOCK_LATENCIES if name in stage.metrics.latency}
+    known = {name: stage.metrics.latency[name] for name in MAIN_LATENCIES if name in stage.metrics.latency}
     goodput = stage.goodput(dict(limits_ms), wanted=1.0)
     return _figures(
         _Stage(

@@ -34,6 +34,7 @@ _MASK = int(_SHAPE.sub_bucket_mask)
 _TOP_US = int(_SHAPE.get_value_from_index(_LENGTH - 1))
 _NOT_HDR = (HdrCookieException, HdrLengthException, RuntimeError, ValueError, zlib.error)
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+_MOST = 1 << 40
 
 
 class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -53,6 +54,16 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     min_us: int
     max_us: int
     clipped: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for what no histogram has encoded: a damaged journal must not become numbers."""
+        steps = self.steps or np.diff(self.indices, prepend=0).tolist()
+        if len(steps) != len(self.counts) or min(steps, default=0) < 0 or 0 in steps[1:] or sum(steps) >= _LENGTH:
+            raise ValueError(f"a histogram whose counters are not {_LENGTH} in order")
+        if min(self.counts, default=1) < 1 or sum(self.counts) != self.count or self.count > _MOST:
+            raise ValueError("a histogram whose counts do not add up")
+        if self.sum_squares_us * self.count < self.sum_us**2:
+            raise ValueError("a histogram whose sums contradict each other")
 
 
 class Summary(msgspec.Struct, frozen=True):

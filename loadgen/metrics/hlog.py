@@ -17,6 +17,7 @@ from loadgen.errors import ResultError
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked, append_whole
 from loadgen.metrics.stage import LATENCIES, StageMetrics
+from loadgen.text import harmless
 
 _SHORTEST_S = 1.0
 _SHARE_OF_RUN = 0.01
@@ -55,7 +56,8 @@ class HistogramLog:
                 self.flush()
             case RunStarted():
                 iso = datetime.fromtimestamp(line.unix_s, UTC).isoformat(timespec="milliseconds")
-                self._write(_HEAD.format(run_id=line.run_id, unix_s=line.unix_s, iso=iso))
+                run_id = " ".join(harmless(line.run_id).split())
+                self._write(_HEAD.format(run_id=run_id, unix_s=line.unix_s, iso=iso))
 
     def flush(self) -> None:
         """End the interval here: the file now holds all that has been seen."""
@@ -85,7 +87,7 @@ class HistogramLog:
 
     def _write(self, text: str) -> None:
         try:
-            append_whole(self._file, text.encode("ascii"))
+            append_whole(self._file, text.encode("ascii", "replace"))
         except OSError as error:
             raise self._problem(error) from error
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -27,12 +27,15 @@ from loadgen.metrics.snapshot import EngineView, Milestone
 from loadgen.metrics.stage import ClientDelta, StageDelta
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
+_UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+"""What becomes a date must be one."""
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
     """The first line."""
 
-    unix_s: float
+    unix_s: _UnixS
     run_id: str
     vramp_version: str
     profile: dict[str, Any]
@@ -85,7 +88,7 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class StageStarted(msgspec.Struct, frozen=True, tag=True):
     """A stage began."""
 
-    t_s: float
+    t_s: _RunS
     index: int
     label: str
     concurrency: int | None
@@ -101,6 +104,8 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     """The operator asked for it."""
     settle_s: float = 0.0
     """Above zero: it is measured from the line `StageSettled` on."""
+    sheds: bool = False
+    """So it is because more streams were open than it wants, which had to go first."""
     completed: int = 0
     """So many streams must complete for a conclusion."""
     most: int | None = None
@@ -237,7 +242,7 @@ class RunFinished(msgspec.Struct, frozen=True, tag=True):
     """The last line."""
 
     t_s: float
-    unix_s: float
+    unix_s: _UnixS
     state: RunState
     reason: str
 
@@ -261,6 +266,11 @@ Line = (
 
 encode_line = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def time_of(line: Line) -> float:
+    """When it was written, in seconds since the run began."""
+    return 0.0 if isinstance(line, RunStarted) else line.t_s
 
 
 class Journal:

@@ -13,7 +13,9 @@ from math import inf
 from typing import Any, Literal
 
 import msgspec
+from pydantic import ValidationError
 
+from loadgen.errors import ResultError
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.health import gpu_verdicts
@@ -40,14 +42,14 @@ from loadgen.metrics.reference import compare
 from loadgen.metrics.result import ClientResult, ReferenceResult, Result, StageResult
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.series import TimeSeries
-from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Comparison, Point, RunEvent
-from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Comparison, EngineView, Point, RunEvent
+from loadgen.metrics.stage import MAIN_LATENCIES, ClientMetrics, StageMetrics
 from loadgen.metrics.stage_hardware import StageHardware, stage_hardware
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import stage_result
 from loadgen.profile import Reference
+from loadgen.profile.slo import slo_problem
 
-_RECENT = ("ttft", "tpot", "itl", "e2e")
 _SERIES = tuple(name for name in Point.__struct_fields__ if name != "t_s")
 _SERIES_CAPACITY = 6_000
 _SERIES_RAW = 1_200
@@ -56,6 +58,17 @@ _POINTS_KEPT = 31
 _EVENTS_OF_A_KIND = 1_000
 _LONG_OVER_S = 600.0
 """Nothing more is heard of a stage that ended so long ago: its streams, its engine, its GPUs."""
+
+
+class _AskedPlan(msgspec.Struct, frozen=True):
+    goodput: float = 0.95
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What is needed of a profile."""
+
+    slo: dict[str, float] | None = None
+    plan: _AskedPlan | None = None
 
 
 class Record:
@@ -128,8 +141,7 @@ class Record:
             case RunStarted():
                 self.run = line
                 self.hardware.began_s = line.monotonic_s
-                published = line.profile.get("reference")
-                self._reference = Reference.model_validate(published) if published else None
+                self._reference = _understood(line)
             case RunFinished():
                 self.finished = line
 
@@ -165,7 +177,7 @@ class Record:
             for index, delta in stages.items():
                 if index in self.stages:
                     self.stages[index].part(number).metrics.add(delta)
-        latency: dict[str, list[Histogram]] = {name: [] for name in _RECENT}
+        latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
         for index, delta in line.stages.items():
             metrics = StageMetrics.of(delta)
             if index in self.stages:
@@ -215,7 +227,22 @@ class Record:
 
     def recent(self) -> dict[str, Summary]:
         """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""
-        return {name: self._over(name, -inf).summary() for name in _RECENT}
+        return {name: self._over(name, -inf).summary() for name in MAIN_LATENCIES}
+
+    @property
+    def shown(self) -> StageRecord | None:
+        """The running stage, or else the last; None before the first."""
+        return self.current or next(reversed(self.stages.values()), None)
+
+    @property
+    def slo_ms(self) -> dict[str, float]:
+        """The limits of the run's profile, in milliseconds."""
+        return (self.run.profile.get("slo") if self.run is not None else None) or {}
+
+    @property
+    def engine(self) -> EngineView | None:
+        """The engine's gauges at the last tick."""
+        return self.last_tick.engine if self.last_tick is not None else None
 
     @property
     def open_streams(self) -> int:
@@ -265,7 +292,7 @@ class Record:
             stage,
             started_at=_iso(run.unix_s + stage.started.t_s),
             now_s=self.points[-1].t_s if self.points else stage.started.t_s,
-            slo_ms=run.profile.get("slo") or {},
+            slo_ms=self.slo_ms,
             machine=self._machines.get(stage.started.index) or stage_hardware(stage, self.hardware),
             goodput=(run.profile.get("plan") or {}).get("goodput", 0.95),
             urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
@@ -324,6 +351,19 @@ class Record:
             limited=bool(limits),
             why="; ".join(f"stage {index + 1}: {why}" for index, why in limits) or None,
         )
+
+
+def _understood(run: RunStarted) -> Reference | None:
+    """What was published for the profile of a run; raises `ResultError` for one that says other things than ours."""
+    published = run.profile.get("reference")
+    try:
+        asked = msgspec.convert(run.profile, _Asked)
+        problem = next(filter(None, map(slo_problem, asked.slo or {})), None)
+        if problem is None:
+            return Reference.model_validate(published) if published else None
+    except (msgspec.ValidationError, ValidationError) as error:
+        problem = str(error)
+    raise ResultError(f"{run.run_id}: the profile of this run is not one of this version of vramp: {problem}")
 
 
 def _merged(groups: Iterable[list[Histogram]]) -> Histogram:

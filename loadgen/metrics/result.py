@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -271,12 +272,20 @@ def read_result(path: Path) -> Result:
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        return msgspec.json.decode(document, type=Result)
-    except msgspec.DecodeError as error:
+        result = msgspec.json.decode(document, type=Result)
+        for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
+            _require_moment(moment)
+        return result
+    except (msgspec.DecodeError, ValueError) as error:
         schema = _schema_of(document)
         if schema.startswith(_ANY_VERSION) and schema != SCHEMA:
             raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
         raise ResultError(f"{path}: not a result of vramp: {error}") from error
+
+
+def _require_moment(text: str) -> None:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"a time without its zone: {text!r}")
 
 
 class _Marked(msgspec.Struct, frozen=True):

@@ -17,6 +17,8 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.host import HostSample
 from loadgen.metrics.search import SearchResult
 
+BEAT_S = 0.25
+"""A run tells its state so often."""
 WINDOW_S = 5.0
 """The span of the percentiles in a `Point`."""
 RECENT_S = 10.0
@@ -353,7 +355,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()
     """Of GPUs and of the running stage, the bad ones first."""
     reference: tuple[Comparison, ...] = ()
-    """Published figures beside what the running or last stage measured."""
+    """Published figures beside what the running or last stage measured; of all stages once the run is done."""
     baseline: BaselineView | None = None
     """Of the running or last stage; None without a baseline."""
     recent: dict[str, Summary] = {}

@@ -21,6 +21,9 @@ from loadgen.metrics.histogram import EncodedHistogram, Histogram
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 """Names of the latency histograms, in the order of the result."""
 
+MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")
+"""Those that are shown while a run goes on, and compared."""
+
 WARMUP_LATENCIES = ("warmup_ttft", "warmup_tpot")
 """Latencies of warm-up streams: for the time series, never for the result."""
 

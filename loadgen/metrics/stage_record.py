@@ -153,7 +153,8 @@ class StageRecord:
     @property
     def inconclusive(self) -> str | None:
         """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
-        if not self.started.settle_s or self.ended is None:
+        waits = self.started.settle_s or self.started.sheds
+        if not waits or self.ended is None:
             return None
         if self.settled is None:
             return "it ended before its transient was over"

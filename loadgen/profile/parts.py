@@ -14,6 +14,7 @@ from loadgen.profile.lengths import LengthsText
 from loadgen.profile.plan import PlanSettings
 from loadgen.profile.slo import slo_problem
 from loadgen.profile.values import (
+    BaseUrl,
     Concurrencies,
     Concurrency,
     Milliseconds,
@@ -78,9 +79,9 @@ class Server(_Part):
     model: str | None = None
     """A path or hub name for `vllm` and `docker`; the served name for `attach` and `simulator` (default: the first)."""
     served_model_name: str | None = None
-    url: str | None = None
-    """`attach` only: `http[s]://host[:port][/prefix]`, without `/v1`."""
-    urls: list[str] = []
+    url: BaseUrl | None = None
+    """`attach` only: `http[s]://host[:port][/prefix]`, with or without `/v1`."""
+    urls: list[BaseUrl] = []
     """`attach` only, in place of `url`: several servers of one kind; the streams are spread over them in turn."""
     command: str = "vllm"
     """`vllm` only: the executable, a name on PATH or a path, or the folder of its Python environment."""

@@ -33,11 +33,17 @@ def parse_slo_ms(value: object) -> float:
     return parse_duration_s(value) * 1000.0
 
 
+def parse_base_url(value: object) -> object:
+    """A server as its clients are told of it, `http://host:8000/v1`, without the `/v1`: every path here has its own."""
+    return re.sub(r"(?<!/)/v1/?$", "", value) if isinstance(value, str) else value
+
+
 def as_list(value: object) -> object:
     """A single value is a list of one."""
     return value if isinstance(value, list | tuple) else [value]
 
 
+BaseUrl = Annotated[str, BeforeValidator(parse_base_url)]
 Seconds = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0)]
 Milliseconds = Annotated[float, BeforeValidator(parse_slo_ms)]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]

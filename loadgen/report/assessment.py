@@ -16,8 +16,6 @@ _QUEUES = ("kv-limited", "queueing")
 _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
 _SHORT_BY, _DEVIATIONS = 0.05, 2.0
 """An open loop falls behind if more than both is missing: this share, and this many deviations of Poisson arrivals."""
-
-
 _STATES = {"server_died": "the server died", "failed": "the run failed"}
 
 
@@ -124,11 +122,11 @@ def _search_name(kind: str) -> str:
 
 def _queue_words(stages: Sequence[StageResult]) -> str:
     names = titles(stages)
-    for stage in sorted(stages, key=load_of):
+    for stage in sorted(stages, key=by_load):
         words = next((one.text for one in stage.verdicts if one.id in _QUEUES), None) or _behind(stage)
         if words is not None:
             return f"Yes, at {names[stage.index]}: {words}."
-    highest = max(stages, key=load_of)
+    highest = max(stages, key=by_load)
     return f"No: up to {names[highest.index]} nothing queued."
 
 
@@ -143,7 +141,7 @@ def _behind(stage: StageResult) -> str | None:
     return f"{answered:.1f} of {asked:g} requests/s answered"
 
 
-def load_of(stage: StageResult) -> float:
+def by_load(stage: StageResult) -> float:
     """What orders stages by load: the streams that were open on average."""
     return stage.concurrency.mean or float(stage.target.concurrency or 0)
 
@@ -165,7 +163,7 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
 def _slo(stages: Sequence[StageResult]) -> Answer:
     names = titles(stages)
     judged = [stage for stage in stages if met_limits(stage) is not None]
-    missed = sorted((stage for stage in judged if not met_limits(stage)), key=load_of)
+    missed = sorted((stage for stage in judged if not met_limits(stage)), key=by_load)
     if not missed:
         return Answer("Within its limits?", "Yes, at every stage.")
     first = missed[0]

@@ -13,7 +13,8 @@ from loadgen.metrics.result import Result, write_result
 from loadgen.places import state_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TAKEN = frozenset({"last"})
+LAST = "last"
+"""Names the newest run, and so no baseline."""
 _SUFFIX = ".json"
 
 
@@ -22,8 +23,9 @@ def save_baseline(name: str, result: Result, *, replace: bool = False) -> Path:
 
     Raises `ProfileError` for a name that is none or is taken, `ResultError` where it cannot be written.
     """
-    if _NAME.fullmatch(name) is None or name in _TAKEN:
-        raise ProfileError(f"{name}: no name for a baseline; take up to 64 letters, digits, dots and dashes, not: last")
+    if _NAME.fullmatch(name) is None or name == LAST:
+        allowed = f"take up to 64 letters, digits, dots and dashes, not: {LAST}"
+        raise ProfileError(f"{name}: no name for a baseline; {allowed}")
     path = _folder() / f"{name}{_SUFFIX}"
     if path.exists() and not replace:
         raise ProfileError(f"{name}: there is a baseline of this name: {path}; --replace takes its place")

@@ -1,10 +1,13 @@
-"""Numbers in the cells of a report's tables, and the words for a load: the same in Markdown and HTML."""
+"""Numbers and words in the cells of a report's tables: the same in text, Markdown and HTML."""
 
 from __future__ import annotations
 
 from loadgen.metrics.result import Result
+from loadgen.metrics.snapshot import Comparison
 
 UNKNOWN = "-"
+LATENCY_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+"""The latencies that tables and figures show."""
 
 
 def fixed(value: float | None, decimals: int = 0) -> str:
@@ -22,6 +25,11 @@ def significant(value: float | None) -> str:
 def signed_percent(value: float | None) -> str:
     """A difference."""
     return UNKNOWN if value is None else f"{value:+.1f} %"
+
+
+def published_name(one: Comparison) -> str:
+    """What was published: the figure, and of what where that is said."""
+    return f"{one.figure} ({one.of})" if one.of else one.figure
 
 
 def model_of(result: Result) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.metrics.difference import Compared, Difference
 from loadgen.metrics.figures import FIGURES
-from loadgen.report.cells import UNKNOWN
+from loadgen.report.cells import UNKNOWN, signed_percent
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.compare_config import Setting
 from loadgen.report.markdown import escaped
@@ -78,9 +78,9 @@ def difference_words(found: Difference | None) -> tuple[str, str, str]:
     if found.percent is None:
         return f"{found.absolute:+.2f}", "", found.word
     if found.low_percent is None and found.high_percent is None:
-        return f"{found.percent:+.1f} %", "too short to tell", found.word
+        return signed_percent(found.percent), "too short to tell", found.word
     interval = f"{_end(found.low_percent)} to {_end(found.high_percent)}"
-    return f"{found.percent:+.1f} %", interval, found.word
+    return signed_percent(found.percent), interval, found.word
 
 
 def _heading(comparison: RunComparison) -> Iterator[str]:

@@ -12,11 +12,19 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.snapshot import Comparison
 from loadgen.report.assessment import assessment, met_limits, titles
-from loadgen.report.cells import UNKNOWN, engine_of, fixed, hardware_of, model_of, signed_percent
+from loadgen.report.cells import (
+    LATENCY_TITLES,
+    UNKNOWN,
+    engine_of,
+    fixed,
+    hardware_of,
+    model_of,
+    published_name,
+    signed_percent,
+)
 from loadgen.text import harmless
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
-_LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"))
 _STATISTICS = ("mean", "p50", "p90", "p99")
 
 Row = Sequence[str]
@@ -86,14 +94,14 @@ def _limits_word(stage: StageResult) -> str:
 
 def _latency(stages: Sequence[StageResult]) -> str:
     names = titles(stages)
-    head = ["ms", *(f"{title} {statistic}" for title, _ in _LATENCIES for statistic in _STATISTICS)]
+    head = ["ms", *(f"{title} {statistic}" for title in LATENCY_TITLES.values() for statistic in _STATISTICS)]
     empty = Summary(count=0)
     rows = [
         [
             escaped(names[stage.index]),
             *(
                 fixed(getattr(stage.latency_ms.get(key, empty), statistic), 2)
-                for _, key in _LATENCIES
+                for key in LATENCY_TITLES
                 for statistic in _STATISTICS
             ),
         ]
@@ -117,9 +125,8 @@ def _published(result: Result) -> list[str]:
 
 
 def _compared(one: Comparison, name: str) -> Row:
-    figure = f"{one.figure} ({one.of})" if one.of else one.figure
     difference = signed_percent(one.difference_percent)
-    return escaped(name), escaped(figure), fixed(one.published, 2), fixed(one.measured, 2), difference
+    return escaped(name), escaped(published_name(one)), fixed(one.published, 2), fixed(one.measured, 2), difference
 
 
 def _trust(result: Result) -> str:

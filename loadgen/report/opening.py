@@ -13,14 +13,13 @@ import msgspec
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import journal_is_held
 from loadgen.metrics.result import Result, read_result
-from loadgen.report.baselines import baseline_path
+from loadgen.report.baselines import LAST, baseline_path
 
 RUNS = Path("runs")
 """Where runs leave their folders, below the current one."""
 RESULT = "result.json"
 JOURNAL = "journal.jsonl"
 HISTOGRAMS = "histograms.hlog"
-LAST = "last"
 _NAMED = 8
 
 
@@ -37,7 +36,11 @@ def find_run(text: str) -> Path:
     `last`. Raises `ResultError`.
     """
     path = Path(text)
-    if path.is_file() or _is_run(path):
+    try:
+        found_there = path.is_file() or _is_run(path)
+    except OSError as error:  # no name that a file can have, or nothing that we may look at
+        raise ResultError(f"{text}: cannot be looked up: {error.strerror}") from error
+    if found_there:
         return path
     if path.is_dir():
         raise ResultError(f"{path}: there is no run in this folder{_results_in(path)}")

@@ -7,6 +7,7 @@ last quarter of a second. A damaged line is passed over, and the result says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import chain, dropwhile
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from loadgen.metrics.journal import (
     Ticked,
     journal_is_held,
     read_journal,
+    time_of,
 )
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, write_result
@@ -51,16 +53,15 @@ def _fold(journal: Path, histograms: Path) -> Result:
     first = next(lines, None)
     if first is None:
         raise ResultError(f"{journal}: holds no run: it was killed before it began, or the first line is damaged")
-    record, log = Record(), HistogramLog(histograms)
-    until_s = 0.0
-    for line in chain([first], lines):
-        record.apply(line)
-        log.apply(line)
-        until_s = getattr(line, "t_s", until_s)
-    for line in _end(record, until_s, damaged):
-        record.apply(line)
-        log.apply(line)
-    log.close()
+    record, until_s = Record(), 0.0
+    with closing(HistogramLog(histograms)) as log:
+        for line in chain([first], lines):
+            record.apply(line)
+            log.apply(line)
+            until_s = time_of(line)
+        for line in _end(record, until_s, damaged):
+            record.apply(line)
+            log.apply(line)
     return record.result()
 
 

@@ -7,6 +7,7 @@ from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import InstanceResult, ReferenceResult, Result, StageResult
 from loadgen.metrics.snapshot import Comparison
+from loadgen.report.cells import UNKNOWN, published_name, signed_percent
 
 _ROWS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2EL", "e2e"))
 _WIDTH = 78
@@ -148,9 +149,8 @@ def _reference_lines(stage: StageResult, reference: ReferenceResult | None) -> l
 
 
 def _compared(one: Comparison) -> str:
-    name = f"  {one.figure}{f' ({one.of})' if one.of else ''}"
-    difference = "-" if one.difference_percent is None else f"{one.difference_percent:+.1f} %"
-    return f"{name:<40}{_number(one.published):>12}{_number(one.measured):>12}{difference:>12}"
+    difference = signed_percent(one.difference_percent)
+    return f"  {published_name(one):<38}{_number(one.published):>12}{_number(one.measured):>12}{difference:>12}"
 
 
 def _baseline_lines(stage: StageResult) -> list[str]:
@@ -164,7 +164,7 @@ def _baseline_lines(stage: StageResult) -> list[str]:
 
 def _besides(one: Compared) -> str:
     found = one.difference
-    difference = "-" if found is None or found.percent is None else f"{found.percent:+.1f} %"
+    difference = signed_percent(found.percent if found is not None else None)
     word = "" if found is None or found.word == "no evidence" else f"  {found.word}"
     return f"{f'  {FIGURES[one.figure].title}':<24}{_number(one.a):>12}{_number(one.b):>12}{difference:>12}{word}"
 
@@ -203,4 +203,4 @@ def _line(name: str, value: float | str | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return UNKNOWN if value is None else f"{value:.2f}"

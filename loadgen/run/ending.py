@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from loadgen.errors import ServerError, VrampError
+from loadgen.metrics.snapshot import BEAT_S
 from loadgen.run.servers import Servers
 from loadgen.server.supervisor import ServerState
 
-_BEAT_S = 0.25
 Tell = Callable[[str, str], None]
 """An event: its kind and its words."""
 
@@ -25,7 +25,7 @@ async def end_servers(servers: Servers, *, leave: bool, tell: Tell, beat: Callab
     stopping = asyncio.create_task(servers.stop())
     while not stopping.done():
         beat()
-        await asyncio.wait({stopping}, timeout=_BEAT_S)
+        await asyncio.wait({stopping}, timeout=BEAT_S)
     for report in await stopping:
         tell("server" if report.clean else "error", f"server {report.sentence}")
     if not servers.managed:

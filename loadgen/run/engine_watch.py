@@ -20,6 +20,9 @@ from loadgen.server.client import ServerClient
 from loadgen.server.engine_metrics import EngineDelta, EngineLatency, EngineSample, delta, parse_engine_metrics
 
 _PERIOD_S = 1.0
+_SHORTEST_SPAN_S = 0.5
+"""Between two readings for a rate: that of a boundary may follow the poll at once, and then a step of the counter is no
+speed."""
 _LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
 _Reading = list[EngineSample | None]
 """What each server said at one moment; None for one that said nothing."""
@@ -147,7 +150,7 @@ def _view(before: EngineSample | None, sample: EngineSample | None, span_s: floa
 
 
 def _rate(count: float | None, span_s: float) -> float | None:
-    return None if count is None or span_s <= 0 else round(count / span_s, 1)
+    return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
 
 
 def _stage_numbers(before: EngineSample | None, after: EngineSample | None) -> EngineStage | None:

@@ -37,9 +37,9 @@ def claim_folder(name: str, started: datetime) -> Path:
 
 def require_writable(path: Path) -> None:
     """Try that a file can be written where the result is to go; raises `ResultError`."""
-    if path.is_dir():
-        raise ResultError(f"{path}: is a folder; --json takes the name of a file")
     try:
+        if path.is_dir():
+            raise ResultError(f"{path}: is a folder; --json takes the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".vramp-")
     except OSError as error:

@@ -33,11 +33,11 @@ def headline(facts: HeadlineFacts) -> tuple[str, bool]:
         case "checking":
             return "preflight: looking at profile, installation and box", True
         case "blocked":
-            return "preflight: the start would fail; x starts all the same, q leaves", False
+            return "preflight: the start would fail", False
         case "restarting":
             return _stopping_words(facts, "the server, to start it again"), True
         case "failed":
-            return f"{first_line}; R starts it again, q leaves", False
+            return first_line, False
         case "stopping":
             return _stopping_words(facts, first_line), facts.state in ("complete", "stopped")
         case "starting":
@@ -49,7 +49,7 @@ def headline(facts: HeadlineFacts) -> tuple[str, bool]:
         case "draining":
             return "draining: waiting for the streams on their way", True
         case "holding":
-            return "the plan is done: load keys go on, q finishes", True
+            return "the plan is done, the server is up", True
         case "running":
             return _load_headline(facts)
 

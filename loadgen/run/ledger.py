@@ -17,6 +17,7 @@ from loadgen.metrics.journal import Happened, Line, RunFinished, RunState
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, write_result
 from loadgen.metrics.stream_rows import RowsFormat, StreamRow, require_format
+from loadgen.report.opening import RESULT
 from loadgen.run.folder import SafeFiles, claim_folder, require_writable
 
 
@@ -31,7 +32,7 @@ class Ledger:
         if json_path is not None:
             require_writable(json_path)
         self.folder = claim_folder(name, datetime.now(UTC))
-        self.result_paths = [self.folder / "result.json", *([json_path] if json_path is not None else [])]
+        self.result_paths = [self.folder / RESULT, *([json_path] if json_path is not None else [])]
         self.record = Record()
         self.result: Result | None = None
         self.written: Path | None = None
@@ -75,7 +76,7 @@ class Ledger:
         for path in self.result_paths:
             try:
                 write_result(self.result, path)
-                self.written = self.result_paths[-1]
+                self.written = path
             except VrampError as error:
                 self.error = self.error or error
                 self.event("error", str(error))

@@ -45,7 +45,6 @@ def now_of(parts: Parts) -> Now:
         server=_server_view(parts),
         load=_load_view(parts),
         workers=parts.session.workers,
-        engine=parts.session.engine,
         ending=parts.ending,
         reason=parts.reason,
         waiting_for=tuple(f"{process.name} ({process.pid})" for process in parts.session.servers.waiting_for),

@@ -116,19 +116,24 @@ class Offer:
         visit = asyncio.current_task()
         assert visit is not None
         self._visitors[visit] = writer
-        # One that is gone, or speaks another language: the connection ends, and nobody else notices.
-        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
-            hello = msgspec.json.decode(await reader.readline(), type=Hello)
-            self._welcome(writer)
-            async for line in reader:
-                if not hello.steers:
-                    break
-                self._obey(line)
-        self._watchers.discard(writer)
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-        del self._visitors[visit]
+        try:
+            # One that is gone, or speaks another language: the connection ends, and nobody else notices.
+            with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+                await self._talk(reader, writer)
+        finally:
+            self._watchers.discard(writer)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            del self._visitors[visit]
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = msgspec.json.decode(await reader.readline(), type=Hello)
+        self._welcome(writer)
+        async for line in reader:
+            if not hello.steers:
+                return
+            self._obey(line)
 
     def _welcome(self, writer: asyncio.StreamWriter) -> None:
         self._watchers.add(writer)
@@ -271,12 +276,13 @@ async def _read(reader: asyncio.StreamReader, folder: Path) -> AsyncIterator[Sna
     """Snapshots until the last, or until nobody sends any more."""
     decoder = msgspec.json.Decoder(Snapshot)
     with contextlib.suppress(ConnectionError):
-        async for line in reader:
-            if not line.endswith(b"\n"):
-                return
+        while True:
             try:
+                line = await reader.readline()
+                if not line.endswith(b"\n"):
+                    return
                 snapshot = decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, ValueError) as error:  # the latter for a line without an end
                 raise ResultError(f"{folder}: that run is one of another version of vramp: {error}") from error
             yield snapshot
             if snapshot.phase == "done":

@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Line, RunStarted, ServerChanged, Ticked, read_journal
+from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, read_journal, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import (
+    BEAT_S,
     InstanceView,
     LoadView,
     Phase,
@@ -26,12 +27,12 @@ from loadgen.metrics.snapshot import (
     Snapshot,
 )
 from loadgen.plan.wish import PlanWish
+from loadgen.report.opening import RESULT
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, load_view, snapshot_of
 from loadgen.server.log_tail import LogTail
 
-BEAT_S = 0.25
 SLOWEST, FASTEST = 1.0, 100.0
 _LOG_NAMES = ("server.log", "server-0.log")
 _END_BYTES = 1 << 20
@@ -50,7 +51,9 @@ class Replay:
         """Raises `ResultError` for a file that is not the journal of a run."""
         self._journal = journal
         self._length_s = _length_s(journal)
-        self._lines = read_journal(journal)
+        self._damages: list[str] = []
+        """Lines that were passed over and have not been told."""
+        self._lines = read_journal(journal, skipped=self._damages)
         self._next: Line | None = next(self._lines, None)
         if not isinstance(self._next, RunStarted):
             raise ResultError(f"{journal}: not the journal of a run: it does not begin with its start")
@@ -164,6 +167,9 @@ class Replay:
         self._position_s = position_s
         while self._next is not None and time_of(self._next) <= position_s:
             self._apply_next()
+        if position_s >= self._length_s:
+            # What comes later was written meanwhile: that run goes on.
+            self._next = None
 
     def _to_next_tick(self) -> None:
         while self._next is not None:
@@ -181,6 +187,8 @@ class Replay:
         if isinstance(line, Ticked):
             self._past.append(self._record.points[-1])
         self._next = next(self._lines, None)
+        while self._damages:
+            self._record.apply(Happened(t_s=self._last_s, kind="error", text=f"left out: {self._damages.pop(0)}"))
 
     def _snapshot(self) -> Snapshot:
         past, self._past = tuple(self._past[:-1]), []
@@ -188,8 +196,8 @@ class Replay:
 
     def _now(self, past: tuple[Point, ...]) -> Now:
         record = self._record
-        tick, finished = record.last_tick, record.finished
-        result = self._journal.with_name("result.json")
+        finished = record.finished
+        result = self._journal.with_name(RESULT)
         return Now(
             t_s=self._position_s,
             unix_s=self._run.unix_s + self._position_s,
@@ -198,7 +206,6 @@ class Replay:
             server=_server_view(record, self._position_s, self._log),
             load=_load_view(record, self._position_s, self._run.stages_planned),
             workers=self._run.workers,
-            engine=tick.engine if tick is not None else None,
             ending=finished.state if finished is not None else None,
             reason=finished.reason if finished is not None else "",
             telemetry=telemetry_words(record.hardware.meta),
@@ -234,11 +241,6 @@ def _phase_between_stages(record: Record) -> Phase:
         return "paused"
     tick = record.last_tick
     return "draining" if tick is not None and tick.held else "holding"
-
-
-def time_of(line: Line) -> float:
-    """When a line was written, in seconds since the run began."""
-    return 0.0 if isinstance(line, RunStarted) else line.t_s
 
 
 def _length_s(journal: Path) -> float:
@@ -278,6 +280,7 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
         state=server.state,
         model=server.model,
         version=server.version,
+        variant=server.variant,
         pid=server.pid,
         uptime_s=t_s,
         milestones=server.milestones,
@@ -292,8 +295,7 @@ def _instances(server: ServerChanged) -> tuple[InstanceView, ...]:
 
 
 def _load_view(record: Record, t_s: float, stages_planned: int) -> LoadView:
-    shown = record.current or next(reversed(record.stages.values()), None)
-    started = shown.started if shown is not None else None
+    started = record.shown.started if record.shown is not None else None
     return load_view(
         started,
         record,

@@ -18,7 +18,7 @@ from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
 from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Phase, Snapshot
+from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
 from loadgen.metrics.stream_rows import RowsFormat
 from loadgen.plan import Measured, Stage, next_stages, plan_of
 from loadgen.plan.wish import PlanWish
@@ -39,8 +39,6 @@ from loadgen.run.view import snapshot_of
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.telemetry.candidates import Attempt, Vendor
 from loadgen.worker.fleet import Fleet, FleetTick
-
-BEAT_S = 0.25
 
 
 class Run:
@@ -282,7 +280,7 @@ class Run:
                 await self._leave_to_the_operator(error)
             if self._next is None:
                 return
-            await self._change_servers(self._next)
+            await self._change_servers()
 
     async def _go(self, session: Session) -> None:
         await self._preflight(session.profile)
@@ -311,15 +309,17 @@ class Run:
         await self._again.wait()
         self._failure = None
 
-    async def _change_servers(self, session: Session) -> None:
+    async def _change_servers(self) -> None:
         self._enter("restarting")
         await self._let_go("the operator restarted the server")
         await self._stop_servers(leave=False)
         await self._hardware.end_simulated()
-        self._session, self._next = session, None
+        # Meanwhile he may have thought of another.
+        assert self._next is not None
+        self._session, self._next = self._next, None
         self._again.clear()
         self._rail = FailureRail()
-        self._steering.variant = session.variant
+        self._steering.variant = self._session.variant
         if not self._force:
             self._cleared.clear()
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.distribution import SHOWN, distribution_of
+from loadgen.metrics.distribution import distribution_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import Distribution, StageView
-from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage import MAIN_LATENCIES, StageMetrics
 from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import truth_of
 from loadgen.metrics.truth import TruthCheck
 
-_SETTLED_S = 1.0
+_SETTLED_S = 5.0
+"""After its end: the last look at the GPUs and the engine's word on it are there by then."""
 
 
 class StageViews:
@@ -57,7 +58,7 @@ class StageViews:
 def stage_view(stage: StageRecord, record: Record) -> StageView:
     """One stage so far."""
     started = stage.started
-    slo = stage.slo(slo_ms_of(record))
+    slo = stage.slo(record.slo_ms)
     now_s = record.points[-1].t_s if record.points else started.t_s
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     truth = truth_of(stage)
@@ -113,7 +114,7 @@ def _numbers(stage: StageRecord) -> dict[str, Any]:
         "requests_per_s": stage.per_second("window_requests"),
         "output_tokens_per_s": stage.per_second("window_output_tokens"),
         "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
-        "latency": stage.summaries(*SHOWN),
+        "latency": stage.summaries(*MAIN_LATENCIES),
     }
 
 
@@ -123,8 +124,3 @@ def distributions(record: Record) -> tuple[Distribution, ...]:
         distribution_of(stage.started.index + 1, stage.started.label, stage.metrics.latency)
         for stage in list(record.stages.values())[:-3:-1]
     )
-
-
-def slo_ms_of(record: Record) -> dict[str, float]:
-    """The limits of the run's profile, in milliseconds."""
-    return (record.run.profile.get("slo") if record.run is not None else None) or {}

@@ -17,8 +17,8 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import (
     BaselineView,
     ClientView,
+    Comparison,
     Distribution,
-    EngineView,
     ErrorView,
     GpuView,
     LoadView,
@@ -33,7 +33,7 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Stage
 from loadgen.run.headline import HeadlineFacts, headline
-from loadgen.run.stage_views import StageViews, distributions, slo_ms_of, whole_view
+from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
 
@@ -48,7 +48,6 @@ class Now(msgspec.Struct, frozen=True):
     server: ServerView
     load: LoadView
     workers: int
-    engine: EngineView | None = None
     ending: RunState | None = None
     reason: str = ""
     waiting_for: tuple[str, ...] = ()
@@ -68,7 +67,6 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
     """The state of the run now."""
     client = client_view(record, now.workers)
     text, healthy = headline(_headline_facts(record, now, client))
-    shown = record.current or next(reversed(record.stages.values()), None)
     return Snapshot(
         t_s=now.t_s,
         unix_s=now.unix_s,
@@ -80,7 +78,7 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         load=now.load,
         point=record.points[-1] if record.points else Point(t_s=now.t_s),
         client=client,
-        engine=record.last_tick.engine if record.last_tick is not None else None,
+        engine=record.engine,
         stages=views.of(record),
         whole=whole_view(list(record.stages.values()), record.total),
         recent=record.recent(),
@@ -88,13 +86,13 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         errors=error_views(record.total),
         events=tuple(record.events),
         findings=record.findings,
-        reference=tuple(record.compared(shown)) if shown is not None else (),
+        reference=_references(record, now.phase),
         verdicts=verdicts_of(record),
         gpus=_gpu_views(record),
         gpus_stale=now.gpus_stale,
         telemetry=now.telemetry,
         host=record.hardware.host,
-        slo_ms=slo_ms_of(record),
+        slo_ms=record.slo_ms,
         search=record.search,
         variants=now.variants,
         result_path=now.result_path,
@@ -105,11 +103,17 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
     )
 
 
+def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
+    """Of the running or last stage; of all of them once nothing changes any more."""
+    stages = record.stages.values() if phase == "done" else filter(None, [record.shown])
+    return tuple(one for stage in stages for one in record.compared(stage))
+
+
 def _headline_facts(record: Record, now: Now, client: ClientView) -> HeadlineFacts:
     return HeadlineFacts(
         phase=now.phase,
         client=client,
-        engine=now.engine,
+        engine=record.engine,
         errors=record.total.counters["failed"],
         completed=record.total.counters["completed"],
         milestones=now.server.milestones,
@@ -159,7 +163,7 @@ def verdicts_of(record: Record) -> tuple[Verdict, ...]:
 
 
 def _facts_now(stage: StageRecord, record: Record) -> StageFacts:
-    hardware, engine = record.hardware, record.last_tick.engine if record.last_tick is not None else None
+    hardware, engine = record.hardware, record.engine
     busy = [sample for sample in hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
     return StageFacts(
         client_limit=stage.limit(),
@@ -214,7 +218,7 @@ def progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s
     if stage.duration_s is not None:
         settled = running.settled
         measured_s = elapsed_s if settled is None else elapsed_s - (settled.t_s - running.started.t_s)
-        waits = stage.settle_s > 0 and settled is None
+        waits = (stage.settle_s > 0 or running.started.sheds) and settled is None
         done = 0.0 if waits else measured_s / (stage.warmup_s + stage.duration_s)
     if stage.requests is not None:
         counters = running.counters

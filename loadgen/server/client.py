@@ -21,6 +21,8 @@ from loadgen.profile import Server
 from loadgen.server.log_text import clean_line
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+_LIMITS = httpx.Limits(keepalive_expiry=2.0)
+"""uvicorn closes a connection that was idle for 5 s: one that is nearly so old may break off under a request."""
 _MISSING = (404, 405, 501)
 _Answer = TypeVar("_Answer")
 
@@ -57,6 +59,7 @@ class ServerClient:
             # The system's certificates, and those that SSL_CERT_FILE names.
             verify=ssl.create_default_context() if base_url.startswith("https") else False,
             timeout=_TIMEOUT,
+            limits=_LIMITS,
             trust_env=False,
         )
 

@@ -124,7 +124,7 @@ def main(words: Sequence[str] | None = None) -> None:
         parser().error(str(error))
     try:
         uvloop.run(serve(options))
-    except (OSError, ServerError) as error:
+    except (OSError, OverflowError, ServerError) as error:
         kind = "RuntimeError" if isinstance(error, ServerError) else "OSError"
         print(f"{kind}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None

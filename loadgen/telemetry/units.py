@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from loadgen.metrics.counters import Point, increase, integral
+import numpy as np
+
+from loadgen.metrics.amount import increase, integral
 from loadgen.metrics.doctor import UnitCheck
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 
@@ -95,13 +97,16 @@ def _throttling(sample: GpuSample) -> Iterator[UnitCheck]:
 
 def _energy(looks: Sequence[GpuSample]) -> Iterator[UnitCheck]:
     """What the counter gained between the first and the last look, against the power in between."""
-    ticks = [Point(look.t_s, look.energy_j) for look in looks if look.energy_j is not None]
-    watts = [Point(look.t_s, look.power_w) for look in looks if look.power_w is not None]
-    if not ticks or not watts:
+    times_s = np.array([look.t_s for look in looks])
+    # What is None becomes NaN.
+    joules = np.array([look.energy_j for look in looks], dtype=np.float64)
+    watts = np.array([look.power_w for look in looks], dtype=np.float64)
+    counted_s, felt_s = times_s[~np.isnan(joules)], times_s[~np.isnan(watts)]
+    if not len(counted_s) or not len(felt_s):
         return
-    start_s, end_s = max(ticks[0].t_s, watts[0].t_s), min(ticks[-1].t_s, watts[-1].t_s)
-    counter = increase(ticks, start_s, end_s)
-    power = integral(watts, start_s, end_s, longest_gap_s=_LONGEST_GAP_S)
+    window_s = max(counted_s[0], felt_s[0]), min(counted_s[-1], felt_s[-1])
+    counter = increase(times_s, joules, *window_s)
+    power = integral(times_s, watts, *window_s, longest_gap_s=_LONGEST_GAP_S)
     if min(counter.covered_s, power.covered_s) >= _SHORTEST_S:
         around = _Range(power.amount * (1 - _ENERGY_WITHIN), power.amount * (1 + _ENERGY_WITHIN), "J")
         yield _check("energy_j against power", counter.amount, around)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.blocks import LEAST_BLOCKS, MOST_BLOCKS, Blocks, Precision, ratio_variance
 from loadgen.metrics.figures import compared, running_figures
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.stage import ClientDelta, StageMetrics
@@ -78,10 +79,24 @@ def test_a_short_stage_cannot_tell() -> None:
     assert all(one.difference is None or one.difference.low is None for one in compared(figures, figures))
 
 
-def test_warm_up_is_no_block() -> None:
+@pytest.mark.parametrize("latencies", [(), ("warmup_ttft", "warmup_tpot")])
+def test_warm_up_is_no_block(latencies: tuple[str, ...]) -> None:
+    metrics = StageMetrics()
+    for name in latencies:
+        metrics.latency[name] = Histogram()
+        metrics.latency[name].record_ns([1_000_000])
     blocks = Blocks()
-    blocks.add(StageMetrics(), 0.0)
+    blocks.add(metrics, 0.0)
     assert blocks._blocks == []
+
+
+def test_streams_that_end_after_a_stage_was_frozen_say_nothing_of_it() -> None:
+    stage, late = served(3, seconds=2.0), served(4)
+    stage.blocks.freeze()
+    for _ in range(40):
+        stage.blocks.add(late.metrics, 2.0)
+    assert stage.blocks.precision() is None
+    assert stage.blocks._blocks == []
 
 
 def test_a_stage_that_is_over_keeps_what_it_said() -> None:

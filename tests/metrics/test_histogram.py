@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
@@ -126,3 +127,25 @@ def test_what_is_no_histogram_is_said_to_be_none(text: str) -> None:
 def test_a_histogram_of_another_shape_is_refused() -> None:
     with pytest.raises(ResultError, match="expected 23552"):
         Histogram.from_hdr(HdrHistogram(1, 1000, 2).encode().decode())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": [10**9]},
+        {"steps": [5, -9], "counts": [1, 1], "count": 2},
+        {"steps": [5, 0], "counts": [1, 1], "count": 2},
+        {"steps": [], "indices": [7, 7], "counts": [1, 1], "count": 2},
+        {"counts": [1, 2]},
+        {"counts": [0], "count": 0},
+        {"counts": [2]},
+        {"steps": [], "counts": []},
+        {"counts": [1 << 41], "count": 1 << 41},
+        {"sum_us": 6},
+    ],
+)
+def test_what_nobody_can_have_encoded_is_refused(changes: dict[str, int | list[int]]) -> None:
+    encoded = {"steps": [5], "counts": [1], "count": 1, "sum_us": 5, "sum_squares_us": 25, "min_us": 5, "max_us": 5}
+    assert Histogram.decode(msgspec.convert(encoded, EncodedHistogram)).count == 1
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(encoded | changes, EncodedHistogram)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
@@ -102,3 +103,13 @@ def test_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="the log of histograms cannot be written: No space left"):
         log.apply(started())
     log.close()
+
+
+def test_a_run_of_any_name_has_a_log_that_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    name = "größer\n1,2,3\x1b[1m"
+    stage_delta = StageDelta(latency={"ttft": latency(10.0).encode()})
+    first, last = msgspec.structs.replace(started(), run_id=name), RunFinished(2.0, BEGAN + 2, "complete", "")
+    write(path, first, stage(0.0, 0), tick(1.0, {0: stage_delta}), last)
+    assert [interval.get_total_count() for interval in read(path)] == [1]
+    assert b"run gr??er 1,2,3?[1m:" in path.read_bytes()

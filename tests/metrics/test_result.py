@@ -88,6 +88,15 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         read_result(tmp_path / "nothing.json")
 
 
+@pytest.mark.parametrize("moment", ["yesterday", "2026-11-21T10:00:00"])
+def test_a_result_whose_times_are_none_is_refused(moment: str, tmp_path: Path) -> None:
+    document = msgspec.to_builtins(result())
+    document["stages"][0]["started_at"] = moment
+    (tmp_path / "r.json").write_bytes(msgspec.json.encode(document))
+    with pytest.raises(ResultError, match=rf"r\.json: not a result of vramp: .*{moment}"):
+        read_result(tmp_path / "r.json")
+
+
 def test_a_newer_schema_is_told(tmp_path: Path) -> None:
     document = msgspec.to_builtins(result()) | {"schema": "vramp.result/2", "stages": "of another kind"}
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(document))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,9 @@ def test_a_result_that_lies_alone_has_no_journal() -> None:
     write_result(result_of(finished=True), Path("alone/result.json"))
     with pytest.raises(ResultError, match=r"alone/journal\.jsonl: there is no such file"):
         open_journal("alone")
+
+
+@pytest.mark.parametrize("open_it", [find_run, open_journal, open_result])
+def test_what_no_file_can_be_called_is_no_run(open_it: Callable[[str], object]) -> None:
+    with pytest.raises(ResultError, match=r"x: (cannot be looked up: File name too long|no such file)"):
+        open_it("x" * 300)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
 from loadgen.errors import ResultError
@@ -94,6 +96,27 @@ def test_a_journal_without_a_run_changes_nothing(tmp_path: Path, content: bytes)
     with pytest.raises(ResultError, match=r"journal\.jsonl: holds no run"):
         recover(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["journal.jsonl"]
+
+
+def test_numbers_that_nobody_can_have_measured_cost_their_line_only(tmp_path: Path) -> None:
+    path = journal(tmp_path, STARTED, *stage(0))
+    path.write_text(path.read_text().replace('"counts":[1]', '"counts":[3]', 1))
+    result = recovered(tmp_path)
+    assert result.stages[0].requests.completed == 3
+    assert "counts do not add up" in result.events[-1].text
+
+
+@pytest.mark.parametrize("profile", [{"slo": 5}, {"slo": {"bo.gus": 1}}, {"plan": []}, {"reference": {"x": 1}}])
+def test_a_profile_of_another_kind_is_told(profile: dict[str, Any], tmp_path: Path) -> None:
+    journal(tmp_path, msgspec.structs.replace(STARTED, profile=profile))
+    with pytest.raises(ResultError, match="r: the profile of this run is not one of this version of vramp: "):
+        recover(tmp_path)
+
+
+def test_a_start_at_no_time_is_no_start(tmp_path: Path) -> None:
+    journal(tmp_path, msgspec.structs.replace(STARTED, unix_s=1e18))
+    with pytest.raises(ResultError, match="the first line is damaged"):
+        recover(tmp_path)
 
 
 def test_a_whole_result_is_kept_unless_forced(tmp_path: Path) -> None:

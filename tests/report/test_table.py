@@ -61,7 +61,7 @@ def result(*stages: StageResult, state: str = "complete") -> Result:
     return Result(
         vramp_version="0",
         run_id="r",
-        started_at="",
+        started_at="2026-01-01T00:00:00.000Z",
         finished_at=None,
         state=state,  # type: ignore[arg-type]
         reason="the server was killed",

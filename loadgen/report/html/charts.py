@@ -15,15 +15,11 @@ import plotly.graph_objects as go
 
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
-from loadgen.report.assessment import load_of, measured_stages, met_limits, titles
+from loadgen.metrics.snapshot import CURVE_PERCENTS
+from loadgen.report.assessment import by_load, measured_stages, met_limits, titles
+from loadgen.report.cells import LATENCY_TITLES
 from loadgen.report.html.look import ACCENT, BAD, SECOND, chart_text, dressed, limit_line, log_axis, ramp
 
-DISTRIBUTIONS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
-"""The latencies whose distribution is drawn, and their titles."""
-_PERCENTS = (
-    *(0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0, 92.0, 94.0, 95.0, 96.0, 97.0, 98.0),
-    *(98.5, 99.0, 99.3, 99.5, 99.7, 99.8, 99.9, 99.95, 99.97, 99.99, 99.995, 99.999),
-)
 _TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
 _HEIGHT = 300
 _NEAR = 3.0
@@ -47,7 +43,7 @@ def latency_curve(result: Result, metric: str) -> go.Figure:
         for statistic in ("p99", "p50"):
             y = [getattr(stage.latency_ms.get(metric, _EMPTY), statistic) for stage in stages]
             shade = SECOND if statistic == "p99" and len(series) == 1 else colour
-            trace = _line(stages, x, y, shade, f"{DISTRIBUTIONS[metric]} {statistic}", "ms")
+            trace = _line(stages, x, y, shade, f"{LATENCY_TITLES[metric]} {statistic}", "ms")
             figure.add_trace(trace.update(line={"dash": "dot" if statistic == "p99" and len(series) > 1 else "solid"}))
     published = _published(result, metric)
     if published:
@@ -84,7 +80,7 @@ def curve_key(result: Result, metric: str) -> dict[str, str]:
 def _series(result: Result) -> list[tuple[Series, str]]:
     """The stages of each shape, by load; with one shape all in the accent."""
     stages = sorted(measured_stages(result), key=lambda stage: (stage.isl, stage.osl))
-    groups = [sorted(group, key=load_of) for _, group in groupby(stages, key=lambda stage: (stage.isl, stage.osl))]
+    groups = [sorted(group, key=by_load) for _, group in groupby(stages, key=lambda stage: (stage.isl, stage.osl))]
     colours = ramp(len(groups)) if len(groups) > 1 else [ACCENT]
     return list(zip(groups, colours, strict=True))
 
@@ -159,7 +155,7 @@ def _published_points(points: Sequence[tuple[float, float, str]]) -> go.Scatter:
 
 def _knee(figure: go.Figure, result: Result) -> None:
     """What a search has found, at the throughput that the stages around it have."""
-    search, stages = result.search, sorted(measured_stages(result), key=load_of)
+    search, stages = result.search, sorted(measured_stages(result), key=by_load)
     if search is None or search.found is None:
         return
     asked = [stage.target.rate if search.by == "rate" else stage.target.concurrency for stage in stages]
@@ -187,7 +183,7 @@ def _knee(figure: go.Figure, result: Result) -> None:
 
 def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
     """The stages of the distributions by their title, each with its colour: the stronger, the higher the load."""
-    stages = sorted(measured_stages(result), key=load_of)
+    stages = sorted(measured_stages(result), key=by_load)
     names = titles(result.stages)
     return {names[stage.index]: (stage, colour) for stage, colour in zip(stages, ramp(len(stages)), strict=True)}
 
@@ -220,7 +216,7 @@ def distribution(result: Result, metric: str) -> go.Figure | None:
 def _percentile_points(histogram: Histogram) -> tuple[list[float], list[float]]:
     """Positions on the axis of nines, and milliseconds; no further than the count of values has a meaning."""
     last = 100 * (1 - 1 / histogram.count)
-    percents = [*(percent for percent in _PERCENTS if percent < last), last]
+    percents = [*(percent for percent in CURVE_PERCENTS if percent < last), last]
     values_us = histogram.percentile_us(*percents)
     return [_nines(percent) for percent in percents], [value / 1000 for value in values_us]
 

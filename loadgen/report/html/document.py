@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import assessment, best_stage, met_limits, titles
-from loadgen.report.cells import engine_of, hardware_of, model_of, significant
+from loadgen.report.cells import LATENCY_TITLES, engine_of, hardware_of, model_of, significant
 from loadgen.report.html import charts, configuration, markup, sections
 from loadgen.report.html.markup import plain
 from loadgen.report.html.timeline import timeline
@@ -146,7 +146,7 @@ def _figures(result: Result) -> dict[str, go.Figure]:
     if charts.has_curve(result):
         found = {f"curve-{metric}": charts.latency_curve(result, metric) for metric in ("ttft", "tpot")}
         found["curve-user"] = charts.user_curve(result)
-    found |= {f"distribution-{metric}": charts.distribution(result, metric) for metric in charts.DISTRIBUTIONS}
+    found |= {f"distribution-{metric}": charts.distribution(result, metric) for metric in LATENCY_TITLES}
     found["timeline"] = timeline(result)
     return {name: figure for name, figure in found.items() if figure is not None}
 
@@ -168,7 +168,7 @@ def _curve(result: Result, figures: dict[str, go.Figure]) -> str:
 
 def _distributions(result: Result, figures: dict[str, go.Figure]) -> str:
     names = {name: colour for name, (_, colour) in charts.drawn_stages(result).items()}
-    drawn = {metric: title for metric, title in charts.DISTRIBUTIONS.items() if f"distribution-{metric}" in figures}
+    drawn = {metric: title for metric, title in LATENCY_TITLES.items() if f"distribution-{metric}" in figures}
     if not drawn:
         return ""
     return markup.section(

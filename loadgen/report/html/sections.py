@@ -10,13 +10,12 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import InstanceResult, Result, StageResult
 from loadgen.metrics.truth import TruthCheck
 from loadgen.report.assessment import best_stage, measured_stages, met_limits, titles
-from loadgen.report.cells import UNKNOWN, fixed, signed_percent
+from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, fixed, published_name, signed_percent
 from loadgen.report.html import markup
 from loadgen.report.html.markup import Bad, Column
 
 _GIB = 1024**3
 _EMPTY = Summary(count=0)
-_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _STATISTICS = {name: name for name in ("count", "mean", "stddev", "min", "p50", "p90", "p95", "p99")} | {
     "p99.9": "p999",
     "max": "max",
@@ -94,11 +93,16 @@ def _verdict_words(stage: StageResult) -> str:
 def _limits_table(stages: Sequence[StageResult]) -> str:
     """What was measured for each limit, a column a limit."""
     limits = {name: check.limit_ms for stage in stages for name, check in stage.slo.items()}
+    goodput = next((stage.goodput for stage in stages if stage.goodput is not None), None)
     names = titles(stages)
     rows = [
-        [names[stage.index], *(_checked(stage, name) for name in limits), *_goodput_cells(stage)] for stage in stages
+        [
+            names[stage.index],
+            *(_checked(stage, name) for name in limits),
+            *([_goodput_cell(stage)] if goodput is not None else []),
+        ]
+        for stage in stages
     ]
-    goodput = next((stage.goodput for stage in stages if stage.goodput is not None), None)
     columns = [Column(f"{name}, ms (at most {limit_ms:,g})") for name, limit_ms in limits.items()]
     if goodput is not None:
         good = ", ".join(f"{name} at most {limit_ms:,g} ms" for name, limit_ms in goodput.limits_ms.items())
@@ -114,12 +118,12 @@ def _checked(stage: StageResult, name: str) -> str:
     return measured if check.met else Bad(measured)
 
 
-def _goodput_cells(stage: StageResult) -> list[str]:
+def _goodput_cell(stage: StageResult) -> str:
     goodput = stage.goodput
     if goodput is None:
-        return []
+        return UNKNOWN
     share = UNKNOWN if goodput.share is None else f"{goodput.share:.1%}"
-    return [share if goodput.met else Bad(share)]
+    return share if goodput.met else Bad(share)
 
 
 _ERROR_COLUMNS = (Column("kind", text=True), Column("count"), Column("first message", text=True))
@@ -142,7 +146,7 @@ def latency_table(result: Result) -> str:
     columns = [Column("ms", text=True), Column("load", text=True), *(Column(name) for name in _STATISTICS)]
     rows = [
         [title if number == 0 else "", names[stage.index], *_statistics(stage.latency_ms.get(key, _EMPTY))]
-        for key, title in _LATENCIES.items()
+        for key, title in LATENCY_TITLES.items()
         for number, stage in enumerate(stages)
     ]
     return markup.table(columns, rows)
@@ -168,7 +172,7 @@ def published_section(result: Result) -> str:
     rows = [
         (
             names[one.stage],
-            f"{one.figure} ({one.of})" if one.of else one.figure,
+            published_name(one),
             fixed(one.published, 2),
             fixed(one.measured, 2),
             signed_percent(one.difference_percent),

@@ -148,7 +148,8 @@ async def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK
     known = _cached(entry)
     if known is None:
         known = await _asked(python, timeout_s)
-        _keep(entry, known)
+        with contextlib.suppress(OSError):  # then it is asked anew the next time
+            _keep(entry, known)
     return known
 
 
@@ -183,8 +184,9 @@ def _cache_entry(python: Path, cache: Path) -> Path | None:
     """The file for this installation as it is now; None where a change of it would not show."""
     stamps = [str(_FORMAT), str(python.absolute())]
     for metadata in sorted(_installed(python)):
-        package = metadata.with_name("vllm")
-        if not package.is_dir():
+        # Not the folder: that changes too when the first import leaves its bytecode there.
+        package = metadata.with_name("vllm") / "__init__.py"
+        if not package.is_file():
             return None  # an editable installation: its code is elsewhere, and changes without a trace here
         stamps += [f"{path} {path.stat().st_mtime_ns}" for path in (metadata, package)]
     if len(stamps) == 2:

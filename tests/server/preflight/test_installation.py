@@ -110,7 +110,7 @@ async def test_it_is_asked_once_until_it_changes(environment: FakeEnvironment, t
     first = await ask_installation(environment.python, cache=tmp_path / "cache")
     assert await ask_installation(environment.python, cache=tmp_path / "cache") == first
     assert environment.asked() == 1
-    os.utime(environment.packages / "vllm", ns=(1, 1))
+    os.utime(environment.packages / "vllm/__init__.py", ns=(1, 1))
     await ask_installation(environment.python, cache=tmp_path / "cache")
     assert environment.asked() == 2
 
@@ -124,6 +124,11 @@ async def test_a_spoilt_cache_is_asked_anew(environment: FakeEnvironment, tmp_pa
     assert [file.name for file in (tmp_path / "cache").iterdir()] == [entry.name]
     assert await ask_installation(environment.python, cache=tmp_path / "cache") == known
     assert environment.asked() == 2
+
+
+async def test_a_cache_that_takes_nothing_costs_only_time(environment: FakeEnvironment) -> None:
+    installation = await ask_installation(environment.python, cache=Path("/dev/null/cache"))
+    assert installation.version
 
 
 async def test_an_editable_installation_is_asked_each_time(environment: FakeEnvironment, tmp_path: Path) -> None:
