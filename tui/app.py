@@ -8,6 +8,7 @@ is closed before the next begins. Nothing is written to the terminal after it wa
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -28,6 +29,7 @@ from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from tui.config import DEFAULTS, Config
 from tui.editor import EditorScreen
+from tui.keys import key_of
 from tui.picker import PickerScreen
 from tui.picker_past import PastScreen
 from tui.picker_shelf import Choice
@@ -155,7 +157,8 @@ class Cockpit(App[None]):
             self.exit()
         seat.finish()
         if len(self.screen_stack) > 1:
-            self.notify("It is over: b goes back to the list, q leaves", timeout=8, markup=False)
+            back, leave = (key_of(id, self.config.keys) for id in ("to_picker", "leave"))
+            self.notify(f"It is over: {back} goes back to the list, {leave} leaves", timeout=8, markup=False)
 
     def _check_age(self) -> None:
         if self._seat is not None:
@@ -198,9 +201,10 @@ class Cockpit(App[None]):
         """Back to where the run was chosen; not from one that goes on."""
         seat = self._seat
         if seat is None or len(self.screen_stack) == 1:
-            self.notify("There is no list to go back to: q leaves", timeout=3, markup=False)
+            self.notify("There is no list to go back to", timeout=3, markup=False)
         elif self._control in self.runs and not seat.over:
-            self.notify("The run goes on: q asks how to end it", severity="warning", timeout=3, markup=False)
+            words = f"The run goes on: {key_of('leave', self.config.keys)} asks how to end it"
+            self.notify(words, severity="warning", timeout=3, markup=False)
         else:
             await self.close_runs()
             self._leave_seat(seat)
@@ -278,6 +282,7 @@ async def open_cockpit(cockpit: Cockpit) -> bool:
 
     for number in (signal.SIGHUP, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, hang_up)
+    _keep_collections_short()
     try:
         await cockpit.run_async()
     finally:
@@ -285,3 +290,10 @@ async def open_cockpit(cockpit: Cockpit) -> bool:
     if cockpit.failure is not None:
         raise cockpit.failure
     return interrupted
+
+
+def _keep_collections_short() -> None:
+    """What was imported stays: looking it all through again would stop the screen for 100 ms every now and then."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 5, 100)

@@ -10,29 +10,56 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from loadgen.errors import VrampError
+from loadgen.errors import ProfileError, VrampError
 from loadgen.text import harmless
 from tui.commands import run
 
 _READER_GONE = (errno.EPIPE, errno.EIO)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command `vramp`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
     try:
-        sys.exit(_dispatch(words))
+        _require_a_folder()
+        try:
+            sys.exit(_dispatch(words))
+        finally:
+            sys.stdout.flush()
     except VrampError as error:
         print(harmless(f"vramp: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
+        # A file of ours that cannot be written has its name in a message of its own.
+        if error.errno in _NO_ROOM and error.filename is None:
+            print(f"vramp: standard output cannot be written: {error.strerror}", file=sys.stderr)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(VrampError.exit_code)
         if error.errno not in _READER_GONE:
             raise
         # Whoever read us has gone, or the terminal has: nobody is left to tell, and nothing may try to at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         sys.exit(run.INTERRUPTED)
+
+
+def _require_a_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise ProfileError("the current folder is gone: change to one that is there") from None
+
+
+def _open_what_is_closed() -> None:
+    """Whoever starts us without standard streams shall not have the journal in the place of one."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))
 
 
 def _dispatch(words: list[str]) -> int:

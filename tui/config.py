@@ -25,7 +25,7 @@ from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_t
 from textual.theme import BUILTIN_THEMES
 
 from loadgen.errors import ProfileError
-from tui import dialogs, keys, picker_keys
+from tui import dialogs, keys, logview, picker_keys
 from tui.theme import COCKPIT
 
 _KEYS_ARE = 'keys are a character, "space", "f5", "ctrl+k", or several: "a,b"'
@@ -101,7 +101,7 @@ def _groups() -> list[Sequence[Binding]]:
     """The bindings that are active together."""
     screens = (keys.COCKPIT, picker_keys.PICKER, picker_keys.PAST, picker_keys.EDITOR)
     questions = (dialogs.AskNumber, dialogs.AskLeave, dialogs.Help)
-    return [*(_bindings(each) for each in screens), *(_bindings(each.BINDINGS) for each in questions)]
+    return [logview.LOG, *(_bindings(each) for each in screens), *(_bindings(each.BINDINGS) for each in questions)]
 
 
 def _bindings(found: Sequence[BindingType]) -> list[Binding]:
@@ -132,4 +132,4 @@ def _is_key(key: str) -> bool:
 
 def _nearest(name: str, known: set[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else "; ids are in the help: cockpit.more, picker.start"
+    return f"; did you mean {near[0]}?" if near else "; actions are named like cockpit.more, picker.start, log.follow"

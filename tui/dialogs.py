@@ -22,13 +22,13 @@ from tui import format as fmt
 
 Leave = Literal["stop", "abort"]
 
-_BACK = Binding("escape", "dismiss(None)", "back", id="dialog.back", tooltip="Close without changing anything")
+BACK = Binding("escape", "dismiss(None)", "back", id="dialog.back", tooltip="Close without changing anything")
 
 
 class AskNumber(ModalScreen[float | None]):
     """A load setting, checked before it is accepted."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+    BINDINGS: ClassVar[list[BindingType]] = [BACK]
 
     def __init__(self, question: str, *, most: float, whole: bool) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class AskNumber(ModalScreen[float | None]):
 class AskText(ModalScreen[str | None]):
     """A line of text; nothing typed is an empty one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+    BINDINGS: ClassVar[list[BindingType]] = [BACK]
 
     def __init__(self, question: str, text: str = "") -> None:
         super().__init__()
@@ -77,7 +77,7 @@ Parsed = TypeVar("Parsed")
 class AskParsed(ModalScreen[Parsed | None], Generic[Parsed]):
     """A line of text with a meaning, taken once it has one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+    BINDINGS: ClassVar[list[BindingType]] = [BACK]
 
     def __init__(self, question: str, parse: Callable[[str], Parsed], text: str = "") -> None:
         """`parse` raises `VrampError` with what is wrong, in a few words."""
@@ -104,7 +104,7 @@ class AskParsed(ModalScreen[Parsed | None], Generic[Parsed]):
 class AskChoice(ModalScreen[str | None]):
     """One of a few things; the first is the harmless one, or all are."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+    BINDINGS: ClassVar[list[BindingType]] = [BACK]
 
     def __init__(self, question: str, choices: Sequence[tuple[str, str]]) -> None:
         """`choices` are values with the words for them."""
@@ -126,7 +126,7 @@ class AskLeave(ModalScreen[Leave | None]):
     """Asked once before a live run is ended."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _BACK,
+        BACK,
         Binding("f", "dismiss('stop')", "finish and keep", id="leave.stop", tooltip="End the load, keep the result"),
         Binding("a", "dismiss('abort')", "abort now", id="leave.abort", tooltip="Cut streams, kill the server"),
         Binding("g", "dismiss(None)", "go on", id="leave.go_on", tooltip="Back to the run"),
@@ -152,7 +152,7 @@ class Help(ModalScreen[None]):
     """Every key and what it does."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _BACK,
+        BACK,
         Binding("question_mark,q", "dismiss(None)", "back", id="help.back", tooltip="Close the help"),
     ]
 

@@ -26,10 +26,11 @@ from tui import picker_keys as keys
 from tui.config import keymap_of
 from tui.dialogs import AskChoice, AskText, Help
 from tui.editor_check import Problem, check_text
+from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES, Row, Rows, cropped, spread
 from tui.panels.past import wrapped
 from tui.picker_shelf import Choice, is_shipped
-from tui.picker_widgets import Hints, Pane
+from tui.picker_widgets import Pane
 
 _DEBOUNCE_S = 0.25
 
@@ -55,7 +56,7 @@ class EditorScreen(Screen[Choice | None]):
         yield TextArea(id="editor", show_line_numbers=True, soft_wrap=False, tab_behavior="focus")
         with VerticalScroll(id="editor-problems", can_focus=False):
             yield Pane(id="problems")
-        yield Hints(keys.hints(keys.EDITOR), id="hints")
+        yield KeyBar(lambda _: [keys.hints(keys.EDITOR, keymap_of(self.app))], id="hints")
 
     def on_mount(self) -> None:
         """The file as it is, faulty or not."""

@@ -46,6 +46,11 @@ def count(value: float | None) -> str:
     return str(round(value)) if abs(value) < 9_999.5 else number(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """How many of something: 1 line, 2 lines."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def setting(value: float | None) -> str:
     """A load setting as the operator would type it: whole numbers without decimals."""
     if value is not None and math.isfinite(value) and value == round(value):

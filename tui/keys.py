@@ -5,11 +5,14 @@ Each has an id, by which a keymap can move it, and a tooltip that says what it d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from textual.binding import Binding, BindingType
 
-from tui.views import PAGES
+from tui.keybar import Hint
+from tui.logview import LOG
+from tui.view import Operator, key_written
+from tui.views import BY_NAME, PAGES
 
 
 def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:
@@ -68,38 +71,70 @@ STEERING = frozenset(
 )
 """Names of the actions that change the run: not for a watcher who may only look."""
 
-BAR = (
-    (("+", "-"), "one"),
-    (("]", "["), "double, half"),
-    (("n",), "number"),
-    (("space",), "pause"),
-    ((".",), "next"),
-    (("m",), "note"),
-    (("q",), "quit"),
-    (("?",), "help"),
-    (("ctrl+p",), "palette"),
-    (("w",), "window"),
-    (("z",), "full screen"),
-    (("t",), "metric"),
-    (("y",), "copy"),
-    (("/",), "filter log"),
-)
-"""What the last row shows, the most needed first."""
+PALETTE = Binding("ctrl+p", "app.command_palette", "palette", tooltip="The same actions by name, and themes")
+_INTERRUPT = Binding("ctrl+c", "app.interrupt", "finish", tooltip="End the run and keep the result; twice: abort now")
 
-ACTION_OF = {binding.key: binding.action for binding in ACTIONS} | {"ctrl+p": "app.command_palette"}
-
-_ELSEWHERE = (
-    ("ctrl+p", "palette", "The same actions by name, and themes"),
-    ("ctrl+c", "finish", "End the run and keep the result; twice: abort now"),
+_LOAD = (
+    (("more", "less"), "one"),
+    (("double", "half"), "x2, /2"),
+    (("number",), "number"),
+    (("pause",), "pause"),
+    (("next",), "next"),
 )
+_REPLAY = ((("double", "half"), "faster, slower"), (("pause",), "pause"), (("next",), "step"))
+_LEAVE = ((("leave",), "quit"), (("help",), "help"))
+_REST = (
+    (("window",), "window"),
+    (("full",), "full screen"),
+    (("metric",), "metric"),
+    (("copy",), "copy"),
+    (("filter",), "filter log"),
+)
+"""What the last row shows by their ids, the most needed first."""
+
+
+def hints(operator: Operator, page: str, keymap: Mapping[str, str], height: int) -> list[list[Hint]]:
+    """The rows of the key bar: the views where they have one of their own, and the keys that do something here."""
+
+    def hint(ids: Sequence[str], label: str, role: str = "dim") -> Hint:
+        bindings = [_BY_ID[f"cockpit.{id}"] for id in ids]
+        return Hint(tuple((written(binding, keymap), binding.action) for binding in bindings), label, role)
+
+    own = {"player": _REPLAY, "watcher": ()}.get(operator, _LOAD)
+    note = [hint(["note"], "note")] if operator in ("owner", "guest") else []
+    views = [hint([name], name, "strong" if name == page else "dim") for name in BY_NAME]
+    first, last = views[0].keys[0][0], views[-1].keys[0][0]
+    below = [hint(*item) for item in own]
+    leave = [hint(*item) for item in _LEAVE]
+    rest = [Hint(((PALETTE.key, PALETTE.action),), PALETTE.description), *[hint(*item) for item in _REST]]
+    if height < 2:
+        return [[*below, Hint(((f"{first}-{last}", ""),), "views"), *leave, *note, *rest]]
+    return [views, [*below, *note, *leave, *rest]]
+
+
+_BY_ID = {binding.id: binding for binding in ACTIONS}
 
 
 def table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Key, name and meaning of everything; `keymap` has the keys that the operator has moved, by id."""
-    return [*(described(binding, keymap) for binding in ACTIONS), *_ELSEWHERE]
+    return [described(binding, keymap) for binding in (*ACTIONS, *LOG, PALETTE, _INTERRUPT)]
 
 
 def described(binding: Binding, keymap: Mapping[str, str]) -> tuple[str, str, str]:
     """Key, name and meaning."""
-    key = keymap.get(binding.id or "", binding.key)
-    return key.replace(",", " "), binding.description, binding.tooltip
+    return " ".join(_all_written(binding, keymap)), binding.description, binding.tooltip
+
+
+def key_of(id: str, keymap: Mapping[str, str]) -> str:
+    """The key of an action of the cockpit, for a sentence."""
+    return written(_BY_ID[f"cockpit.{id}"], keymap)
+
+
+def written(binding: Binding, keymap: Mapping[str, str]) -> str:
+    """The first key of an action, as it is written on the keyboard."""
+    return _all_written(binding, keymap)[0]
+
+
+def _all_written(binding: Binding, keymap: Mapping[str, str]) -> list[str]:
+    names = keymap.get(binding.id or "", binding.key).split(",")
+    return [key_written(name.strip()) for name in names]

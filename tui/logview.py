@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.cells import chop_cells
 from textual.binding import Binding, BindingType
 from textual.events import Click, MouseScrollDown, MouseScrollUp
 
@@ -14,6 +15,18 @@ from tui.logbook import LogBook
 from tui.paint import Row, Rows, Word, titled
 from tui.view import View
 
+LOG = (
+    Binding("up", "scroll(-1)", "up", tooltip="In the log: a line up", id="log.up"),
+    Binding("down", "scroll(1)", "down", tooltip="In the log: a line down", id="log.down"),
+    Binding("pageup", "page(-1)", "page up", tooltip="In the log: a screenful up", id="log.page_up"),
+    Binding("pagedown", "page(1)", "page down", tooltip="In the log: a screenful down", id="log.page_down"),
+    Binding("home", "scroll(-1000000)", "begin", tooltip="In the log: to its first line", id="log.begin"),
+    Binding("end,f", "follow", "follow", tooltip="In the log: to its last line, and stay there", id="log.follow"),
+    Binding("ctrl+f", "search", "search", tooltip="In the log: find a text", id="log.search"),
+    Binding("<", "find(-1)", "above", tooltip="In the log: the text once more, above", id="log.above"),
+    Binding(">", "find(1)", "below", tooltip="In the log: the text once more, below", id="log.below"),
+)
+"""Live while the view of the log shows."""
 _WHEEL = 3
 _INDENT = 4
 """Of what a long line goes on with."""
@@ -23,17 +36,7 @@ class LogView(Board):
     """A window on the log book; its keys are live while it shows."""
 
     can_focus = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll(-1)", "up", show=False, id="log.up"),
-        Binding("down", "scroll(1)", "down", show=False, id="log.down"),
-        Binding("pageup", "page(-1)", "page up", show=False, id="log.page_up"),
-        Binding("pagedown", "page(1)", "page down", show=False, id="log.page_down"),
-        Binding("home", "scroll(-1000000)", "begin", show=False, id="log.begin"),
-        Binding("end,f", "follow", "follow", show=False, id="log.follow"),
-        Binding("ctrl+f", "search", "search", show=False, id="log.search"),
-        Binding("<", "find(-1)", "above", show=False, id="log.above"),
-        Binding(">", "find(1)", "below", show=False, id="log.below"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = list(LOG)
 
     def __init__(self, book: LogBook, *, id: str) -> None:
         super().__init__(self._rows_of, id=id)
@@ -51,7 +54,7 @@ class LogView(Board):
             words.append((f"/{fmt.plain(view.log_filter)}  ", "key"))
         if self._book.search:
             words.append((f"< {fmt.plain(self._book.search)} >  ", "found"))
-        words.append((f"{fmt.count(len(self._book))} lines  ", "dim"))
+        words.append((f"{fmt.counted(len(self._book), 'line')}  ", "dim"))
         standing: Word = ("STANDS, f follows", "warn")
         return (*words, ("follows", "good") if self._book.end is None else standing)
 
@@ -107,7 +110,8 @@ class LogView(Board):
 def _line(line: str, search: str, width: int) -> Rows:
     """A line on as many rows as it needs, with what was looked for standing out."""
     room = max(8, width - 1 - _INDENT)
-    pieces = [line[: room + _INDENT], *(line[at : at + room] for at in range(room + _INDENT, len(line), room))]
+    first = (chop_cells(line, room + _INDENT) or [""])[0]
+    pieces = [first, *chop_cells(line[len(first) :], room)]
     return [
         ((" " if number == 0 else " " * (1 + _INDENT), "text"), *_marked(piece, search.casefold()))
         for number, piece in enumerate(pieces)

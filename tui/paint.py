@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
@@ -50,8 +51,22 @@ Rows = list[Row]
 
 
 def width_of(row: Row) -> int:
-    """The cells that a row of narrow characters takes."""
-    return sum(len(text) for text, _ in row)
+    """The cells that a row takes; some characters take two, others none."""
+    return sum(len(text) if text.isascii() else cell_len(text) for text, _ in row)
+
+
+def padded(text: str, width: int) -> str:
+    """A text on exactly so many cells: cut with a sign that it was, or filled up with blanks."""
+    if cell_len(text) > width:
+        text = _beginning(text, width - 1) + "…"[: max(0, width)]
+    return text + " " * (width - cell_len(text))
+
+
+def _beginning(text: str, width: int) -> str:
+    """As much of a text as has room."""
+    if text.isascii() or width <= 0:
+        return text[: max(0, width)]
+    return chop_cells(text, width)[0]
 
 
 def spread(left: Row, right: Row, width: int) -> Row:
@@ -68,8 +83,8 @@ def cropped(row: Row, width: int) -> Row:
     kept: list[Word] = []
     room = max(0, width - 1)
     for text, role in row:
-        kept.append((text[:room], role))
-        room -= len(text)
+        kept.append((_beginning(text, room), role))
+        room -= width_of(((text, role),))
         if room <= 0:
             break
     return (*kept, ("…"[:width], "dim"))

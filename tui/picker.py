@@ -31,12 +31,13 @@ from tui import picker_keys as keys
 from tui.config import keymap_of
 from tui.dialogs import AskChoice, Help
 from tui.editor import EditorScreen
+from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES, Row, Rows
 from tui.panels import picker as panel
 from tui.picker_dialogs import AskUrl
 from tui.picker_past import PastScreen
 from tui.picker_shelf import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
-from tui.picker_widgets import Hints, Pane, Shelf
+from tui.picker_widgets import Pane, Shelf
 
 _DEBOUNCE_S = 0.25
 """A cursor that only passes by a profile does not check the box."""
@@ -83,7 +84,7 @@ class PickerScreen(Screen[None]):
             with VerticalScroll(id="picker-about"):
                 yield Pane(id="picker-detail")
                 yield Pane(id="picker-preflight")
-        yield Hints(keys.hints(keys.PICKER), id="hints")
+        yield KeyBar(lambda _: [keys.hints(keys.PICKER, keymap_of(self.app))], id="hints")
 
     def on_mount(self) -> None:
         """Show the head at once; the rest comes from disk."""
@@ -120,14 +121,14 @@ class PickerScreen(Screen[None]):
     @work(exclusive=True, group="shelf")
     async def _read(self) -> None:
         """Profiles at once, what came of them when it is known."""
-        found = await asyncio.to_thread(entries)
+        found, used = await asyncio.to_thread(_entries_and_last_used)
         self._entries = {str(entry.path): entry for entry in found}
-        self._fill()
+        self._fill(begin_at=used)
         self._last = await asyncio.to_thread(_last_runs, [entry.name for entry in found])
         self._fill()
         self._show_detail()
 
-    def _fill(self) -> None:
+    def _fill(self, begin_at: str | None = None) -> None:
         """The rows that pass the filter, the operator's own first."""
         now, width = datetime.now(UTC), self._shelf.row_width
         wanted = self._filter.casefold()
@@ -139,7 +140,7 @@ class PickerScreen(Screen[None]):
                 if entry.shipped == shipped and wanted in panel.searched(entry).casefold()
             ]
             rows += [(None, ((heading, "title"),)), *group] if group else []
-        self._shelf.fill(rows or [(None, (("nothing matches", "dim"),))])
+        self._shelf.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
         self.query_one("#shelf-head", Pane).on_resize()
 
     # The one under the cursor.
@@ -299,6 +300,13 @@ class PickerScreen(Screen[None]):
     def interrupt(self) -> None:
         """Ctrl+C."""
         self.app.exit()
+
+
+def _entries_and_last_used() -> tuple[list[Entry], str | None]:
+    """All profiles, and the path of the one that the newest run was of."""
+    found = entries()
+    names = newest_by_profile(past_runs()[:1])
+    return found, next((str(entry.path) for entry in found if entry.name in names), None)
 
 
 def _last_runs(names: Sequence[str]) -> dict[str, PastRun]:

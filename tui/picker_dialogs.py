@@ -7,7 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
@@ -16,14 +16,13 @@ from loadgen.errors import VrampError
 from loadgen.profile import build_profile
 from loadgen.server.client import ServerClient, api_key, pick_model
 from tui import format as fmt
-
-_BACK = Binding("escape", "dismiss(None)", "back", id="dialog.back", tooltip="Close without changing anything")
+from tui.dialogs import BACK
 
 
 class AskUrl(ModalScreen[str | None]):
     """Where a server runs; it is asked what it serves before it is accepted."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [_BACK]
+    BINDINGS: ClassVar[list[BindingType]] = [BACK]
 
     def __init__(self, profile: str, *, api_key_env: str | None) -> None:
         """`profile` names whose load will be sent."""
@@ -58,7 +57,7 @@ class AskUrl(ModalScreen[str | None]):
         """Raises `ProfileError` for what is no URL, `ServerError` for what is no server."""
         settings = {"engine": "attach", "url": url, "api_key_env": self._api_key_env}
         server = build_profile({"server": settings}, where="URL").server
-        async with ServerClient(url, api_key(server), api_key_env=server.api_key_env) as client:
+        async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
             model = pick_model(await client.models(), None)
         self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5, markup=False)
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from textual.binding import Binding
 
-from tui.keys import described
+from tui.keybar import Hint
+from tui.keys import PALETTE, described, written
 
 
 def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:
@@ -51,12 +52,10 @@ _UNTOLD = ("picker.clear", "picker.look_again")
 
 def table(bindings: Sequence[Binding], keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Key, name and meaning, for the help."""
-    rows = [described(binding, keymap) for binding in bindings]
-    return [*rows, ("ctrl+p", "palette", "The same actions by name, and themes")]
+    return [described(binding, keymap) for binding in (*bindings, PALETTE)]
 
 
-def hints(bindings: Sequence[Binding]) -> list[tuple[str, str, str]]:
-    """Key, words and action, for the last row: what can be guessed is left to the help."""
-    told = [binding for binding in bindings if binding.id not in _UNTOLD]
-    rows = [(binding.key.partition(",")[0], binding.description, binding.action) for binding in told]
-    return [*rows, ("ctrl+p", "palette", "app.command_palette")]
+def hints(bindings: Sequence[Binding], keymap: Mapping[str, str]) -> list[Hint]:
+    """The last row: what can be guessed is left to the help."""
+    told = [binding for binding in (*bindings, PALETTE) if binding.id not in _UNTOLD]
+    return [Hint(((written(binding, keymap), binding.action),), binding.description) for binding in told]

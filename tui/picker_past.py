@@ -22,10 +22,11 @@ from loadgen.report.recovery import recover
 from tui import picker_keys as keys
 from tui.config import keymap_of
 from tui.dialogs import AskChoice, Help
+from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES, Rows
 from tui.panels import past as panel
 from tui.picker_shelf import PastRun, past_run, past_runs
-from tui.picker_widgets import Hints, Pane, Shelf
+from tui.picker_widgets import Pane, Shelf
 
 _ENDED = ("complete", "stopped", "failed", "server_died")
 _AT_ONCE = 20
@@ -61,7 +62,7 @@ class PastScreen(Screen[None]):
                 yield Shelf(id="shelf")
             with VerticalScroll(id="picker-about"):
                 yield Pane(id="picker-detail")
-        yield Hints(keys.hints(keys.PAST), id="hints")
+        yield KeyBar(lambda _: [keys.hints(keys.PAST, keymap_of(self.app))], id="hints")
 
     def on_mount(self) -> None:
         """The head at once."""

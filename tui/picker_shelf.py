@@ -96,9 +96,9 @@ class PastRun:
 
 def entries() -> list[Entry]:
     """Every profile: those of the current folder, then those that ship with vramp; what cannot be read comes last."""
-    paths = [path for path in sorted(Path().glob("*.toml")) if _says_server(path)]
+    paths = [path for path in _files_in(Path()) if _says_server(path)]
     for folder in profile_folders():
-        paths += sorted(folder.glob("*.toml"))
+        paths += _files_in(folder)
     once = {path.resolve(): path for path in reversed(paths)}
     found = [entry_of(path) for path in reversed(once.values())]
     return sorted(found, key=lambda entry: (entry.shipped, entry.profile is None))
@@ -118,6 +118,11 @@ def entry_of(path: Path) -> Entry:
 def is_shipped(path: Path) -> bool:
     """Whether a file came with vramp, and is therefore never written."""
     return path.exists() and any(path.resolve().is_relative_to(folder.resolve()) for folder in shipped_folders())
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """No pipe, which would never end, and no link to itself."""
+    return [path for path in sorted(folder.glob("*.toml")) if path.is_file()]
 
 
 def _says_server(path: Path) -> bool:

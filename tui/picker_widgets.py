@@ -1,4 +1,4 @@
-"""What the picker's screens are made of: a list of painted rows, a pane that grows with its rows, and a row of keys."""
+"""What the picker's screens are made of: a list of painted rows, and a pane that grows with its rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.events import Click
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from tui.paint import ROLES, Painted, Row, Rows, Word, cropped, width_of
+from tui.paint import ROLES, Painted, Row, Rows, Word
 
 _MARGIN: Word = (" ", "text")
 
@@ -34,9 +34,12 @@ class Shelf(OptionList):
         """The cells of a row, without a blank at both ends."""
         return max(0, self.scrollable_content_region.width - 2)
 
-    def fill(self, rows: Sequence[tuple[str | None, Row]]) -> None:
-        """Show these rows, each with its id, or None for a heading; the cursor stays on the row that it was on."""
-        at = self.highlighted_id
+    def fill(self, rows: Sequence[tuple[str | None, Row]], begin_at: str | None = None) -> None:
+        """Show these rows, each with its id, or None for a heading.
+
+        The cursor stays on the row that it was on; one that was on none begins at `begin_at`.
+        """
+        at = self.highlighted_id or begin_at
         styles = {role: self._style_of(role) for role in ROLES}
         options = [Option(text_of((_MARGIN, *row), styles), id=name, disabled=name is None) for name, row in rows]
         self.set_options(options)
@@ -84,35 +87,3 @@ class Pane(Painted):
 
 def _nothing(width: int) -> Rows:
     return []
-
-
-class Hints(Painted):
-    """The last row: keys and what they do, as many as fit; a click on one is that key."""
-
-    def __init__(self, hints: Sequence[tuple[str, str, str]], *, id: str) -> None:
-        """`hints` are key, words and action."""
-        super().__init__(id=id)
-        self._hints = hints
-
-    def on_resize(self) -> None:
-        """Another width, other keys."""
-        self.put([cropped(tuple(word for item in self._fitting() for word in item[1]), self.size.width)])
-
-    async def on_click(self, event: Click) -> None:
-        """Act as if the key had been pressed."""
-        column = 0
-        for action, words in self._fitting():
-            cells = width_of(words)
-            if column <= event.x < column + cells:
-                await self.screen.run_action(action)
-            column += cells
-
-    def _fitting(self) -> list[tuple[str, Row]]:
-        items: list[tuple[str, Row]] = []
-        room = self.size.width
-        for key, label, action in self._hints:
-            words: tuple[Word, ...] = ((f" {key}", "key"), (f" {label} ", "dim"))
-            room -= width_of(words)
-            if room >= 0:
-                items.append((action, words))
-        return items

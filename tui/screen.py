@@ -22,14 +22,14 @@ from tui.board import Board, of_chart
 from tui.config import keymap_of
 from tui.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.hand import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Hand
-from tui.keybar import KeyBar
+from tui.keybar import Hint, KeyBar
 from tui.logbook import LogBook
 from tui.logview import LogView
 from tui.paint import ROLE_CLASSES
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
 from tui.steer import Steer, phases_for
 from tui.timeline import Timeline
-from tui.view import METRICS, STALE_AFTER_S, Player, RunControl, View
+from tui.view import METRICS, STALE_AFTER_S, Operator, Player, RunControl, View
 from tui.views import BY_NAME, CHARTS, OVERVIEW, PANEL_PAGES, compose
 
 
@@ -46,7 +46,7 @@ class CockpitScreen(Screen[None]):
         super().__init__()
         self._control = control
         self._watching = watching
-        self._read_only = read_only
+        self._operator: Operator = _operator_of(control, watching=watching, read_only=read_only)
         self._hand = Hand(control)
         self._steer = Steer(self, control, self._hand)
         self._timeline = Timeline()
@@ -94,7 +94,7 @@ class CockpitScreen(Screen[None]):
                 yield Board(messages.events, id="events")
                 yield Board(messages.log, id="log")
         yield Board(load.notice, id="notice")
-        yield KeyBar(id="keys")
+        yield KeyBar(self._hints, id="keys")
 
     def on_mount(self) -> None:
         """Find the panels once; a first snapshot may have come before them."""
@@ -155,21 +155,26 @@ class CockpitScreen(Screen[None]):
             log_filter=self._log_filter,
             timeline=self._timeline,
             metric=self._metric,
+            operator=self._operator,
+            keymap=keymap_of(self.app),
         )
+
+    def _hints(self, height: int) -> list[list[Hint]]:
+        return keys.hints(self._operator, self._page, keymap_of(self.app), height)
 
     def _show(self, page: str) -> None:
         """Another view; the log takes the keys that move in it."""
         self._page = page
         for each in self.query(".page"):
             each.set_class(each.id == f"page-{page}", "-shown")
-        self.query_one(KeyBar).show(page)
+        self.query_one(KeyBar).on_resize()
         self.set_focus(self.query_one(LogView) if page == "log" else None)
 
     # What the keys do.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Whether an action may run; Textual asks right before."""
-        refused = self._read_only and action in keys.STEERING
+        refused = self._operator == "watcher" and action in keys.STEERING
         if refused:
             self.notify("watching: the load is steered elsewhere", severity="warning", timeout=3, markup=False)
         return not refused
@@ -183,7 +188,7 @@ class CockpitScreen(Screen[None]):
     def _steerable(self, phases: frozenset[Phase] = STEERABLE) -> bool:
         phase = "starting" if self.snapshot is None else self.snapshot.phase
         if self._replayed is not None:
-            self.notify("This is a replay: ] [ change its speed, space pauses, . steps", timeout=3, markup=False)
+            self.notify("This is a replay: its keys are in the last row", timeout=3, markup=False)
             return False
         if phase in phases and not self._ending:
             return True
@@ -253,7 +258,10 @@ class CockpitScreen(Screen[None]):
 
     def action_note(self) -> None:
         """Ask for a remark."""
-        self.app.push_screen(AskText("Note, kept in the result at this moment"), self._put_note)
+        if self.over or self._replayed is not None:
+            self.notify("The run is over: its notes are as they were", severity="warning", timeout=3, markup=False)
+        else:
+            self.app.push_screen(AskText("Note, kept in the result at this moment"), self._put_note)
 
     def _put_note(self, text: str | None) -> None:
         if text and not self.over:
@@ -279,6 +287,8 @@ class CockpitScreen(Screen[None]):
         """On against the preflight."""
         if self.snapshot is not None and self.snapshot.phase == "blocked":
             self._control.start_anyway()
+        else:
+            self.notify("Nothing holds the start back", timeout=2, markup=False)
 
     def action_show(self, page: str) -> None:
         """A view; the key of the one that shows makes it large, and back."""
@@ -316,6 +326,7 @@ class CockpitScreen(Screen[None]):
     def action_metric(self) -> None:
         """The next latency."""
         self._metric = METRICS[(METRICS.index(self._metric) + 1) % len(METRICS)]
+        self.notify(f"Views curve and latency show {self._metric.upper()}", timeout=2, markup=False)
         self._draw()
 
     def action_copy(self) -> None:
@@ -366,3 +377,11 @@ class CockpitScreen(Screen[None]):
     def over(self) -> bool:
         """Whether there is nothing left to end."""
         return self._ended or (self.snapshot is not None and self.snapshot.phase == "done")
+
+
+def _operator_of(control: RunControl, *, watching: bool, read_only: bool) -> Operator:
+    if isinstance(control, Player):
+        return "player"
+    if read_only:
+        return "watcher"
+    return "guest" if watching else "owner"

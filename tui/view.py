@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
+
 from loadgen.metrics.snapshot import Snapshot, StageView
 from loadgen.plan.wish import PlanWish
+from tui.paint import Word
 from tui.scale import Span
 from tui.timeline import Timeline
 
 STALE_AFTER_S = 0.75
 """Two beats of 250 ms without a snapshot, and half a beat of patience."""
+Operator = Literal["owner", "guest", "watcher", "player"]
+"""Who looks at a run: whose it is; who may steer somebody else's; who may only look at it; who plays it again."""
 METRICS = ("ttft", "tpot", "itl", "e2e")
 """The latencies that a view can be about."""
 
@@ -122,6 +127,20 @@ class View:
     metric: str = "ttft"
     """The latency that the views of curve and distribution are about."""
 
+    operator: Operator = "owner"
+    keymap: Mapping[str, str] = field(default_factory=dict)
+    """The keys that the operator has moved, by the id of their binding."""
+
+    def key(self, id: str, default: str) -> Word:
+        """What to press for an action, wherever its key is now."""
+        moved = self.keymap.get(f"cockpit.{id}", default)
+        return (key_written(moved.partition(",")[0]), "key")
+
+    @property
+    def steers(self) -> bool:
+        """Whether keys change the load."""
+        return self.operator in ("owner", "guest")
+
     @property
     def stale(self) -> bool:
         """Whether the numbers are old although the run should still be telling us some."""
@@ -141,3 +160,12 @@ class View:
     def done(self) -> bool:
         """Whether the run is over."""
         return self.ended or self.snapshot.phase == "done"
+
+
+_LONG_NAMES = {short: long for long, short in KEY_NAME_REPLACEMENTS.items()}
+
+
+def key_written(name: str) -> str:
+    """A key as it is written on the keyboard: `+` for `plus`; one without a character by its name."""
+    character = key_to_character(_LONG_NAMES.get(name, name))
+    return character if character is not None and character.isprintable() and not character.isspace() else name

@@ -42,7 +42,7 @@ def test_the_row_keeps_to_its_width(width: int) -> None:
 
 
 def test_the_row_takes_the_place_of_a_publication_that_is_not_there() -> None:
-    figure = Comparison(stage=0, of="", figure="ttft_p50_ms", published=834.0, measured=840.0, difference_percent=0.7)
+    figure = Comparison(stage=3, of="", figure="ttft_p50_ms", published=834.0, measured=840.0, difference_percent=0.7)
     both = view(baseline=beside(), reference=(figure,))
     assert texts([published(both, 120)])[0].startswith("published  TTFT p50 834")
     alone = view(baseline=beside(), reference=())

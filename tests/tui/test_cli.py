@@ -267,3 +267,67 @@ def test_help_is_quick_beside_the_interpreter_itself() -> None:
         return min(times)
 
     assert best([*VRAMP, "--help"]) < 8 * best([sys.executable, "-c", "import argparse"])
+
+
+def test_a_full_disk_for_stdout_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [*VRAMP, "baseline", "list"],
+            cwd=tmp_path,
+            env=_with_a_baseline(tmp_path),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert process.stderr.decode() == "vramp: standard output cannot be written: No space left on device\n"
+    assert process.returncode == 1
+
+
+def test_without_standard_streams_no_file_takes_their_place(tmp_path: Path) -> None:
+    process = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *VRAMP, "baseline", "list"],
+        cwd=tmp_path,
+        env=_with_a_baseline(tmp_path),
+        timeout=60,
+    )
+    assert process.returncode == 0
+
+
+def _with_a_baseline(folder: Path) -> dict[str, str]:
+    kept = folder / "vramp/baselines"
+    kept.mkdir(parents=True)
+    (kept / "old.json").write_text("no result")
+    return ENVIRONMENT | {"XDG_STATE_HOME": str(folder)}
+
+
+@pytest.mark.parametrize(
+    "words", [["web", "simulator", "--port", "99999"], ["bench", "serve", "--port", "-1"], ["web", "--port", "x"]]
+)
+def test_a_port_that_cannot_be_is_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "--port" in capsys.readouterr().err
+
+
+def test_a_name_too_long_for_a_result_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "simulator", "--json", "x" * 300])
+    assert "the result cannot be written there: File name too long; nothing was started" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    process = subprocess.run(
+        ["/bin/sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *VRAMP, "report", "last"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.stderr == "vramp: the current folder is gone: change to one that is there\n"
+    assert process.returncode == 2

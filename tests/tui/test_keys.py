@@ -6,10 +6,14 @@ import msgspec
 import pytest
 from textual.widgets import Input, OptionList
 
-from tests.tui.cockpit import seated
-from tests.tui.scripted import running, starting
+from loadgen.metrics.snapshot import Phase
+from tests.tui.cockpit import Seat, seated
+from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
+from tui.app import Cockpit
+from tui.config import Config
 from tui.dialogs import AskLeave, AskNumber, AskText, Help
+from tui.logview import LOG
 
 
 async def test_every_load_key_reaches_the_run() -> None:
@@ -86,14 +90,34 @@ async def test_esc_goes_back_and_changes_nothing() -> None:
 
 
 async def test_help_names_every_key() -> None:
-    async with seated((160, 60)) as seat:
+    async with seated((160, 80)) as seat:
         await seat.show(running())
         await seat.press("?")
         assert isinstance(seat.dialog, Help)
-        for binding in keys.ACTIONS:
+        for binding in (*keys.ACTIONS, *LOG):
             assert binding.tooltip and binding.id
             assert binding.tooltip[:30] in seat.text
         assert "ctrl+c" in seat.text and "escape" in seat.text
+
+
+async def test_hints_name_the_keys_that_were_moved() -> None:
+    moved = {binding.id or "": chr(place) for place, binding in enumerate(keys.ACTIONS, start=0x100)}
+    phases: tuple[Phase, ...] = ("running", "holding", "failed", "blocked")
+    for size in ((80, 24), (240, 60)):
+        app = Cockpit(run := ScriptedRun(), config=Config(keys=moved))
+        async with app.run_test(size=size) as pilot:
+            seat = Seat(app, run, pilot)
+            for phase in phases:
+                await seat.show(running(phase=phase))
+                bar = seat.rows[-1]
+                assert f" {moved['cockpit.more']}{moved['cockpit.less']} one" in bar
+                assert f" {moved['cockpit.leave']} quit  {moved['cockpit.help']} help" in bar
+                if phase == "holding":
+                    assert f"{moved['cockpit.number']} go on with load, {moved['cockpit.leave']} finishes" in seat.text
+                if phase == "failed":
+                    assert f"there is no server: {moved['cockpit.restart']} starts it again" in seat.text
+                if phase == "blocked":
+                    assert f"the start would fail: {moved['cockpit.start_anyway']} starts all the same" in seat.text
 
 
 async def test_views_come_and_go_and_grow() -> None:

@@ -21,6 +21,7 @@ from tui.commands.run import add_run_options, make_run_of
 from tui.picker import PickerScreen
 from tui.picker_past import PastScreen
 from tui.picker_shelf import Choice
+from tui.picker_widgets import Shelf
 from tui.screen import CockpitScreen
 
 FINDINGS = [
@@ -95,6 +96,15 @@ async def desk(make: Callable[[Choice], Run] | None = None, size: tuple[int, int
     await app.close_runs()
 
 
+async def test_the_cursor_begins_on_the_profile_that_was_used_last() -> None:
+    leave_run(Path())
+    leave_run(Path(), "20990101T000000Z-simulator+fast")
+    async with desk() as seat:
+        assert str(seat.app.screen.query_one(Shelf).highlighted_id).endswith("simulator.toml")
+        await seat.press("home", "r")
+        assert str(seat.app.screen.query_one(Shelf).highlighted_id).endswith("mine.toml")
+
+
 @pytest.mark.parametrize("size", [(160, 45), (120, 40), (80, 24)])
 async def test_it_shows_profiles_and_what_is_known_of_the_one_under_the_cursor(size: tuple[int, int]) -> None:
     leave_run(Path())
@@ -104,7 +114,7 @@ async def test_it_shows_profiles_and_what_is_known_of_the_one_under_the_cursor(s
         await seat.sees("2 stages: conc 1, 4")
         head, row = (next(line for line in rows_of(seat.app) if word in line) for word in ("last run", " mine  "))
         assert row[head.index("last run") :].split()[1] == "tok/s"
-        assert "or 1 other: v chooses" in seat.text
+        assert "as it is   or 1 other" in seat.text
         if size[1] > 30:
             await seat.sees("! 1 blocks, 1 warning")
             assert "→ vramp stop 8000" in seat.text

@@ -1,6 +1,7 @@
 """What the picker reads from disk, and that nothing there can make it fail."""
 
 import fcntl
+import os
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,15 @@ def test_own_profiles_come_first_and_other_toml_is_left_out(folder: Path) -> Non
     assert not found[1].shipped and found[2].shipped
     assert "simulator" in {entry.name for entry in found[2:]}
     assert all(entry.profile is not None for entry in found)
+
+
+def test_what_would_never_end_is_not_read(folder: Path) -> None:
+    (folder / "profiles").mkdir()
+    for where in (folder, folder / "profiles"):
+        os.mkfifo(where / "pipe.toml")
+        (where / "loop.toml").symlink_to("loop.toml")
+        (where / "endless.toml").symlink_to("/dev/zero")
+    assert all(entry.shipped for entry in entries())
 
 
 def test_each_file_is_there_once_where_the_own_folder_is_the_shipped_one(monkeypatch: pytest.MonkeyPatch) -> None:

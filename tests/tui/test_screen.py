@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from rich.cells import cell_len
 
 from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.snapshot import Comparison, Liveness, Milestone, Snapshot, Verdict
@@ -47,8 +48,8 @@ async def test_published_figures_stand_beside_the_measured() -> None:
         await seat.show(running())
         assert "published" not in seat.text
         figures = [("output_tokens_per_s", 479.07, 2.0), ("ttft_p50_ms", 833.79, -0.46), ("e2e_mean_ms", 17097.0, None)]
-        compared = [Comparison(0, "MI300X", name, value, None, difference) for name, value, difference in figures]
-        await seat.show(running(reference=(*compared, Comparison(0, "A100", "ttft_p50_ms", 1.0, None, None))))
+        compared = [Comparison(3, "MI300X", name, value, None, difference) for name, value, difference in figures]
+        await seat.show(running(reference=(*compared, Comparison(3, "A100", "ttft_p50_ms", 1.0, None, None))))
         row = next(row for row in seat.rows if row.startswith("published"))
         assert "published MI300X  TTFT p50 834 (-0.5%)  out tok/s 479 (+2.0%)  E2E mean 17.1k" in row
 
@@ -196,6 +197,34 @@ def full_of(hostile: str) -> Snapshot:
     )
 
 
+async def test_wide_characters_move_nothing() -> None:
+    async with seated() as seat:
+        server = msgspec.structs.replace(running().server, model="模型🚀", log_tail=("日志 " * 60,))
+        for size in SIZES[:3]:
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(running(server=server, profile="我的模型-🚀", headline="满载 ok", healthy=True))
+            assert "我的模型-🚀" in seat.rows[0]
+            assert seat.rows[1 if size[0] < 150 else 0].rstrip().endswith("满载 ok")
+            assert all(cell_len(row) <= size[0] for row in seat.rows)
+        await seat.press("6")
+        assert seat.text.count("日志") == 60
+
+
+async def test_the_panel_of_the_log_leaves_out_what_repeats() -> None:
+    async with seated((120, 40)) as seat:
+        lines = (
+            "(APIServer pid=7) INFO 11-21 14:59:18 [loggers.py:1] Engine 000: Avg",
+            "(EngineCore_DP0 pid=8) WARNING 11-21 14:59:19 [x.py:1] slow",
+            "(APIServer pid=7) INFO:     Started",
+            "Traceback",
+        )
+        server = msgspec.structs.replace(running().server, log_tail=lines)
+        await seat.show(running(server=server))
+        for words in (" 14:59:18 Engine 000: Avg", " WARNING 14:59:19 slow", " INFO:     Started", " Traceback"):
+            assert words in seat.text
+        assert "pid=7" not in seat.text
+
+
 async def test_a_feed_that_breaks_ends_the_app_and_keeps_the_reason() -> None:
     async with seated() as seat:
         await seat.show(running())
@@ -263,8 +292,17 @@ async def test_a_dead_server_is_diagnosed() -> None:
         )
         dead = msgspec.structs.replace(starting().server, state="died", diagnosis=cause)
         await seat.show(starting(server=dead, headline="server_died: the server ended", healthy=False))
-        for words in (cause.title, cause.evidence[0], "→ lower it"):
+        for words in (cause.title, cause.evidence[0], "→ lower it", "server died", "after 0:42"):
             assert words in seat.text
+
+
+async def test_a_long_verdict_leaves_the_profile_and_the_stage_in_the_header() -> None:
+    for size in ((160, 45), (80, 24)):
+        async with seated(size) as seat:
+            await seat.show(running(headline="the server was killed by SIGKILL: " + "why " * 60, healthy=False))
+            header = "".join(seat.rows[:2])
+            assert "vramp  mi300x-gpt-oss-120b" in header and "stage 4 of 4  conc 64" in header
+            assert "! the server was killed by SIGKILL: why why" in header and "…" in header
 
 
 async def test_the_log_can_be_filtered() -> None:
@@ -272,7 +310,7 @@ async def test_the_log_can_be_filtered() -> None:
         await seat.show(starting())
         await seat.press("/")
         await seat.press(*"SHARD", "space", *"7", "enter")
-        assert "/SHARD 7: 1 lines" in seat.text
+        assert "/SHARD 7: 1 line" in seat.text
         assert "shard 7" in seat.text and "shard 8" not in seat.text
         await seat.press("/", *["backspace"] * 7, "enter")
         assert "shard 28" in seat.text and "lines" not in seat.text

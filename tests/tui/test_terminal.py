@@ -21,6 +21,8 @@ TOML = (
     "[load]\nisl = 16\nosl = 8\nworkers = 1\nconcurrency = 2\nduration = '60s'\n"
 )
 PATIENCE_S = 60.0
+FLOWING = b"stage 1 of"
+"""The load has begun: in the header, whatever else a small screen leaves out."""
 
 
 class Terminal:
@@ -76,7 +78,7 @@ def cockpit(folder: Path, columns: int = 120, rows: int = 40) -> Iterator[Termin
 
 def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path) -> None:
     with cockpit(tmp_path) as terminal:
-        terminal.read_until(b"kernel")
+        terminal.read_until(FLOWING)
         terminal.press(b"]")
         terminal.read_until(b"by hand")
         terminal.resize(80, 24)
@@ -98,7 +100,7 @@ def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path)
 
 def test_a_closed_terminal_ends_the_run_in_order(tmp_path: Path) -> None:
     with cockpit(tmp_path) as terminal:
-        terminal.read_until(b"kernel")
+        terminal.read_until(FLOWING)
         tree = psutil.Process(terminal.pid).children(recursive=True)
         assert len(tree) >= 4
     # The master is closed: the kernel hangs up.
@@ -109,7 +111,7 @@ def test_a_closed_terminal_ends_the_run_in_order(tmp_path: Path) -> None:
 
 def test_ctrl_c_twice_in_the_cockpit(tmp_path: Path) -> None:
     with cockpit(tmp_path) as terminal:
-        terminal.read_until(b"kernel")
+        terminal.read_until(FLOWING)
         terminal.press(b"\x03\x03")
         terminal.read_until(b"stopped: ")
         terminal.press(b"q")

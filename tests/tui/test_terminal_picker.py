@@ -13,7 +13,7 @@ import psutil
 
 from loadgen.report.opening import RESULT
 from tests.tui.past_runs import ROOT, TOML, leave_run
-from tests.tui.test_terminal import Terminal
+from tests.tui.test_terminal import FLOWING, Terminal
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def test_a_closed_terminal_ends_the_run_that_the_picker_started(tmp_path: Path) 
     with vramp(tmp_path) as terminal:
         terminal.read_until(b"mine.toml")
         terminal.press(b"\r")
-        terminal.read_until(b"kernel")
+        terminal.read_until(FLOWING)
         tree = psutil.Process(terminal.pid).children(recursive=True)
         assert len(tree) >= 3
     terminal.wait()

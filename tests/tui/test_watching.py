@@ -30,7 +30,19 @@ async def test_no_key_of_a_read_only_watcher_reaches_the_run() -> None:
                 assert binding.action in ("help", "filter"), binding
                 await seat.press("escape")
         assert run.calls == []
-        assert "watching: the load is steered elsewhere" in {note.message for note in app._notifications}
+
+
+async def test_a_refused_key_says_why_and_no_hint_offers_one() -> None:
+    app, run = seated_elsewhere(read_only=True)
+    async with app.run_test(size=(160, 45)) as pilot:
+        seat = Seat(app, run, pilot)
+        for phase in ("running", "blocked", "failed", "holding"):
+            await seat.show(running(phase=phase))
+            assert "watching, read-only" in seat.rows[0] and "quit" in seat.rows[-1]
+            for words in ("double", "x2", "number", "go on with load", "starts", "finishes"):
+                assert words not in seat.text
+        await seat.press("]")
+        assert [note.message for note in app._notifications] == ["watching: the load is steered elsewhere"]
 
 
 async def test_a_watcher_that_may_steer_does() -> None:
@@ -40,6 +52,8 @@ async def test_a_watcher_that_may_steer_does() -> None:
         await seat.show(running())
         await seat.press("]")
         assert run.calls == [("set_concurrency", 128)]
+        await seat.show(running(phase="holding"))
+        assert "go on with load, q leaves" in seat.text and "watching  " in "".join(seat.rows[:2])
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])

@@ -120,7 +120,7 @@ async def test_every_larger_change_of_the_load(run: Run) -> None:
         "conc 8 once more",
         "conc 8 -> shape 64/16",
         "conc 8 -> rate 20/s",
-        "rate 20/s -> concurrency 5",
+        "rate 20/s -> conc 5",
         "ladder 2, 3, 0.2 s each from here",
         "ramp to 6 in 0.5 s from here",
         "search for the knee from here",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadgen.errors import ProfileError
+from tui.commands.options import port_of
 
 _ABOUT = {
     "serve": "Concurrent streams against a server: a bounded number of them, or so many requests a second.",
@@ -159,7 +160,7 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--variant", metavar="NAME", help="one of the profile's [variants]")
     group.add_argument("--base-url", metavar="URL", help="a server that runs already")
     group.add_argument("--host", default="127.0.0.1", help="of it, in place of --base-url (default: 127.0.0.1)")
-    group.add_argument("--port", type=int, default=8000, help="(default: 8000)")
+    group.add_argument("--port", type=port_of, default=8000, help="(default: 8000)")
     group.add_argument("--model", metavar="M", help="the served model (default: the first one served)")
     group.add_argument("--served-model-name", metavar="M", help="its name in the API, where that is another")
     group.add_argument("--backend", choices=_BACKENDS, help="(default: openai, that is completions)")

@@ -35,9 +35,10 @@ exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run c
 def compare(words: list[str]) -> int:
     """Compare the runs with the first; 0 if no limit is broken."""
     options = _parser().parse_args(words)
+    from loadgen.report.baselines import LAST
     from loadgen.report.compare import compare_runs
     from loadgen.report.compare_gate import parse_limit
-    from loadgen.report.opening import LAST, open_result
+    from loadgen.report.opening import open_result
 
     if not 50 <= options.confidence < 100:
         raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")
@@ -76,12 +77,14 @@ def _parser() -> argparse.ArgumentParser:
 def _require_comparable(comparison: RunComparison, *, force: bool) -> None:
     """Raise `ProfileError` for runs that are not alike, `ResultError` where no stages match."""
     a, b = comparison.a.name, comparison.b.name
-    if comparison.unlike and not force:
+    # Of a run that never came to its load, not even the model is known.
+    empty = not comparison.stages and not (comparison.only_a and comparison.only_b)
+    if comparison.unlike and not force and not empty:
         reasons = "; ".join(comparison.unlike)
         raise ProfileError(f"{b} is not the like of {a}: {reasons}; --force compares them all the same")
     if not comparison.stages:
         only_a, only_b = (", ".join(loads) or "nothing" for loads in (comparison.only_a, comparison.only_b))
-        more = "" if force else "; --force matches stages of another shape by their load alone"
+        more = "" if force or empty else "; --force matches stages of another shape by their load alone"
         raise ResultError(f"nothing to compare: {a} has measured {only_a}; {b} has measured {only_b}{more}")
 
 

@@ -157,6 +157,13 @@ def _parse_option(name: str, text: str) -> object:
     return int(text) if name == "warmup" and text.isdigit() else text
 
 
+def port_of(text: str) -> int:
+    """An option's port; raises `ArgumentTypeError`."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text}: a port is a number from 0 to 65535")
+    return int(text)
+
+
 def _parse_slo(entry: str) -> tuple[str, str]:
     name, separator, limit = entry.partition("=")
     if not separator:

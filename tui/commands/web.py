@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError
 from loadgen.text import harmless
+from tui.commands.options import port_of
 from tui.commands.run import add_run_options, conclude, make_run
 from tui.commands.watch import live_folder
 
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--watch", metavar="RUN", help="show a run that goes on already; Ctrl+C leaves it alone")
     group.add_argument("--allow-control", action="store_true", help="let keys in the browser change the load")
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    group.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
+    group.add_argument("--port", type=port_of, default=8000, help="(default: %(default)s)")
     return parser
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot
 from tui import format as fmt
-from tui.paint import Row, Rows, Word, titled
+from tui.paint import Row, Rows, Word, padded, titled
 from tui.panels.beside import beside, widths_of
 from tui.panels.curve import limits_of
 from tui.plot import Curve, Plot, plot_rows, scale_of
@@ -121,8 +121,8 @@ def _table(snapshot: Snapshot, name: str, width: int) -> Rows:
 def _row(extent: Extent, name: str, unit: str) -> Row:
     summary = extent.latency.get(name, Summary(count=0))
     values: list[Word] = [(f"{value:>{_CELL}}", "text") for value in values_of(summary, unit)]
-    label = extent.name[: _LABEL - 1]
-    return ((f" {label:<{_LABEL - 1}}", "text"), (f"{fmt.count(summary.count):>{_COUNT}}", "dim"), *values)
+    label = padded(extent.name, _LABEL - 1)
+    return ((f" {label}", "text"), (f"{fmt.count(summary.count):>{_COUNT}}", "dim"), *values)
 
 
 def values_of(summary: Summary, unit: str) -> list[str]:

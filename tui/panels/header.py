@@ -1,6 +1,7 @@
 """The header: who, what and where we are, and at the right end the verdict in words.
 
-When it does not fit, the least important items go first; the verdict, the profile and the stage never do.
+When it does not fit, the least important items go first; the profile and the stage never do. The verdict is cut where
+they need the room, but keeps at least half of it: the notes of a death are long, and the panels tell the whole.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ _PHASES = {
 
 def header(view: View, width: int, height: int) -> Rows:
     """One row where there is room for one, else identity above and progress below."""
-    verdict = _verdict(view)
     if height > 1:
         above = _fitted(_identity(view), width - 1)
-        below = spread(_fitted(_progress(view), width - width_of(verdict) - 3), verdict, width - 2)
-        return [((" ", "text"), *above), ((" ", "text"), *below)]
-    left = _fitted([*_identity(view), *_progress(view)], width - width_of(verdict) - 4)
-    return [((" ", "text"), *spread(left, cropped(verdict, width - 2), width - 2))]
+        return [((" ", "text"), *above), _beside_verdict(view, _progress(view), width)]
+    return [_beside_verdict(view, [*_identity(view), *_progress(view)], width)]
+
+
+def _beside_verdict(view: View, items: list[Item], width: int) -> Row:
+    least = width_of(_spaced([item for item in items if not item[0] and width_of(item[1])]))
+    verdict = cropped(_verdict(view), max(width // 2, width - least - 4))
+    left = _fitted(items, width - width_of(verdict) - 4)
+    return ((" ", "text"), *spread(left, verdict, width - 2))
 
 
 def _identity(view: View) -> list[Item]:
@@ -63,6 +68,7 @@ def _progress(view: View) -> list[Item]:
         (0, ((stage, "text"),)),
         (0, ((wanted, "strong"), (" ?" if view.wanted.unconfirmed else "  ", "dim"))),
         (0, _replay(view)),
+        (1, _watching(view)),
         (1, (("/".join(str(length) for length in view.wanted.shape), "dim"),)),
         (2, ((_PHASES.get(phase, ""), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
@@ -78,6 +84,12 @@ def _replay(view: View) -> Row:
     paused = " PAUSED" if now.paused else ""
     where = f"{fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}"
     return ((f"REPLAY x{fmt.setting(now.speed)}{paused} {where}", "warn"),)
+
+
+def _watching(view: View) -> Row:
+    """That the run is somebody else's, and whether the keys change it."""
+    words = {"guest": "watching", "watcher": "watching, read-only"}
+    return ((words.get(view.operator, ""), "warn"),)
 
 
 def _verdict(view: View) -> Row:

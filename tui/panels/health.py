@@ -43,7 +43,7 @@ def client(view: View, width: int, height: int) -> Rows:
         _pair("workers", fmt.count(state.workers), width),
     ]
     if state.limited:
-        rows.insert(1, ((" " + fmt.plain(state.why or "reason unknown"), "bad"),))
+        rows.insert(1, cropped(((" " + fmt.plain(state.why or "reason unknown"), "bad"),), width))
     return rows
 
 

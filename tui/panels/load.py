@@ -7,11 +7,7 @@ from tui.paint import Row, Rows, Word, bar, cropped, spread, titled
 from tui.panels.health import client_strip, server_strip
 from tui.view import View
 
-_HINTS: tuple[Row, ...] = (
-    ((" + -", "key"), ("  one      ", "dim"), ("] [", "key"), ("  double, half", "dim")),
-    ((" n", "key"), ("    number   ", "dim"), ("space", "key"), (" pause", "dim")),
-    ((" .", "key"), ("    next     ", "dim"), ("m", "key"), ("     note", "dim")),
-)
+_HINT_CELLS = 18
 _STRIP_FROM = 60
 """From this width on the panel is a strip across a narrow terminal."""
 
@@ -27,7 +23,30 @@ def load(view: View, width: int, height: int) -> Rows:
         ((" ", "text"), *bar(_share(view), width - 2, "held")),
         _stage_row(view, width),
     ]
-    return [*rows[: max(3, height)], *_HINTS]
+    return [*rows[: max(3, height)], *_hints(view)]
+
+
+def _hints(view: View) -> Rows:
+    """The keys of who may use them, two in a row."""
+    double, half, pause, forward = (
+        view.key(*each) for each in (("double", "]"), ("half", "["), ("pause", "space"), ("next", "."))
+    )
+    match view.operator:
+        case "watcher":
+            return []
+        case "player":
+            return [_hint((double, half), "speed") + _hint((pause,), "pause"), _hint((forward,), "step")]
+        case _:
+            return [
+                _hint((view.key("more", "+"), view.key("less", "-")), "one") + _hint((double, half), "double, half"),
+                _hint((view.key("number", "n"),), "number") + _hint((pause,), "pause"),
+                _hint((forward,), "next") + _hint((view.key("note", "m"),), "note"),
+            ]
+
+
+def _hint(keys: Row, what: str) -> Row:
+    names = " ".join(name for name, _ in keys)
+    return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
 
 
 def notice(view: View, width: int, height: int) -> Rows:
@@ -37,29 +56,39 @@ def notice(view: View, width: int, height: int) -> Rows:
 
 
 def _notice(view: View) -> Row:
+    leave = view.key("leave", "q")
     if view.done:
-        return (("run done  ", "strong"), *_result(view), ("   q", "key"), (" leaves", "text"))
+        return (("run done  ", "strong"), *_result(view), ("   ", "text"), leave, (" leaves", "text"))
+    if view.operator == "player":
+        return ()
     if view.ending == "abort":
         return (("aborting: ", "warn"), ("streams are cut, what was measured is kept", "text"))
     if view.ending == "stop" or view.snapshot.phase == "stopping":
-        return (("finishing: the result is being kept.  ", "warn"), ("ctrl+c", "key"), (" again aborts", "text"))
-    if view.snapshot.phase == "failed":
-        return (
-            ("there is no server: ", "bad"),
-            ("R", "key"),
-            (" starts it again, ", "text"),
-            ("q", "key"),
-            (" leaves", "text"),
-        )
-    if view.snapshot.phase == "holding":
-        return (
-            ("the plan is done, the server is up: ", "warn"),
-            ("+ - ] [ n", "key"),
-            (" go on with load, ", "text"),
-            ("q", "key"),
-            (" finishes", "text"),
-        )
-    return ()
+        again: Row = (("  ctrl+c", "key"), (" again aborts", "text")) if view.operator == "owner" else ()
+        return (("finishing: the result is being kept", "warn"), *again)
+    choice = _choice(view)
+    if not choice or not view.steers:
+        return choice[:1]
+    leaves = " finishes" if view.snapshot.phase == "holding" and view.operator == "owner" else " leaves"
+    return (*choice, leave, (leaves, "text"))
+
+
+def _choice(view: View) -> Row:
+    """What the run waits for, then the keys that decide; empty where it waits for nobody."""
+    match view.snapshot.phase:
+        case "blocked":
+            anyway = view.key("start_anyway", "x")
+            return (("the start would fail", "bad"), (": ", "text"), anyway, (" starts all the same, ", "text"))
+        case "failed":
+            restart = view.key("restart", "R")
+            return (("there is no server", "bad"), (": ", "text"), restart, (" starts it again, ", "text"))
+        case "holding":
+            ids = (("more", "+"), ("less", "-"), ("double", "]"), ("half", "["), ("number", "n"))
+            keys = " ".join(view.key(*each)[0] for each in ids)
+            held: Word = ("the plan is done, the server is up", "warn")
+            return (held, (": ", "text"), (keys, "key"), (" go on with load, ", "text"))
+        case _:
+            return ()
 
 
 def _result(view: View) -> Row:

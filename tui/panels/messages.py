@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from loadgen.metrics.snapshot import ErrorView, RunEvent
 from tui import format as fmt
 from tui.marks import KINDS
@@ -9,6 +11,9 @@ from tui.paint import Row, Rows, cropped, titled
 from tui.view import View
 
 _MOST_EVENTS = 2_000
+_HEAD = re.compile(
+    r"(?:\([^()]*pid=\d+\) )?(?:(?P<level>[A-Z]+) (?:\d\d-\d\d )?(?P<time>\d\d:\d\d:\d\d) (?:\[[^\]]+\] )?)?"
+)
 
 
 def errors(view: View, width: int, height: int) -> Rows:
@@ -44,9 +49,18 @@ def log(view: View, width: int, height: int) -> Rows:
     """The last lines that fit, of those that pass the filter."""
     room, wanted = max(1, height - 1), view.log_filter.casefold()
     lines = [line for line in view.snapshot.server.log_tail if wanted in line.casefold()]
-    rows = [cropped(((" " + fmt.plain(line), "dim"),), width) for line in lines[-room:]]
-    legend: Row = ((f"/{fmt.plain(view.log_filter)}: {fmt.count(len(lines))} lines", "key"),) if wanted else ()
+    rows = [cropped(((" " + _without_head(fmt.plain(line)), "dim"),), width) for line in lines[-room:]]
+    legend: Row = ((f"/{fmt.plain(view.log_filter)}: {fmt.counted(len(lines), 'line')}", "key"),) if wanted else ()
     return [titled("server log", legend, width), *rows]
+
+
+def _without_head(line: str) -> str:
+    """Without what repeats in each line of vLLM's and leaves no room for what it says: process, INFO, date, module."""
+    head = _HEAD.match(line)
+    if head is None or not head.end():
+        return line
+    level = "" if head["level"] in (None, "INFO") else f"{head['level']} "
+    return f"{level}{head['time'] or ''} {line[head.end() :]}".strip()
 
 
 def _error(error: ErrorView, width: int) -> Row:

@@ -8,7 +8,7 @@ from datetime import datetime
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import StageResult
 from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, spread, titled
+from tui.paint import Row, Rows, Word, cropped, padded, spread, titled
 from tui.picker_shelf import PastRun, State
 
 _STATES: dict[State, Word] = {
@@ -54,8 +54,8 @@ def best_words(run: PastRun) -> str:
 
 def header(count: int, left: int, width: int) -> Row:
     """How many there are, and how many are still to be read."""
-    reading = f", reading {left} more" if left else ""
-    return spread(((" vramp", "title"), ("  past runs", "text")), ((f"{count} runs{reading} ", "dim"),), width)
+    known = fmt.counted(count, "run") + (f", reading {left} more" if left else "")
+    return spread(((" vramp", "title"), ("  past runs", "text")), ((f"{known} ", "dim"),), width)
 
 
 def run_head(width: int) -> Row:
@@ -71,7 +71,7 @@ def run_row(run: PastRun, now: datetime, width: int) -> Row:
     word, role = state_word(run)
     row = (
         (f"{date + ago(run.started, now):<{when}}", "dim"),
-        (f"{_cut(fmt.plain(run.profile), name - 1):<{name}}", "text"),
+        (padded(fmt.plain(run.profile), name - 1) + " ", "text"),
         (f"{word:<{_STATE_CELLS}}", role),
         (best_words(run), "throughput"),
     )
@@ -145,7 +145,3 @@ def _command(command: str, what: str, width: int) -> Row:
     """What it does goes first where there is no room: the command is what one needs whole."""
     words = ((f"   {what}", "dim"),) if len(command) + len(what) + 4 <= width else ()
     return cropped(((f" {command}", "key"), *words), width)
-
-
-def _cut(text: str, cells: int) -> str:
-    return text if len(text) <= cells else f"{text[: cells - 1]}…"

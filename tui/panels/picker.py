@@ -11,7 +11,7 @@ from loadgen.plan import Stage, plan_of
 from loadgen.profile import Profile, Reference, Server
 from loadgen.report.findings import findings_count
 from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, spread, titled
+from tui.paint import Row, Rows, Word, cropped, padded, spread, titled
 from tui.panels.findings import finding_rows
 from tui.panels.past import ago, best_words, state_word, wrapped
 from tui.picker_shelf import Entry, PastRun
@@ -35,11 +35,12 @@ def entry_head(width: int) -> Row:
 def entry_row(entry: Entry, last: PastRun | None, now: datetime, width: int) -> Row:
     """A profile in the list."""
     name, model, engine = _columns(width)
-    row: list[Word] = [(f"{_cut(fmt.plain(entry.name), name - 1):<{name}}", "text")]
+    row: list[Word] = [(padded(fmt.plain(entry.name), name - 1) + " ", "text")]
     if entry.profile is None:
         return cropped((*row, ("! not a profile", "bad")), width)
     server = entry.profile.server
-    row.append((f"{_cut(model_words(server).rpartition('/')[2], model - 1):<{model}}", "dim"))
+    if model:
+        row.append((padded(model_words(server).rpartition("/")[2], model - 1) + " ", "dim"))
     row.append((f"{server.engine:<{engine}.{engine}}", "dim"))
     if last is not None:
         row += [_headline(last), (f"  {ago(last.started, now)}", "dim")]
@@ -103,14 +104,14 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
 def _variant(entry: Entry, variant: str | None) -> Row:
     count = len(entry.variants)
     others = f"or {count} other{'s' if count > 1 else ''}" if variant is None else f"one of {count}"
-    return ((fmt.plain(variant or _PLAIN), "strong"), (f"   {others}: ", "dim"), ("v", "key"), (" chooses", "dim"))
+    return ((fmt.plain(variant or _PLAIN), "strong"), (f"   {others}", "dim"))
 
 
 def _published(reference: Reference | None) -> Rows:
     if reference is None:
         return []
-    points = f"{len(reference.points)} points" if len(reference.points) != 1 else "1 point"
-    return [_labelled("published", (fmt.plain(reference.source), "text"), (f"   {points}", "dim"))]
+    points = f"   {fmt.counted(len(reference.points), 'point')}" if reference.points else ""
+    return [_labelled("published", (fmt.plain(reference.source), "text"), (points, "dim"))]
 
 
 def load_words(profile: Profile) -> list[str]:
@@ -123,7 +124,7 @@ def load_words(profile: Profile) -> list[str]:
     if plan.search is not None:
         loads = f"search for the {plan.search}: {plan.by} {plan.least:g} to {plan.most:g}"
     else:
-        loads = f"{len(stages)} stage{'s' if len(stages) > 1 else ''}: {_loads(stages)}"
+        loads = f"{fmt.counted(len(stages), 'stage')}: {_loads(stages)}"
     shapes = dict.fromkeys(f"{stage.isl}/{stage.osl}" for stage in stages)
     lengths = dict.fromkeys(_length(stage) for stage in stages)
     return [loads, f"ISL/OSL {_some(list(shapes))}   {_some(list(lengths))}"]
@@ -180,10 +181,6 @@ def _count(findings: Sequence[Finding]) -> Row:
 
 def _labelled(label: str, *words: Word) -> Row:
     return ((f" {label:<{_LABEL_CELLS}}", "dim"), *words)
-
-
-def _cut(text: str, cells: int) -> str:
-    return text if len(text) <= cells else f"{text[: max(0, cells - 1)]}…"
 
 
 def header(folder: str, width: int) -> Row:

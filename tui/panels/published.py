@@ -1,10 +1,12 @@
-"""One row: what a publication measured with this recipe, else the baseline, and how far from it the stage is."""
+"""What a publication measured with this recipe, and how far from it a stage is: the one that shows, or each."""
 
 from __future__ import annotations
 
-from loadgen.metrics.snapshot import Comparison
+from collections.abc import Sequence
+
+from loadgen.metrics.snapshot import Comparison, StageView
 from tui import format as fmt
-from tui.paint import Row, Word, cropped
+from tui.paint import Row, Rows, Word, cropped, titled
 from tui.panels.baseline import baseline_row
 from tui.view import View
 
@@ -28,16 +30,35 @@ _NAMES = {
 
 def published(view: View, width: int) -> Row:
     """The publication's figures and the differences, else the baseline's; empty where there is neither."""
-    found = view.snapshot.reference
-    first = found[0].of if found else ""
-    shown = {comparison.figure: comparison for comparison in found if comparison.of == first}
-    if not shown:
+    stage = view.stage
+    found = [one for one in view.snapshot.reference if stage is not None and one.stage == stage.number - 1]
+    if not found:
         return baseline_row(view, width)
-    row: list[Word] = [(f"published{f' {fmt.plain(first)}' if first else ''}", "title")]
-    for figure, name in _NAMES.items():
-        if figure in shown:
-            row += _figure(name, shown[figure])
-    return cropped(tuple(row), width)
+    of = found[0].of
+    return cropped(((f"published{f' {fmt.plain(of)}' if of else ''}", "title"), *_figures(found, of)), width)
+
+
+def published_stages(view: View, width: int, height: int) -> Rows:
+    """A row for each stage that a publication has figures of, under their title; empty where there is none."""
+    by_stage: dict[int, list[Comparison]] = {}
+    for one in view.timeline.published.values():
+        by_stage.setdefault(one.stage, []).append(one)
+    of = next((found[0].of for found in by_stage.values()), "")
+    measured = [stage for stage in view.snapshot.stages if stage.number - 1 in by_stage]
+    rows = [cropped((_name(stage), *_figures(by_stage[stage.number - 1], of)), width) for stage in measured]
+    left_out = len(rows) - max(1, height - 1)
+    legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()
+    title = titled(f"published{f' {fmt.plain(of)}' if of else ''}, and how far from it each stage is", legend, width)
+    return [title, *rows[max(0, left_out) :]] if rows else []
+
+
+def _name(stage: StageView) -> Word:
+    return (f"{stage.number:>4} {fmt.target(stage.concurrency, stage.rate):<12}", "text")
+
+
+def _figures(found: Sequence[Comparison], of: str) -> Row:
+    shown = {one.figure: one for one in found if one.of == of}
+    return tuple(word for figure, name in _NAMES.items() if figure in shown for word in _figure(name, shown[figure]))
 
 
 def _figure(name: str, comparison: Comparison) -> list[Word]:

@@ -7,8 +7,9 @@ from pathlib import PurePath
 from loadgen.metrics.search import SearchResult
 from tui import format as fmt
 from tui.paint import Row, Rows, Word, cropped, spread, titled
+from tui.panels.baseline import baseline_row
 from tui.panels.curve import curve
-from tui.panels.published import published
+from tui.panels.published import published_stages
 from tui.panels.stages import stages
 from tui.view import View
 
@@ -16,7 +17,7 @@ _LEAST_CURVE = 9
 """Rows below which a curve says nothing."""
 _TABLE_HEADS = 2
 _COMMANDS = (
-    ("vramp report {}", "the tables; --html FILE: one page to show to others"),
+    ("vramp report {}", "the tables; with --html one page to show to others"),
     ("vramp compare OTHER {}", "against another run, with confidence"),
     ("vramp replay {}", "see it again"),
 )
@@ -24,7 +25,7 @@ _COMMANDS = (
 
 def results(view: View, width: int, height: int) -> Rows:
     """Verdict, what was found, curve and table as high as there is room, and how to go on at the bottom."""
-    above = [titled("results", _state(view), width), *_found(view, width)]
+    above = [titled("results", _state(view), width), *_found(view, width, height)]
     below = [(), *_files(view, width)]
     room = max(0, height - len(above) - len(below))
     table = min(room, len(view.snapshot.stages) + _TABLE_HEADS)
@@ -41,13 +42,17 @@ def _state(view: View) -> Row:
     return (words,) if view.done else (("the run goes on", "warn"),)
 
 
-def _found(view: View, width: int) -> Rows:
-    """What the search says, and how far the last stage is from what was published."""
-    rows = []
+def _found(view: View, width: int, height: int) -> Rows:
+    """Why the server died, what the search says, and how far the stages are from what was published."""
+    rows: Rows = []
+    cause = view.snapshot.server.diagnosis
+    if cause is not None:
+        rows += [((f" {fmt.plain(cause.title)}", "bad"),), ((f" → {fmt.plain(cause.remedy)}", "key"),)]
     if view.snapshot.search is not None:
-        rows.append(cropped((_search(view.snapshot.search),), width))
-    row = published(view, width)
-    return [*rows, row] if row else rows
+        rows.append((_search(view.snapshot.search),))
+    row = baseline_row(view, width)
+    beside = published_stages(view, width, height // 4) or ([row] if row else [])
+    return [cropped(each, width) for each in (*rows, *beside)]
 
 
 def _search(found: SearchResult) -> Word:
@@ -60,7 +65,7 @@ def _search(found: SearchResult) -> Word:
 
 def _files(view: View, width: int) -> Rows:
     path = view.snapshot.result_path
-    title = titled("go on", (("y", "key"), (" copies the table", "dim")), width)
+    title = titled("go on", (view.key("copy", "y"), (" copies the table", "dim")), width)
     if path is None:
         waits = "no result was written" if view.done else "the result is written when the run ends"
         return [title, ((f" {waits}", "bad" if view.done else "dim"),)]

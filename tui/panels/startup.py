@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.metrics.finding import Diagnosis
 from loadgen.metrics.snapshot import Milestone, ServerView
 from tui import format as fmt
-from tui.paint import Row, Rows, Word, bar, cropped, titled
+from tui.paint import Row, Rows, Word, bar, cropped, padded, titled
 from tui.view import View
 
 _SIGNS: dict[str, Word] = {"done": (" ✓ ", "good"), "running": (" ▸ ", "key"), "waiting": (" · ", "dim")}
@@ -25,6 +25,8 @@ def startup(view: View, width: int, height: int) -> Rows:
 
 def _age(server: ServerView) -> str:
     age = fmt.clock(server.uptime_s) if server.uptime_s is not None else ""
+    if server.state == "died":
+        return f"after {age}" if age else ""
     return f"{age} of about {fmt.clock(server.expected_s)}" if server.expected_s is not None else age
 
 
@@ -41,7 +43,7 @@ def _diagnosis(cause: Diagnosis) -> Rows:
 
 def _milestone(milestone: Milestone, label: int) -> Row:
     role = {"running": "strong", "waiting": "dim"}.get(milestone.state, "text")
-    name: Word = (f"{fmt.plain(milestone.label)[:label]:<{label}}  ", role)
+    name: Word = (f"{padded(fmt.plain(milestone.label), label)}  ", role)
     detail: Word = (f"  {fmt.plain(milestone.detail)}", "dim")
     sign = _SIGNS[milestone.state]
     if milestone.state == "done":

@@ -227,7 +227,8 @@ def test_serve_at_several_rates_ends_with_the_curve(engine: Simulator, capsys: p
 def test_latency(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
     words = f"latency --base-url {engine.url} --batch-size 2 --num-iters 3 --num-iters-warmup 1 --output-len 4".split()
     assert bench(*words, *SMALL) == 0
-    lines = capsys.readouterr().out.splitlines()
+    # What follows, if anything, is that a busy machine was the limit.
+    lines = capsys.readouterr().out.splitlines()[:7]
     assert [line.split(":")[0] for line in lines] == [
         "Avg latency",
         *(f"{percent}% percentile latency" for percent in (10, 25, 50, 75, 90, 99)),

@@ -61,6 +61,13 @@ def test_without_a_common_load_there_is_nothing_to_compare(capsys: pytest.Captur
     assert "NOT ALIKE: another shape" in capsys.readouterr().out
 
 
+def test_a_run_that_never_came_to_its_load_is_no_other_model(capsys: pytest.CaptureFixture[str]) -> None:
+    write_result(run_of(environment={}), Path("dead.json"))
+    assert vramp("compare", "a.json", "dead.json") == 1
+    error = capsys.readouterr().err
+    assert "; dead.json has measured nothing" in error and "--force" not in error
+
+
 def test_the_forms(capsys: pytest.CaptureFixture[str]) -> None:
     assert vramp("compare", "a.json", "slow.json", "--json", "--confidence", "95") == 0
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
@@ -97,7 +104,10 @@ def test_a_damaged_baseline_is_listed_with_its_reason(tmp_path: Path, capsys: py
     assert "not a result of vramp" in capsys.readouterr().out
 
 
-RUN = "run simulator --requests 20 --concurrency 2,3 --isl 16 --osl 4 --workers 1 --set server.args.preset=fast --json"
+RUN = (
+    "run simulator --requests 20 --concurrency 2,3 --isl 16 --osl 4 --workers 1 "
+    "--set server.args.preset=fast --set server.args.startup-s=0 --json"
+)
 
 
 def test_a_run_beside_its_baseline(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,32 @@ def test_another_port_is_not_touched(left: str, capsys: pytest.CaptureFixture[st
     assert stop("--all") == 0
 
 
+DRIVING = """
+import sys
+from loadgen.server.claims import drive_lock
+lock = drive_lock("localhost", int(sys.argv[1]))
+print("driving", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_that_is_driven_is_somebodys_measurement(left: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port = left.rpartition(":")[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVING, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == "driving\n"
+        for words in ([], ["--all"]):
+            assert stop(*words) == 0
+            told = capsys.readouterr().err
+            assert f"not touched: port {port}" in told and "no server that vramp left is running" in told
+        assert stop(port) == 3
+        assert f"already driven by a vramp (pid {driver.pid}" in capsys.readouterr().err
+        assert httpx.get(f"{left}/health", trust_env=False).status_code == 200
+        assert stop(port, "--force") == 0
+        driver.communicate()
+
+
 def test_nothing_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop() == 0
-    assert "no server that vramp started is running" in capsys.readouterr().err
+    assert "no server that vramp left is running" in capsys.readouterr().err

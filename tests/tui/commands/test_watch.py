@@ -83,7 +83,7 @@ async def test_a_terminal_watches_the_newest_run_that_goes_on_and_leaves_it_alon
     size = os.environ | {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
     process = await asyncio.create_subprocess_exec(*command, stdin=slave, stdout=slave, stderr=slave, env=size)
     os.close(slave)
-    await asyncio.to_thread(read_until, master, b"kernel")
+    await asyncio.to_thread(read_until, master, b"concurrency")
     os.write(master, b"]")
     await asyncio.to_thread(read_until, master, b"steered elsewhere")
     os.write(master, b"q")
@@ -97,7 +97,7 @@ async def test_a_browser_watches_a_run_of_another_process_and_ctrl_c_leaves_it_a
     async with serving_run(run) as (process, address), aiohttp.ClientSession() as client:
         async with client.ws_connect(address) as browser:
             seen = b""
-            while b"kernel" not in seen:
+            while b"concurrency" not in seen:
                 seen += await browser.receive_bytes()
             process.send_signal(signal.SIGINT)
             async for _ in browser:

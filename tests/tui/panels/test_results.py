@@ -3,11 +3,13 @@
 import msgspec
 import pytest
 
+from loadgen.metrics.finding import Diagnosis
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison, Snapshot
 from tests.tui.scripted import running
 from tui.paint import width_of
 from tui.panels.results import results
+from tui.timeline import Timeline
 from tui.view import View, Wanted
 
 PATH = "runs/20260102T030405Z-mine/result.json"
@@ -20,7 +22,9 @@ def done(**changes: object) -> Snapshot:
 
 
 def text(snapshot: Snapshot, width: int = 120, height: int = 40) -> str:
-    rows = results(View(snapshot, Wanted()), width, height)
+    timeline = Timeline()
+    timeline.add(snapshot)
+    rows = results(View(snapshot, Wanted(), timeline=timeline), width, height)
     assert len(rows) <= height and all(width_of(row) <= width for row in rows)
     return "\n".join("".join(word for word, _ in row) for row in rows)
 
@@ -42,6 +46,23 @@ def test_what_a_search_found_is_in_words() -> None:
 def test_published_stands_beside_measured() -> None:
     comparison = Comparison(3, "", "ttft_p50_ms", published=800.0, measured=880.0, difference_percent=10.0)
     assert "(+10.0%)" in text(done(reference=(comparison,)))
+
+
+def test_every_stage_stands_beside_what_was_published_for_it() -> None:
+    compared = [Comparison(stage, "MI300X", "ttft_p50_ms", 800.0, 880.0, 10.0 + stage) for stage in range(4)]
+    shown = text(done(reference=tuple(compared)))
+    assert "published MI300X, and how far from it each stage is ─" in shown
+    for number, conc in enumerate((8, 16, 32, 64)):
+        assert f" {number + 1} conc {conc:<7}  TTFT p50 800 (+{10 + number}.0%)" in shown
+    small = text(done(reference=tuple(compared)), 80, 18)
+    assert "the last 3 of 4 stages" in small and "(+13.0%)" in small and "(+10.0%)" not in small
+
+
+def test_why_the_server_died_is_not_lost() -> None:
+    cause = Diagnosis("kv-cache", "no memory is left for the KV cache", (), "lower it")
+    server = msgspec.structs.replace(running().server, state="died", diagnosis=cause)
+    shown = text(done(server=server, headline="server_died: the server ended", healthy=False))
+    assert f" {cause.title}" in shown and "→ lower it" in shown
 
 
 def test_without_a_result_it_says_so() -> None:

@@ -102,7 +102,7 @@ def test_a_browser_shows_the_cockpit_and_steers_it_where_that_is_allowed(page: P
         assert {name.split("/")[2] for name in fetched} == {address.split("/")[2]}
         document = finish(process, tmp_path)
     assert document["state"] == "stopped"
-    assert ("load", "conc 2 -> concurrency 4") in [(event["kind"], event["text"]) for event in document["events"]]
+    assert ("load", "conc 2 -> conc 4") in [(event["kind"], event["text"]) for event in document["events"]]
     assert [stage["target"]["concurrency"] for stage in document["stages"]] == [2, 4]
 
 

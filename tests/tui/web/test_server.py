@@ -71,20 +71,22 @@ async def test_nobody_else_comes_in() -> None:
 
 
 async def test_no_word_of_the_command_means_anything_to_a_shell_and_it_ends_with_its_browser() -> None:
+    before = set(psutil.Process().children())
     async with door() as (client, address):
         async with client.ws_connect(socket_address(address)) as socket:
             assert (await socket.receive_bytes()) == b"hello"
-            (process,) = psutil.Process().children()
+            (process,) = set(psutil.Process().children()) - before
             assert tuple(process.cmdline()) == COMMAND
         await asyncio.to_thread(process.wait, 10)
 
 
 async def test_when_the_server_ends_no_process_is_left() -> None:
+    before = set(psutil.Process().children())
     async with door() as (client, address):
         sockets = [await client.ws_connect(socket_address(address)) for _ in range(2)]
         for socket in sockets:
             await socket.receive_bytes()
-        processes = psutil.Process().children()
+        processes = set(psutil.Process().children()) - before
         assert len(processes) == 2
         closing = [asyncio.create_task(socket.receive()) for socket in sockets]
     assert psutil.wait_procs(processes, timeout=10)[1] == []
