@@ -235,10 +235,12 @@ class Run:
         finally:
             if not work.done():
                 self.abort()
-            # Being cancelled must not leave a server behind.
-            await asyncio.shield(work)
-            last = self._offer.publish(self._snapshot())
-            await self._offer.close()
+            try:
+                # Being cancelled must not leave a server behind.
+                await asyncio.shield(work)
+            finally:
+                last = self._offer.publish(self._snapshot())
+                await self._offer.close()
         yield last
 
     async def close(self) -> None:
