@@ -37,7 +37,7 @@ from tui.panels import picker as panel
 from tui.picker_dialogs import AskUrl
 from tui.picker_past import PastScreen
 from tui.picker_shelf import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
-from tui.picker_widgets import Pane, Shelf
+from tui.picker_widgets import Pane, Shelf, blank
 
 _DEBOUNCE_S = 0.25
 """A cursor that only passes by a profile does not check the box."""
@@ -155,7 +155,7 @@ class PickerScreen(Screen[None]):
 
     def _show_detail(self) -> None:
         entry = self._entry
-        paint = _blank if entry is None else partial(self._detail, entry)
+        paint = blank if entry is None else partial(self._detail, entry)
         self.query_one("#picker-detail", Pane).show(paint)
 
     def _detail(self, entry: Entry, width: int) -> Rows:
@@ -179,7 +179,7 @@ class PickerScreen(Screen[None]):
 
     def _show_preflight(self) -> None:
         entry = self._entry
-        paint = _blank if entry is None or entry.profile is None else self._preflight
+        paint = blank if entry is None or entry.profile is None else self._preflight
         self.query_one("#picker-preflight", Pane).show(paint)
 
     def _preflight(self, width: int) -> Rows:
@@ -313,7 +313,3 @@ def _last_runs(names: Sequence[str]) -> dict[str, PastRun]:
     """By the name of the profile; one folder is read for each that has any."""
     newest = newest_by_profile(past_runs())
     return {name: past_run(newest[name]) for name in names if name in newest}
-
-
-def _blank(width: int) -> Rows:
-    return []

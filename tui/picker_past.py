@@ -26,7 +26,7 @@ from tui.keybar import KeyBar
 from tui.paint import ROLE_CLASSES, Rows
 from tui.panels import past as panel
 from tui.picker_shelf import PastRun, past_run, past_runs
-from tui.picker_widgets import Pane, Shelf
+from tui.picker_widgets import Pane, Shelf, blank
 
 _ENDED = ("complete", "stopped", "failed", "server_died")
 _AT_ONCE = 20
@@ -119,7 +119,7 @@ class PastScreen(Screen[None]):
 
     def _show_detail(self) -> None:
         run = self._run
-        self.query_one("#picker-detail", Pane).show(_blank if run is None else partial(panel.run_detail, run))
+        self.query_one("#picker-detail", Pane).show(blank if run is None else partial(panel.run_detail, run))
 
     def _header(self, width: int) -> Rows:
         return [panel.header(len(self._runs), self._left, width)]
@@ -205,7 +205,3 @@ class PastScreen(Screen[None]):
 
 def _read_some(folders: Sequence[Path]) -> list[PastRun]:
     return [past_run(folder) for folder in folders]
-
-
-def _blank(width: int) -> Rows:
-    return []

@@ -18,6 +18,11 @@ Paint = Callable[[int], Rows]
 """A width to rows."""
 
 
+def blank(width: int) -> Rows:
+    """Nothing to tell."""
+    return []
+
+
 class Shelf(OptionList):
     """A list whose cursor a click moves; only a second click on the same row, or Enter, chooses it."""
 

@@ -6,7 +6,7 @@ replay that plays it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -67,6 +67,7 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
     """The state of the run now."""
     client = client_view(record, now.workers)
     text, healthy = headline(_headline_facts(record, now, client))
+    of_gpus = gpu_verdicts(record.hardware.facts())
     return Snapshot(
         t_s=now.t_s,
         unix_s=now.unix_s,
@@ -87,8 +88,8 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         events=tuple(record.events),
         findings=record.findings,
         reference=_references(record, now.phase),
-        verdicts=verdicts_of(record),
-        gpus=_gpu_views(record),
+        verdicts=_verdicts(record, of_gpus),
+        gpus=_gpu_views(record, of_gpus),
         gpus_stale=now.gpus_stale,
         telemetry=now.telemetry,
         host=record.hardware.host,
@@ -154,9 +155,9 @@ def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
     return tuple(sorted(views, key=lambda view: -view.count))
 
 
-def verdicts_of(record: Record) -> tuple[Verdict, ...]:
+def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """Of GPUs and of the running stage, as far as the last looks tell; the bad ones first."""
-    found = gpu_verdicts(record.hardware.facts())
+    found = list(of_gpus)
     if record.current is not None:
         found += stage_verdicts(f"stage {record.current.started.index + 1}", _facts_now(record.current, record))
     return tuple(sorted(found, key=lambda verdict: not verdict.bad))
@@ -181,10 +182,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _gpu_views(record: Record) -> tuple[GpuView, ...]:
+def _gpu_views(record: Record, of_gpus: Sequence[Verdict]) -> tuple[GpuView, ...]:
     hardware = record.hardware
-    found = gpu_verdicts(hardware.facts())
-    return tuple(GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in hardware.gpus)
+    return tuple(GpuView(gpu, hardware.latest.get(gpu.index), flags(of_gpus, gpu.index)) for gpu in hardware.gpus)
 
 
 def load_view(
