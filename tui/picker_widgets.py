@@ -74,7 +74,7 @@ class Pane(Painted):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self._paint: Paint = _nothing
+        self._paint: Paint = blank
         self._painted: Rows = []
 
     def show(self, paint: Paint) -> None:
@@ -88,7 +88,3 @@ class Pane(Painted):
             self._painted = self._paint(self.size.width)
             self.styles.height = max(1, len(self._painted))
             self.put(self._painted)
-
-
-def _nothing(width: int) -> Rows:
-    return []

@@ -70,6 +70,7 @@ class Desk:
 
     async def sees(self, words: str) -> None:
         await self.until(lambda: words in self.text)
+        await self.pilot.pause()  # a pane gets its words before the layout gives it all its rows
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
