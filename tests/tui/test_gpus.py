@@ -160,7 +160,7 @@ def test_whatever_a_driver_says_rows_keep_their_width(
         for gpu in with_gpus().gpus
     )
     rows = painted(with_gpus(gpus=found), width, height)
-    assert len(rows) <= height and all(len(row) <= width for row in texts(rows))
+    assert len(rows) <= height and all(width_of(row) <= width for row in rows)
     assert all(role in ROLES for row in rows for _, role in row)
     figures = {row.index("  flags") for row in texts(rows) if "  flags" in row}
     assert len(figures) <= 1
