@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tui import format as fmt
 from tui.history import Folded, History
 from tui.marks import Mark
-from tui.paint import Row, Rows, Word, joined, titled, width_of
+from tui.paint import Row, Rows, Word, in_cells, joined, titled, width_of
 from tui.raster import Ink, trace
 from tui.scale import Scale, Span, linear, logarithmic
 
@@ -144,8 +144,8 @@ def _put_note(words: list[Word], column: int, label: str, role: str) -> None:
     """As much of a note as has room right of its sign."""
     free = next((n for n, word in enumerate(words[column:]) if word != ("─", "rule") and n), len(words) - column)
     if free > _LEAST_NOTE:
-        text = label[: free - 1]
-        words[column : column + len(text) + 1] = [(character, role) for character in text + " "]
+        cells = [*in_cells(label, free - 1), " "]
+        words[column : column + len(cells)] = [(cell, role) for cell in cells]
 
 
 def _title_row(chart: Chart, history: History, width: int) -> Row:

@@ -14,6 +14,7 @@ UNKNOWN = "-"
 
 _UNITS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 # CSI and OSC sequences, then any other escape together with the byte that it introduces.
+_WIDENS = "\ufe0f"
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
 
 
@@ -90,10 +91,13 @@ def target(concurrency: int | None, rate: float | None) -> str:
 
 
 def plain(text: str) -> str:
-    """A text of unknown origin as one harmless line: escape sequences dropped, what cannot be seen as a dot."""
+    """A text of unknown origin as one harmless line: escape sequences dropped, what cannot be seen as a dot.
+
+    Each character takes the cells that are its own: what would make the one before it wider is dropped.
+    """
     if text.isascii() and text.isprintable():
         return text
-    text = _SEQUENCES.sub("", text).replace("\t", "    ")
+    text = _SEQUENCES.sub("", text).replace("\t", "    ").replace(_WIDENS, "")
     return "".join(_visible(character) for character in text)
 
 

