@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
+import signal
 import struct
 import sys
 import tempfile
@@ -21,6 +23,8 @@ import psutil
 from tui.views import PAGES
 
 _MOST_S = 120.0
+_SILENT_S = 30.0
+"""A live cockpit writes four times a second."""
 _VIEW_S = 8.0
 _SETTLE_S = 2.0
 _STREAMS = 1024
@@ -49,6 +53,9 @@ class _Cockpit:
 
     def read(self) -> int:
         """Wait for output and take it; how much, 0 when the cockpit is gone."""
+        if not select.select([self._terminal], [], [], _SILENT_S)[0]:
+            os.kill(self.pid, signal.SIGTERM)
+            sys.exit(f"bench: the cockpit has nothing more to say: {self.last[-400:].decode(errors='replace')}")
         try:
             data = os.read(self._terminal, 65536)
         except OSError:
@@ -97,7 +104,7 @@ def run_in_terminal(arguments: list[str], *, columns: int, rows: int) -> ScreenC
             before = now
         elif before[1]:
             cpu_s, flowing_s = now[1] - before[1], now[0] - before[0]
-        if b"plan is done" in cockpit.last or b"q finishes" in cockpit.last:
+        if any(words in cockpit.last for words in (b"plan is done", b" leaves")):
             cockpit.press("qf")
             cockpit.last = b""
     cockpit.close()

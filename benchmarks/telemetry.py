@@ -30,7 +30,7 @@ def _stand_in(code: str) -> dict[Vendor, list[Attempt]]:
 
 async def row(name: str, folder: Path, streams: int, replay: dict[Vendor, list[Attempt]] | None, mode: str) -> None:
     """One run and its line."""
-    async with simulator(10, folder) as url:
+    async with simulator(10) as url:
         if mode == "sim":
             replay = attempts_for("sim", url=url)
         load = {"isl": ISL, "osl": OSL, "concurrency": streams, "duration": "12s", "workers": 1, "seed": 1}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,12 +22,12 @@ import httpx
 
 from benchmarks.screen import run_in_terminal
 from loadgen.metrics.result import Result, read_result
-from loadgen.profile import Server, build_profile
+from loadgen.profile import build_profile
 from loadgen.run import Run
-from loadgen.server.supervisor import ManagedServer
 
 ISL = OSL = 128
 ROUNDS = 4
+_LISTENS = re.compile(rb"Starting vLLM server on (http://\S+)")
 HEAD = (
     f"{'streams':>7} {'step':>5} {'peak':>5} {'tok/s':>8} {'of ideal':>8} "
     f"{'TTFT mean':>10} {'truth':>8} {'diff':>7} {'TPOT p99':>9} {'truth':>8} {'diff':>7} "
@@ -34,12 +36,26 @@ HEAD = (
 
 
 @asynccontextmanager
-async def simulator(step_ms: int, folder: Path) -> AsyncIterator[str]:
-    """A simulator of its own for each measurement; yields its URL."""
-    settings = Server(engine="simulator", args={"preset": "bench", "step-ms": step_ms})
-    async with ManagedServer(settings, log_path=folder / "server.log") as server:
-        await server.wait_ready()
-        yield server.base_url
+async def simulator(step_ms: int) -> AsyncIterator[str]:
+    """A simulator of its own for each measurement, of no vramp, so that any may drive it; yields its URL."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadgen.simulator", "--preset", "bench", "--step-ms", str(step_ms), "--port", "0"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        yield await _url_of(process.stderr)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def _url_of(log: asyncio.StreamReader) -> str:
+    """What the simulator says when it listens; the rest of its log is short."""
+    async for line in log:
+        if match := _LISTENS.search(line):
+            return match[1].decode()
+    raise SystemExit("bench: the simulator ended without listening")
 
 
 async def headless(url: str, streams: int, rounds: int) -> Result:
@@ -88,16 +104,16 @@ async def accuracy(folder: Path, streams: list[int], rounds: int) -> None:
     print(HEAD)
     for count in streams:
         step_ms = 10 if count <= 1024 else 20
-        async with simulator(step_ms, folder) as url:
+        async with simulator(step_ms) as url:
             result = await headless(url, count, rounds)
             print(line(count, step_ms, result, await fetch_truth(url)), flush=True)
 
 
 async def beside_the_cockpit(folder: Path, streams: int = 256) -> None:
     """The same load with the cockpit open in a 240x60 terminal, beside the headless run."""
-    async with simulator(10, folder) as url:
+    async with simulator(10) as url:
         quiet = await headless(url, streams, ROUNDS * 2)
-    async with simulator(10, folder) as url:
+    async with simulator(10) as url:
         load = f"--concurrency {streams} --requests {ROUNDS * 2 * streams} --isl {ISL} --osl {OSL} --workers 1 --seed 1"
         words = ["--url", url, *load.split(), "--json", str(folder / "c.json")]
         screen = await asyncio.to_thread(run_in_terminal, words, columns=240, rows=60)
