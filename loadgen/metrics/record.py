@@ -350,6 +350,7 @@ class Record:
             connects=client.connects,
             limited=bool(limits),
             why="; ".join(f"stage {index + 1}: {why}" for index, why in limits) or None,
+            realtime=_realtime_share(self.stages.values()),
         )
 
 
@@ -364,6 +365,13 @@ def _understood(run: RunStarted) -> Reference | None:
     except (msgspec.ValidationError, ValidationError) as error:
         problem = str(error)
     raise ResultError(f"{run.run_id}: the profile of this run is not one of this version of vramp: {problem}")
+
+
+def _realtime_share(stages: Iterable[StageRecord]) -> float | None:
+    """Of the time of all workers; None where there was none."""
+    times = [(stage.client.realtime_ns, stage.client_span_ns) for stage in stages]
+    span_ns = sum(span for _, span in times)
+    return min(1.0, sum(realtime for realtime, _ in times) / span_ns) if span_ns else None
 
 
 def _merged(groups: Iterable[list[Histogram]]) -> Histogram:

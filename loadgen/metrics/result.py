@@ -52,6 +52,8 @@ class ClientResult(msgspec.Struct, frozen=True):
     connects: int
     limited: bool
     why: str | None
+    realtime: float | None = None
+    """The share of the stages' time in which workers ran before all other processes; None in results of before."""
 
 
 class Target(msgspec.Struct, frozen=True):

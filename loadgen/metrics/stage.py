@@ -169,6 +169,8 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one worker did and how late it was since its last tick."""
 
     cpu_ns: int = 0
+    realtime_ns: int = 0
+    """For how long it ran before all other processes."""
     reads: int = 0
     coalesced_reads: int = 0
     """Reads that carried more than one output event, all but the last of them therefore stamped late."""
@@ -186,6 +188,7 @@ class ClientMetrics:
 
     def __init__(self) -> None:
         self.cpu_ns = 0
+        self.realtime_ns = 0
         self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
@@ -197,6 +200,7 @@ class ClientMetrics:
     def add(self, delta: ClientDelta) -> None:
         """Take in a tick of one worker."""
         self.cpu_ns += delta.cpu_ns
+        self.realtime_ns += delta.realtime_ns
         self.reads += delta.reads
         self.coalesced_reads += delta.coalesced_reads
         self.unstamped_reads += delta.unstamped_reads
@@ -211,6 +215,7 @@ class ClientMetrics:
         """The whole sum as one delta."""
         return ClientDelta(
             cpu_ns=self.cpu_ns,
+            realtime_ns=self.realtime_ns,
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,

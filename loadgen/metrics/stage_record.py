@@ -98,6 +98,7 @@ class StageRecord:
         scheduled = started.rate is not None and started.most is None
         facts = ClientFacts(
             cpu_share=self.client.cpu_ns / self.client_span_ns if self.client_span_ns else None,
+            realtime_share=self.client.realtime_ns / self.client_span_ns if self.client_span_ns else None,
             read_lag_p99_ms=self.client.read_lag.percentile_ms(99),
             coalesced_share=self.client.coalesced_share,
             # A stage that counts requests runs empty at its end, whoever is to blame.

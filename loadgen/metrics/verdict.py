@@ -33,6 +33,8 @@ class ClientFacts(msgspec.Struct, frozen=True):
 
     cpu_share: float | None = None
     """CPU of all workers over the time of all workers."""
+    realtime_share: float | None = None
+    """Of that time, how much the workers ran before all other processes."""
     read_lag_p99_ms: float | None = None
     coalesced_share: float | None = None
     held_mean: float | None = None
@@ -49,7 +51,8 @@ def client_limit(facts: ClientFacts) -> str | None:
     if facts.cpu_share is not None and facts.cpu_share > MOST_CPU_SHARE:
         return f"workers used {facts.cpu_share:.0%} of their cores; give them more with --workers"
     if facts.read_lag_p99_ms is not None and facts.read_lag_p99_ms > MOST_READ_LAG_MS:
-        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late"
+        help_ = " (load.realtime helps; it needs root or CAP_SYS_NICE)" if facts.realtime_share == 0 else ""
+        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{help_}"
     if facts.coalesced_share is not None and facts.coalesced_share > MOST_COALESCED:
         return f"{facts.coalesced_share:.1%} of the reads carried several events"
     if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:

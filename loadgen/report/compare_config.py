@@ -80,7 +80,15 @@ def _configuration(result: Result) -> dict[str, str]:
     flat |= {f"server.env.{name}": value for name, value in (environment.get("server_env") or {}).items()}
     flat |= flattened(profile.get("load") or {}, "load")
     flat |= {"slo": profile.get("slo") or None, "vramp": result.vramp_version, "workers": result.client.workers}
+    flat["workers.realtime"] = _realtime(result.client.realtime)
     return {key: _text(value) for key, value in flat.items() if value is not None and not _is_noise(key)}
+
+
+def _realtime(share: float | None) -> str | None:
+    """In words, so that a moment more or less is no difference."""
+    if share is None:
+        return None
+    return "never" if share < 0.05 else "always" if share > 0.95 else "at times"
 
 
 def _is_noise(key: str) -> bool:

@@ -190,7 +190,8 @@ def _footer(result: Result) -> str:
         "=" * _WIDTH,
         *_search_lines(result),
         *(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
-        f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU",
+        f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU"
+        + ("" if client.realtime is None else f", realtime {client.realtime:.0%}"),
     ]
     if result.state != "complete":
         lines.append(f"run: {result.state}: {result.reason}")

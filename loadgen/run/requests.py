@@ -49,5 +49,6 @@ def fleet_settings(
         timeout_s=load.timeout_s,
         stall_timeout_s=load.stall_timeout_s,
         connect_timeout_s=load.connect_timeout_s,
+        realtime=load.realtime,
         rows=rows,
     )

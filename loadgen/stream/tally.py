@@ -179,13 +179,14 @@ class Meter:
         self.send_lag_ns: list[int] = []
         self._drained_tokens = 0
 
-    def drain(self, cpu_ns: int, urgent: Callable[[], None] = lambda: None) -> ClientDelta:
-        """Everything since the last drain; `urgent` as in `Tally.drain`."""
+    def drain(self, cpu_ns: int, realtime_ns: int = 0, urgent: Callable[[], None] = lambda: None) -> ClientDelta:
+        """Everything since the last drain, with the CPU that it took; `urgent` as in `Tally.drain`."""
         urgent()
         read_lag = _histogram(_to_two_digits(self.read_lag_ns))
         urgent()
         delta = ClientDelta(
             cpu_ns=cpu_ns,
+            realtime_ns=realtime_ns,
             reads=len(self.read_lag_ns) + self.unstamped_reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,

@@ -16,10 +16,11 @@ import time
 import psutil
 import uvloop
 
+from loadgen.metrics.stage import ClientDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
-from loadgen.worker.pace import ask_for_short_slices
+from loadgen.worker.pace import ask_for_short_slices, run_before_others, takes_little
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -40,7 +41,7 @@ async def run_worker() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    ticker = loop.create_task(_tick_forever(driver, settings.worker, output))
+    ticker = loop.create_task(_tick_forever(driver, settings, output))
     while line := await reader.readline():
         _obey(driver, messages.decode_command(line))
         if ticker.done():
@@ -61,10 +62,12 @@ def _obey(driver: Driver, command: messages.Command) -> None:
             raise AssertionError("a worker is configured once")
 
 
-async def _tick_forever(driver: Driver, worker: int, output: asyncio.WriteTransport) -> None:
+async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.WriteTransport) -> None:
     process = psutil.Process()
     offset_ns = _clock_offset_ns()
-    cpu_ns = time.process_time_ns()
+    may_be_realtime = settings.realtime and run_before_others(True)
+    realtime = may_be_realtime
+    cpu_ns, wall_ns = time.process_time_ns(), time.monotonic_ns()
     while True:
         number = time.monotonic_ns() // TICK_NS + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
@@ -73,20 +76,25 @@ async def _tick_forever(driver: Driver, worker: int, output: asyncio.WriteTransp
         if abs(offset_ns - offset_before_ns) > _CLOCK_STEP_NS:
             driver.spoil_times()
         cpu_before_ns, cpu_ns = cpu_ns, time.process_time_ns()
+        wall_before_ns, wall_ns = wall_ns, time.monotonic_ns()
+        used_ns, span_ns = cpu_ns - cpu_before_ns, wall_ns - wall_before_ns
         driver.send_due()
-        tick = _collect(driver, worker, number, cpu_ns - cpu_before_ns, process.memory_info().rss)
+        client = driver.meter.drain(used_ns, span_ns if realtime else 0, driver.send_due)
+        tick = _collect(driver, settings.worker, number, client, process.memory_info().rss)
         driver.send_due()
         output.write(messages.encode(tick) + b"\n")
+        if may_be_realtime and takes_little(used_ns / span_ns, realtime=realtime) != realtime:
+            realtime = run_before_others(not realtime)
 
 
-def _collect(driver: Driver, worker: int, number: int, cpu_ns: int, rss_bytes: int) -> Tick:
+def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_bytes: int) -> Tick:
     current = driver.current
     finished = current.command.index if current is not None and current.finished else None
     tick = Tick(
         worker=worker,
         number=number,
         stages={index: run.drain(driver.send_due) for index, run in driver.stages.items()},
-        client=driver.meter.drain(cpu_ns, driver.send_due),
+        client=client,
         held=len(driver.open),
         queued=driver.queued,
         open_stages={index: run.open for index, run in driver.stages.items() if run.open},

@@ -67,6 +67,8 @@ class FleetSettings(msgspec.Struct, frozen=True):
     stall_timeout_s: float
     connect_timeout_s: float
     verify_tls: bool = True
+    realtime: bool = True
+    """Workers run before all other processes, where the system lets them and while they take little."""
     rows: bool = False
     """A row for each stream comes with the ticks."""
 

@@ -1,12 +1,14 @@
-"""What sends on time: a timerfd under `add_reader`, a spin over its last stretch, and short slices of the CPU.
+"""What is on time: a timerfd under `add_reader`, a spin over its last stretch, and a place at the front of the cores.
 
 asyncio's own timers round up to a millisecond; a timerfd wakes a sleeping process late by 50 us at the median. That is
 little beside a TTFT and much beside a short gap: two requests wanted 30 us apart would leave together, and the arrivals
 would not be Poisson's. So the timer wakes `lead_ns` early and spins until its time. `os.timerfd_create` is in Python
 from 3.13; before, the same two calls go through libc.
 
-Where the machine's cores are busy a woken process waits for its turn, some milliseconds of Linux's usual slices. One
-that asks for short slices has its turn sooner, and not more of the CPU.
+Where the machine's cores are busy a woken process waits for its turn. One that asks for short slices has it sooner,
+and not more of the CPU; but where an engine fills all cores and yields in a loop, as vLLM does, even that one waits 100
+ms now and then, and reads a whole stream at once. A realtime process never waits. It takes the time from the others,
+so a worker is one only while it takes little.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ _SLICE_NS = 100_000
 """The shortest that Linux grants."""
 _pack_sched_attr = struct.Struct("IIQiIQQQ").pack
 
+_MOST_REALTIME = 0.5
+_REALTIME_AGAIN = 0.25
+"""Of a core: at most half of it is taken from an engine that has no other."""
+
 _LONGEST_LEAD_NS = 100_000
 """What waking takes in nine of ten cases, on the machine where it was measured."""
 _MOST_SPUN = 0.1
@@ -48,6 +54,23 @@ def ask_for_short_slices() -> None:
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     attr = _pack_sched_attr(48, 0, _SCHED_FLAG_KEEP_POLICY, nice, 0, _SLICE_NS, 0, 0)
     ctypes.CDLL(None).syscall(number, 0, attr, 0)
+
+
+def run_before_others(wanted: bool) -> bool:
+    """Be a realtime process, or one among the others with short slices; whether it is realtime, as not all may be."""
+    policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if wanted else os.SCHED_OTHER
+    try:
+        os.sched_setscheduler(0, policy, os.sched_param(int(wanted)))
+    except OSError:
+        wanted = False
+    if not wanted:
+        ask_for_short_slices()
+    return wanted
+
+
+def takes_little(cpu_share: float, *, realtime: bool) -> bool:
+    """Whether a worker that used so much of a core may be realtime; one that is not any more has to come well below."""
+    return cpu_share <= (_MOST_REALTIME if realtime else _REALTIME_AGAIN)
 
 
 class PreciseTimer:
@@ -80,13 +103,17 @@ class PreciseTimer:
 
     def check(self) -> None:
         """Call back if the time has come or is near: for those who hold the loop, before each piece of their work."""
-        at_ns = self._at_ns
-        if at_ns is None or at_ns - time.monotonic_ns() > self.lead_ns:
-            return
+        if self._at_ns is not None and self.reached(self._at_ns):
+            self._at_ns = None
+            self._call()
+
+    def reached(self, at_ns: int) -> bool:
+        """Whether it is so late; a time that is near is waited for."""
+        if at_ns - time.monotonic_ns() > self.lead_ns:
+            return False
         while time.monotonic_ns() < at_ns:
             pass
-        self._at_ns = None
-        self._call()
+        return True
 
     def close(self) -> None:
         """Give the descriptor back."""

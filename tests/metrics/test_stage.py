@@ -64,11 +64,11 @@ def test_the_window_reaches_from_the_first_start_to_the_last_end() -> None:
 def test_client_metrics_add_up_and_survive_encoding() -> None:
     lag = Histogram()
     lag.record_ns([1_000_000, 2_000_000])
-    tick = ClientDelta(cpu_ns=5, reads=4, coalesced_reads=1, output_tokens=4, read_lag=lag.encode())
+    tick = ClientDelta(cpu_ns=5, realtime_ns=3, reads=4, coalesced_reads=1, output_tokens=4, read_lag=lag.encode())
     total = ClientMetrics()
     total.add(tick)
     total.add(tick)
-    assert (total.reads, total.coalesced_share, total.read_lag.count) == (8, 0.25, 4)
+    assert (total.reads, total.realtime_ns, total.coalesced_share, total.read_lag.count) == (8, 6, 0.25, 4)
     again = ClientMetrics()
     again.add(total.encode())
     assert again.encode() == total.encode()

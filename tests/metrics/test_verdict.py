@@ -13,6 +13,7 @@ from loadgen.metrics.verdict import ClientFacts, client_limit, engine_limit
         (ClientFacts(cpu_share=0.5, read_lag_p99_ms=3.0, coalesced_share=0.01, held_mean=63.9, wanted=64), None),
         (ClientFacts(cpu_share=0.95), "95% of their cores"),
         (ClientFacts(read_lag_p99_ms=60.0), "read lag p99 60.0 ms"),
+        (ClientFacts(read_lag_p99_ms=60.0, realtime_share=0.0), "read late (load.realtime helps; it needs root or CAP"),
         (ClientFacts(coalesced_share=0.2), "20.0% of the reads"),
         (ClientFacts(held_mean=50.0, wanted=64), "held 50.0 of 64"),
         (ClientFacts(send_lag_mean_ms=10.0, e2e_mean_ms=100.0), "10.0 ms late on average, 10.0%"),

@@ -55,6 +55,22 @@ async def test_a_managed_run_leaves_a_true_result_and_no_process(tmp_path: Path)
     assert left_behind() == []
 
 
+async def test_workers_run_before_others_where_they_may_and_the_result_says_so(engine: Simulator) -> None:
+    classes: set[int] = set()
+
+    def look(run: Run, snapshot: Snapshot) -> None:
+        if flowing(snapshot):
+            workers = processes_of_ours("loadgen.worker")
+            classes.update(os.sched_getscheduler(worker.pid) & ~os.SCHED_RESET_ON_FORK for worker in workers)
+
+    for wanted in (True, False):
+        classes.clear()
+        result = await finish(Run(attach(engine, load={"requests": 2000, "realtime": wanted}), where="test"), look)
+        shares = {frozenset({os.SCHED_RR}): 1.0, frozenset({os.SCHED_OTHER}): 0.0}
+        assert result.client.realtime == pytest.approx(shares[frozenset(classes)], abs=0.1)
+        assert wanted or result.client.realtime == 0
+
+
 async def test_the_journal_folds_to_the_same_result() -> None:
     run = Run(profile(MANAGED), where="test")
     result = await finish(run)

@@ -31,7 +31,7 @@ def test_requests_sent_while_a_tick_is_drained_are_counted_once() -> None:
 
     counted, lags, samples = 0, 0, 0
     for urgent in (send, send, lambda: None):
-        stage, client = tally.drain(urgent), meter.drain(0, urgent)
+        stage, client = tally.drain(urgent), meter.drain(0, 0, urgent)
         counted += stage.sent
         lags += client.send_lag.count if client.send_lag is not None else 0
         samples += stage.latency["ttft"].count if "ttft" in stage.latency else 0

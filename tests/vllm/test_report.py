@@ -49,7 +49,12 @@ async def vllm_bench(url: str, folder: Path) -> dict[str, Any]:
 
 async def test_both_files_are_of_one_kind(url: str, tmp_path: Path) -> None:
     theirs = await vllm_bench(url, tmp_path)
-    (ours,) = vllm_documents(await finish(attach(url, concurrency=[4], requests=32)))
+    result = await finish(attach(url, concurrency=[4], requests=32))
+    (ours,) = vllm_documents(result)
+    if result.stages[0].latency_ms["tpot"].p50 == 0:
+        # On few cores the engine can keep the client from running until whole streams lie ready. Consumers divide by
+        # each TPOT, so ours leaves out one of 0.
+        theirs = {key: value for key, value in theirs.items() if key in ours or "tpot" not in key}
     keys = [key for key in theirs if not key.startswith(SPECULATIVE)]
     assert [key for key in ours if key not in ONLY_OURS] == keys
     for key in keys:

@@ -1,13 +1,14 @@
 """The precise timer: never early, once a setting, silent when cancelled; and what helps it to be on time."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from loadgen.worker.pace import PreciseTimer, lead_for
+from loadgen.worker.pace import PreciseTimer, lead_for, takes_little
 
 
 async def test_it_wakes_at_or_after_its_time_and_only_once() -> None:
@@ -93,3 +94,35 @@ def test_short_slices_change_neither_the_policy_nor_the_niceness() -> None:
     code = f"import os; from loadgen.worker import pace; a = {state}; pace.ask_for_short_slices(); print(a == {state})"
     asked = subprocess.run([sys.executable, "-c", f"import os; os.nice(3); {code}"], capture_output=True, check=True)
     assert asked.stdout == b"True\n", asked.stderr
+
+
+SAYS_ITS_CLASS = """
+for wanted in (True, False):
+    is_now = run_before_others(wanted)
+    print(is_now, os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK)
+"""
+
+
+def said_after(preparation: str) -> list[str]:
+    code = f"import os, resource\nfrom loadgen.worker.pace import run_before_others\n{preparation}\n{SAYS_ITS_CLASS}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.splitlines()
+
+
+def test_a_process_that_runs_before_others_is_realtime_until_it_goes_back() -> None:
+    first, second = said_after("")
+    # Whether it may depends on who runs this test; that it says what is so does not.
+    assert first in (f"True {os.SCHED_RR}", f"False {os.SCHED_OTHER}")
+    assert second == f"False {os.SCHED_OTHER}"
+
+
+def test_a_user_without_the_right_stays_among_the_others_and_is_told_so() -> None:
+    nobody = "resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))\nif os.geteuid() == 0: os.setuid(65534)"
+    assert said_after(nobody) == [f"False {os.SCHED_OTHER}"] * 2
+
+
+@pytest.mark.parametrize(
+    ("share", "realtime", "stays"),
+    [(0.0, False, True), (0.25, False, True), (0.26, False, False), (0.5, True, True), (0.51, True, False)],
+)
+def test_who_takes_half_a_core_goes_back_in_the_line(share: float, realtime: bool, stays: bool) -> None:
+    assert takes_little(share, realtime=realtime) == stays

@@ -361,6 +361,9 @@ def client_section(result: Result) -> str:
                 "Sent late by": f"mean {fixed(late.mean, 2)} ms, p99 {fixed(late.p99, 2)} ms",
                 "Reads of several events": reads,
                 "Workers": f"{client.workers}, {client.cpu_s:.1f} s of CPU in all, {client.connects} connections",
+                "Ran before other processes": UNKNOWN
+                if client.realtime is None
+                else f"{client.realtime:.0%} of the time",
             }
         ),
     )
