@@ -65,7 +65,7 @@ def _obey(driver: Driver, command: messages.Command) -> None:
 async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.WriteTransport) -> None:
     process = psutil.Process()
     offset_ns = _clock_offset_ns()
-    may_be_realtime = settings.realtime and run_before_others(True)
+    may_be_realtime = settings.realtime_share > 0 and run_before_others(True)
     realtime = may_be_realtime
     cpu_ns, wall_ns = time.process_time_ns(), time.monotonic_ns()
     while True:
@@ -83,7 +83,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         tick = _collect(driver, settings.worker, number, client, process.memory_info().rss)
         driver.send_due()
         output.write(messages.encode(tick) + b"\n")
-        if may_be_realtime and takes_little(used_ns / span_ns, realtime=realtime) != realtime:
+        if may_be_realtime and takes_little(used_ns / span_ns, settings.realtime_share, realtime=realtime) != realtime:
             realtime = run_before_others(not realtime)
 
 

@@ -27,6 +27,7 @@ from loadgen.stream.tally import StreamLimits
 from loadgen.stream.transport import Target
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary
+from loadgen.worker.pace import realtime_share
 from loadgen.workload.arrivals import share_of
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -163,7 +164,8 @@ class Fleet:
     def _configure(self, worker: _Worker) -> Configure:
         settings = msgspec.structs.asdict(self._settings)
         target = settings.pop("targets")[worker.instance]
-        return Configure(worker=worker.number, target=target, **settings)
+        share = realtime_share(os.cpu_count() or 1, self._count) if settings.pop("realtime") else 0.0
+        return Configure(worker=worker.number, target=target, realtime_share=share, **settings)
 
     async def wait_ready(self) -> None:
         """Wait until every worker has ticked once and can send; raises `WorkerError`."""

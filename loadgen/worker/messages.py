@@ -37,8 +37,8 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
     stall_timeout_s: float
     connect_timeout_s: float
-    realtime: bool = True
-    """Run before all other processes, where the system lets it and while it takes little."""
+    realtime_share: float = 0.0
+    """Run before all other processes, where the system lets it, while it takes no more of a core than this."""
     rows: bool = False
     """Send a row for each stream that is over."""
 

@@ -31,9 +31,8 @@ _SLICE_NS = 100_000
 """The shortest that Linux grants."""
 _pack_sched_attr = struct.Struct("IIQiIQQQ").pack
 
-_MOST_REALTIME = 0.5
-_REALTIME_AGAIN = 0.25
-"""Of a core: at most half of it is taken from an engine that has no other."""
+_MOST_REALTIME = 0.25
+"""Of all cores, for all workers: the rest is the engine's, however few there are."""
 
 _LONGEST_LEAD_NS = 100_000
 """What waking takes in nine of ten cases, on the machine where it was measured."""
@@ -68,9 +67,14 @@ def run_before_others(wanted: bool) -> bool:
     return wanted
 
 
-def takes_little(cpu_share: float, *, realtime: bool) -> bool:
+def realtime_share(cores: int, workers: int) -> float:
+    """How much of a core a worker may take before the others."""
+    return min(1.0, _MOST_REALTIME * cores / workers)
+
+
+def takes_little(cpu_share: float, most: float, *, realtime: bool) -> bool:
     """Whether a worker that used so much of a core may be realtime; one that is not any more has to come well below."""
-    return cpu_share <= (_MOST_REALTIME if realtime else _REALTIME_AGAIN)
+    return cpu_share <= (most if realtime else most / 2)
 
 
 class PreciseTimer:

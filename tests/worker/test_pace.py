@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from loadgen.worker.pace import PreciseTimer, lead_for, takes_little
+from loadgen.worker.pace import PreciseTimer, lead_for, realtime_share, takes_little
 
 
 async def test_it_wakes_at_or_after_its_time_and_only_once() -> None:
@@ -124,5 +124,11 @@ def test_a_user_without_the_right_stays_among_the_others_and_is_told_so() -> Non
     ("share", "realtime", "stays"),
     [(0.0, False, True), (0.25, False, True), (0.26, False, False), (0.5, True, True), (0.51, True, False)],
 )
-def test_who_takes_half_a_core_goes_back_in_the_line(share: float, realtime: bool, stays: bool) -> None:
-    assert takes_little(share, realtime=realtime) == stays
+def test_who_takes_much_of_a_core_goes_back_in_the_line(share: float, realtime: bool, stays: bool) -> None:
+    assert takes_little(share, 0.5, realtime=realtime) == stays
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (2, 4), (64, 8), (64, 64)])
+def test_all_workers_leave_three_quarters_of_the_cores(cores: int, workers: int) -> None:
+    assert 0 < realtime_share(cores, workers) <= 1
+    assert workers * realtime_share(cores, workers) <= cores / 4
