@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -36,6 +37,12 @@ async def status(client: aiohttp.ClientSession, address: str, **headers: str) ->
 def socket_address(address: str) -> str:
     parts = urlsplit(address)
     return f"ws://{parts.netloc}/ws/{parts.query.removeprefix('token=')}"
+
+
+def wait_for_end(process: psutil.Process) -> None:
+    """Wait for a child of asyncio's, and leave it to asyncio: psutil would take its exit status away."""
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
 async def test_who_knows_the_token_gets_the_page_and_it_fetches_nothing_from_elsewhere() -> None:
@@ -77,7 +84,7 @@ async def test_no_word_of_the_command_means_anything_to_a_shell_and_it_ends_with
             assert (await socket.receive_bytes()) == b"hello"
             (process,) = set(psutil.Process().children()) - before
             assert tuple(process.cmdline()) == COMMAND
-        await asyncio.to_thread(process.wait, 10)
+        await asyncio.to_thread(wait_for_end, process)
 
 
 async def test_when_the_server_ends_no_process_is_left() -> None:
@@ -89,7 +96,8 @@ async def test_when_the_server_ends_no_process_is_left() -> None:
         processes = set(psutil.Process().children()) - before
         assert len(processes) == 2
         closing = [asyncio.create_task(socket.receive()) for socket in sockets]
-    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    for process in processes:
+        await asyncio.to_thread(wait_for_end, process)
     await asyncio.gather(*closing)
 
 
