@@ -6,6 +6,7 @@ is generated from these structs (`python -m loadgen.metrics.result`), and a test
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import tempfile
@@ -306,6 +307,9 @@ def json_schema() -> str:
     schema = msgspec.json.schema(Result)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = SCHEMA
+    for part in schema["$defs"].values():
+        # Until Python 3.13 the indentation of the source is part of a docstring.
+        part["description"] = inspect.cleandoc(part.get("description", ""))
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
