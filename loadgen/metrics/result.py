@@ -310,7 +310,20 @@ def json_schema() -> str:
     for part in schema["$defs"].values():
         # Until Python 3.13 the indentation of the source is part of a docstring.
         part["description"] = inspect.cleandoc(part.get("description", ""))
-    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+    return json.dumps(_in_one_order(schema), indent=1, sort_keys=True) + "\n"
+
+
+def _in_one_order(node: object) -> object:
+    """With every `anyOf` sorted: in which order msgspec writes them depends on its version."""
+    if isinstance(node, list):
+        return [_in_one_order(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    parts = {key: _in_one_order(part) for key, part in node.items()}
+    choices = parts.get("anyOf")
+    if isinstance(choices, list):
+        parts["anyOf"] = sorted(choices, key=lambda part: json.dumps(part, sort_keys=True))
+    return parts
 
 
 if __name__ == "__main__":
