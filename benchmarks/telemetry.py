@@ -28,7 +28,7 @@ def _stand_in(code: str) -> dict[Vendor, list[Attempt]]:
     return {"sim": [Attempt("stand-in", "sim", program=(sys.executable, "-c", code))]}
 
 
-async def row(name: str, folder: Path, streams: int, replay: dict[Vendor, list[Attempt]] | None, mode: str) -> None:
+async def row(name: str, streams: int, replay: dict[Vendor, list[Attempt]] | None, mode: str) -> None:
     """One run and its line."""
     async with simulator(10) as url:
         if mode == "sim":
@@ -69,11 +69,11 @@ async def parent_cost(folder: Path, seconds: float = 10.0) -> None:
 
 async def everything(folder: Path, streams: int) -> None:
     """All rows."""
-    await row("without telemetry", folder, streams, {}, "off")
-    await row("8 GPUs", folder, streams, None, "sim")
-    await row("a child that hangs", folder, streams, _stand_in(_HANGS), "")
-    await row("a child that floods", folder, streams, _stand_in(_FLOODS), "")
-    await row("without telemetry", folder, streams, {}, "off")
+    await row("without telemetry", streams, {}, "off")
+    await row("8 GPUs", streams, None, "sim")
+    await row("a child that hangs", streams, _stand_in(_HANGS), "")
+    await row("a child that floods", streams, _stand_in(_FLOODS), "")
+    await row("without telemetry", streams, {}, "off")
     await parent_cost(folder)
 
 

@@ -99,7 +99,7 @@ def line(streams: int, step_ms: int, result: Result, truth: dict[str, Any]) -> s
     )
 
 
-async def accuracy(folder: Path, streams: list[int], rounds: int) -> None:
+async def accuracy(streams: list[int], rounds: int) -> None:
     """The table of measured beside truth."""
     print(HEAD)
     for count in streams:
@@ -137,7 +137,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.chdir(folder)
-        asyncio.run(accuracy(folder, [int(count) for count in options.streams.split(",")], options.rounds))
+        asyncio.run(accuracy([int(count) for count in options.streams.split(",")], options.rounds))
         if not options.no_cockpit:
             asyncio.run(beside_the_cockpit(folder))
 

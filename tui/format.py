@@ -13,8 +13,8 @@ import unicodedata
 UNKNOWN = "-"
 
 _UNITS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
-# CSI and OSC sequences, then any other escape together with the byte that it introduces.
 _WIDENS = "\ufe0f"
+# CSI and OSC sequences, then any other escape together with the byte that it introduces.
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
 
 

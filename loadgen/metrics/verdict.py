@@ -51,8 +51,8 @@ def client_limit(facts: ClientFacts) -> str | None:
     if facts.cpu_share is not None and facts.cpu_share > MOST_CPU_SHARE:
         return f"workers used {facts.cpu_share:.0%} of their cores; give them more with --workers"
     if facts.read_lag_p99_ms is not None and facts.read_lag_p99_ms > MOST_READ_LAG_MS:
-        help_ = " (load.realtime helps; it needs root or CAP_SYS_NICE)" if facts.realtime_share == 0 else ""
-        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{help_}"
+        advice = " (load.realtime helps; it needs root or CAP_SYS_NICE)" if facts.realtime_share == 0 else ""
+        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{advice}"
     if facts.coalesced_share is not None and facts.coalesced_share > MOST_COALESCED:
         return f"{facts.coalesced_share:.1%} of the reads carried several events"
     if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:

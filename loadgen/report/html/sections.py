@@ -349,6 +349,7 @@ def client_section(result: Result) -> str:
     client = result.client
     lag, late = client.read_lag_ms, client.send_lag_ms
     reads = UNKNOWN if client.coalesced_reads is None else f"{client.coalesced_reads:.2%}"
+    ahead = UNKNOWN if client.realtime is None else f"{client.realtime:.0%} of the time"
     return markup.section(
         "The client's own health",
         markup.pairs(
@@ -361,9 +362,7 @@ def client_section(result: Result) -> str:
                 "Sent late by": f"mean {fixed(late.mean, 2)} ms, p99 {fixed(late.p99, 2)} ms",
                 "Reads of several events": reads,
                 "Workers": f"{client.workers}, {client.cpu_s:.1f} s of CPU in all, {client.connects} connections",
-                "Ran before other processes": UNKNOWN
-                if client.realtime is None
-                else f"{client.realtime:.0%} of the time",
+                "Ran before other processes": ahead,
             }
         ),
     )
