@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -26,6 +27,7 @@ from loadgen.server.client import ServerClient, api_key
 from loadgen.server.supervisor import ServerState
 from loadgen.stream.transport import Target
 from loadgen.worker.fleet import Fleet, FleetTick, workers_for
+from loadgen.worker.pace import Precedence, realtime_share
 
 _LAST_TICKS = 4
 _LAST_READING_S = 2.0
@@ -55,6 +57,7 @@ class Session:
         self._clients: list[ServerClient] = []
         self._targets: list[Target] = []
         self._watch: EngineWatch | None = None
+        self._precedence = Precedence(0.0)
         self._open = contextlib.AsyncExitStack()
 
     def another(self, variant: str | None, variants: Mapping[str, Profile]) -> Session:
@@ -103,11 +106,15 @@ class Session:
         fleet = self.fleet = Fleet(settings, self.workers)
         await fleet.start()
         await fleet.wait_ready()
+        # The engine may fill all cores: stages end, and the screen answers, on time all the same.
+        self._precedence = Precedence(realtime_share(os.cpu_count() or 1, 1) if settings.realtime else 0.0)
+        self._open.callback(self._precedence.end)
         return fleet
 
     async def tick(self, fleet: Fleet) -> FleetTick:
         """What the workers did in the next quarter of a second, once it is written down."""
         tick, ledger = await fleet.tick(), self._ledger
+        self._precedence.look()
         ledger.log(ticked(tick, self.engine, workers=fleet.alive, t_s=ledger.clock_s()))
         ledger.write_rows(tick.rows, self.served.model if self.served is not None else None)
         for death in tick.deaths:

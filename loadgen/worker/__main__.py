@@ -20,7 +20,7 @@ from loadgen.metrics.stage import ClientDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
-from loadgen.worker.pace import ask_for_short_slices, run_before_others, takes_little
+from loadgen.worker.pace import Precedence, ask_for_short_slices
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -65,9 +65,7 @@ def _obey(driver: Driver, command: messages.Command) -> None:
 async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.WriteTransport) -> None:
     process = psutil.Process()
     offset_ns = _clock_offset_ns()
-    may_be_realtime = settings.realtime_share > 0 and run_before_others(True)
-    realtime = may_be_realtime
-    cpu_ns, wall_ns = time.process_time_ns(), time.monotonic_ns()
+    precedence = Precedence(settings.realtime_share, otherwise=ask_for_short_slices)
     while True:
         number = time.monotonic_ns() // TICK_NS + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
@@ -75,16 +73,12 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         offset_before_ns, offset_ns = offset_ns, _clock_offset_ns()
         if abs(offset_ns - offset_before_ns) > _CLOCK_STEP_NS:
             driver.spoil_times()
-        cpu_before_ns, cpu_ns = cpu_ns, time.process_time_ns()
-        wall_before_ns, wall_ns = wall_ns, time.monotonic_ns()
-        used_ns, span_ns = cpu_ns - cpu_before_ns, wall_ns - wall_before_ns
+        cpu_ns, realtime_ns = precedence.look()
         driver.send_due()
-        client = driver.meter.drain(used_ns, span_ns if realtime else 0, driver.send_due)
+        client = driver.meter.drain(cpu_ns, realtime_ns, driver.send_due)
         tick = _collect(driver, settings.worker, number, client, process.memory_info().rss)
         driver.send_due()
         output.write(messages.encode(tick) + b"\n")
-        if may_be_realtime and takes_little(used_ns / span_ns, settings.realtime_share, realtime=realtime) != realtime:
-            realtime = run_before_others(not realtime)
 
 
 def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_bytes: int) -> Tick:

@@ -8,7 +8,7 @@ from 3.13; before, the same two calls go through libc.
 Where the machine's cores are busy a woken process waits for its turn. One that asks for short slices has it sooner,
 and not more of the CPU; but where an engine fills all cores and yields in a loop, as vLLM does, even that one waits 100
 ms now and then, and reads a whole stream at once. A realtime process never waits. It takes the time from the others,
-so a worker is one only while it takes little.
+so a worker, and vramp itself while it drives load, is one only while it takes little.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import platform
 import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 _TFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
@@ -32,7 +33,10 @@ _SLICE_NS = 100_000
 _pack_sched_attr = struct.Struct("IIQiIQQQ").pack
 
 _MOST_REALTIME = 0.25
-"""Of all cores, for all workers: the rest is the engine's, however few there are."""
+"""Of all cores, for all workers, and as much for the process that leads them: the rest is the engine's."""
+
+_OVER_NS = 1_000_000_000
+"""A burst that is shorter does not count in full: whoever goes back in the line may wait long for the next look."""
 
 _LONGEST_LEAD_NS = 100_000
 """What waking takes in nine of ten cases, on the machine where it was measured."""
@@ -55,25 +59,66 @@ def ask_for_short_slices() -> None:
     ctypes.CDLL(None).syscall(number, 0, attr, 0)
 
 
+def realtime_share(cores: int, processes: int) -> float:
+    """How much of a core each of so many processes may take before the others."""
+    return min(1.0, _MOST_REALTIME * cores / processes)
+
+
+class Precedence:
+    """Keeps this process before all others, where it may be and while it takes little.
+
+    One that went back in the line has to come well below before it is realtime again.
+    `most` is how much of a core it may take, 0 for nothing; `otherwise` is called whenever it goes back.
+    """
+
+    def __init__(self, most: float, otherwise: Callable[[], None] = lambda: None) -> None:
+        self._most = most
+        self._otherwise = otherwise
+        self._may = most > 0 and run_before_others(True)
+        self.realtime = self._may
+        self._share = 0.0
+        self._cpu_ns, self._wall_ns = time.process_time_ns(), time.monotonic_ns()
+
+    def look(self) -> tuple[int, int]:
+        """CPU since the last look, and for how long it was realtime, in nanoseconds; goes on as the CPU allows."""
+        cpu_before_ns, self._cpu_ns = self._cpu_ns, time.process_time_ns()
+        wall_before_ns, self._wall_ns = self._wall_ns, time.monotonic_ns()
+        used_ns, span_ns = self._cpu_ns - cpu_before_ns, self._wall_ns - wall_before_ns
+        realtime_ns = span_ns if self.realtime else 0
+        self._share += min(1.0, span_ns / _OVER_NS) * (used_ns / max(1, span_ns) - self._share)
+        if self._may:
+            self._be(takes_little(self._share, self._most, realtime=self.realtime))
+        return used_ns, realtime_ns
+
+    def end(self) -> None:
+        """Be one among the others again."""
+        self._be(False)
+        self._may = False
+
+    def _be(self, realtime: bool) -> None:
+        """Threads come and go: those that are new become what the others are."""
+        before, self.realtime = self.realtime, realtime
+        if realtime or before:
+            run_before_others(realtime)
+        if before and not realtime:
+            self._otherwise()
+
+
 def run_before_others(wanted: bool) -> bool:
-    """Be a realtime process, or one among the others with short slices; whether it is realtime, as not all may be."""
+    """Make all threads of this process realtime, or ordinary ones; whether they are realtime, as not all may be."""
     policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if wanted else os.SCHED_OTHER
-    try:
-        os.sched_setscheduler(0, policy, os.sched_param(int(wanted)))
-    except OSError:
-        wanted = False
-    if not wanted:
-        ask_for_short_slices()
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(int(wanted)))
+        except ProcessLookupError:  # it has just ended
+            continue
+        except OSError:
+            return False
     return wanted
 
 
-def realtime_share(cores: int, workers: int) -> float:
-    """How much of a core a worker may take before the others."""
-    return min(1.0, _MOST_REALTIME * cores / workers)
-
-
 def takes_little(cpu_share: float, most: float, *, realtime: bool) -> bool:
-    """Whether a worker that used so much of a core may be realtime; one that is not any more has to come well below."""
+    """Whether a process that used so much of a core may be realtime."""
     return cpu_share <= (most if realtime else most / 2)
 
 

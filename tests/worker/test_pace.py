@@ -120,6 +120,36 @@ def test_a_user_without_the_right_stays_among_the_others_and_is_told_so() -> Non
     assert said_after(nobody) == [f"False {os.SCHED_OTHER}"] * 2
 
 
+GOES_BACK = """
+import os, time
+from loadgen.worker import pace
+from loadgen.worker.pace import Precedence
+
+pace._OVER_NS = 10_000_000  # a second's worth of looks would be a second of the suite
+
+def burn():
+    end_ns = time.process_time_ns() + 50_000_000
+    while time.process_time_ns() < end_ns: pass
+
+back = []
+precedence = Precedence(0.5, otherwise=lambda: back.append(os.sched_getscheduler(0)))
+begun = precedence.realtime
+burn()
+used_ns, realtime_ns = precedence.look()
+print(used_ns >= 50_000_000, (realtime_ns >= 50_000_000) == begun)
+print(precedence.realtime, back == [os.SCHED_OTHER] * begun)
+time.sleep(0.2)
+print(precedence.look()[1], precedence.realtime == begun)
+precedence.end()
+print(precedence.realtime, os.sched_getscheduler(0), len(back) == 2 * begun)
+"""
+
+
+def test_a_process_that_takes_much_goes_back_in_the_line_until_it_takes_little() -> None:
+    said = subprocess.run([sys.executable, "-c", GOES_BACK], capture_output=True, check=True, text=True).stdout
+    assert said.splitlines() == ["True True", "False True", "0 True", f"False {os.SCHED_OTHER} True"]
+
+
 @pytest.mark.parametrize(
     ("share", "realtime", "stays"),
     [(0.0, False, True), (0.25, False, True), (0.26, False, False), (0.5, True, True), (0.51, True, False)],
