@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Protocol
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.worker import Worker, WorkerState
@@ -34,6 +36,7 @@ from tui.picker import PickerScreen
 from tui.picker_past import PastScreen
 from tui.picker_shelf import Choice
 from tui.screen import CockpitScreen
+from tui.terminal import TerminalDriver
 from tui.theme import COCKPIT, SERIES
 from tui.view import RunControl
 
@@ -126,6 +129,17 @@ class Cockpit(App[None]):
     def get_default_screen(self) -> Screen[None]:
         """The first below the dialogs."""
         return self._seat if self._seat is not None else PickerScreen(api_key_env=self._api_key_env)
+
+    # The terminal.
+
+    def get_driver_class(self) -> type[Driver]:
+        """Ours, unless the page of `vramp web` or a test brings another."""
+        wanted = super().get_driver_class()
+        return TerminalDriver if wanted is LinuxDriver else wanted
+
+    def on_reads_again(self) -> None:
+        """Draw all of it: part of what was drawn has not arrived."""
+        self.screen.refresh()
 
     # The run that shows.
 

@@ -1,4 +1,7 @@
-"""A run without a screen: progress lines on stderr, Ctrl-C to finish, twice to abort."""
+"""A run without a screen: progress lines on stderr, Ctrl-C to finish, twice to abort.
+
+A stderr that nobody reads costs lines, never the run's time; one that is closed finishes the run and keeps its result.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from loadgen.text import harmless
+from tui.outlet import Outlet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loadgen.metrics.snapshot import Snapshot
     from loadgen.run import Run
 
@@ -40,25 +46,43 @@ async def follow(run: Run) -> bool:
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
-            _say("finishing: the result is kept; once more to abort")
+            say("finishing: the result is kept; once more to abort")
             run.stop()
         else:
             run.abort()
 
+    def finish_unread() -> None:
+        nonlocal interrupts
+        interrupts = max(1, interrupts)
+        run.stop()
+
     loop = asyncio.get_running_loop()
+    outlet = Outlet(
+        sys.stderr,
+        caught_up=lambda: say("lines are missing here: nobody read them"),
+        gone=lambda: loop.call_soon_threadsafe(finish_unread),
+    )
+
+    def say(text: str) -> None:
+        outlet.write(harmless(text) + "\n")
+
     # Explicitly: a shell starts background jobs with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupt)
-    progress = _Progress()
-    async for snapshot in run.snapshots():
-        progress.show(snapshot)
+    progress = _Progress(say)
+    try:
+        async for snapshot in run.snapshots():
+            progress.show(snapshot)
+    finally:
+        outlet.close()
     return interrupts > 0
 
 
 class _Progress:
     """Prints what is new, and a line of numbers every two seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._phase = ""
         self._stage = 0
         self._events = 0
@@ -71,13 +95,13 @@ class _Progress:
         if snapshot.phase == "starting":
             self._show_milestones(snapshot)
         for event in snapshot.events[self._events :]:
-            _say(f"{event.t_s:7.1f} s  {event.kind}: {event.text}")
+            self._say(f"{event.t_s:7.1f} s  {event.kind}: {event.text}")
         self._events = len(snapshot.events)
         news = (snapshot.phase, snapshot.load.stage) != (self._phase, self._stage)
         if news or (snapshot.t_s >= self._next_s and snapshot.phase not in ("checking", "starting", "done")):
             self._phase, self._stage = snapshot.phase, snapshot.load.stage
             self._next_s = snapshot.t_s + _EVERY_S
-            _say(_line(snapshot))
+            self._say(_line(snapshot))
 
     def _show_findings(self, snapshot: Snapshot) -> None:
         """Those that need somebody; `vramp check` tells all of them."""
@@ -85,13 +109,13 @@ class _Progress:
         for finding in found:
             if finding.severity != "info":
                 remedy = f" -> {finding.fix}" if finding.fix else ""
-                _say(f"{snapshot.t_s:7.1f} s  preflight {finding.severity}: {finding.id}: {finding.seen}{remedy}")
+                self._say(f"{snapshot.t_s:7.1f} s  preflight {finding.severity}: {finding.id}: {finding.seen}{remedy}")
 
     def _show_milestones(self, snapshot: Snapshot) -> None:
         for milestone in snapshot.server.milestones:
             if milestone.state == "done" and milestone.id not in self._milestones:
                 self._milestones.add(milestone.id)
-                _say(f"{snapshot.t_s:7.1f} s  server: {milestone.label} {milestone.detail}".rstrip())
+                self._say(f"{snapshot.t_s:7.1f} s  server: {milestone.label} {milestone.detail}".rstrip())
 
 
 def _line(snapshot: Snapshot) -> str:
@@ -109,7 +133,3 @@ def _line(snapshot: Snapshot) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def _say(text: str) -> None:
-    print(harmless(text), file=sys.stderr, flush=True)

@@ -1,11 +1,18 @@
-"""Where the cockpit cannot be shown, and why."""
+"""Where the cockpit cannot be shown, and why; and progress lines that nobody reads."""
 
 import io
+import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from tests.tui.test_cli import ENVIRONMENT
+from tests.tui.test_terminal import TOML, wait_for
 from tui.plain import plain_reason
 
 
@@ -41,3 +48,38 @@ def test_a_terminal_that_cannot_show_it_says_why(
 def test_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert plain_reason() == "there is no terminal"
+
+
+@contextmanager
+def run_into(stderr: int, folder: Path, length: str) -> Iterator[subprocess.Popen[bytes]]:
+    (folder / "p.toml").write_text(TOML.replace("duration = '60s'", length))
+    command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--json", "o.json"]
+    process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=stderr)
+    os.close(stderr)
+    with process:
+        yield process
+
+
+def state(folder: Path) -> object:
+    return json.loads((folder / "o.json").read_text())["state"]
+
+
+def test_a_stderr_that_nobody_reads_does_not_hold_up_the_run(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(write_fd, b"." * 4096)
+    os.set_blocking(write_fd, True)
+    with os.fdopen(read_fd, "rb") as reader, run_into(write_fd, tmp_path, "requests = 20"):
+        wait_for((tmp_path / "o.json").exists)
+        assert b"stage 1 of 1" in reader.read()
+    assert state(tmp_path) == "complete"
+
+
+def test_a_stderr_whose_reader_is_gone_ends_the_run_and_keeps_its_result(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with run_into(write_fd, tmp_path, "duration = '60s'") as process:
+        assert process.wait() == 130
+    assert state(tmp_path) == "stopped"

@@ -1,19 +1,23 @@
-"""The cockpit in a real pseudo-terminal: it leaves the terminal clean, and a closed one does not cost the result."""
+"""The cockpit in a real pseudo-terminal: it leaves it clean; one that is closed or reads nothing costs no result."""
 
 import fcntl
 import json
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
+
+from loadgen.report.opening import JOURNAL
 
 ROOT = Path(__file__).parents[2]
 TOML = (
@@ -60,14 +64,17 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
+COCKPIT = [sys.executable, "-m", "tui.cli", "p.toml", "--json", "o.json"]
+
+
 @contextmanager
-def cockpit(folder: Path, columns: int = 120, rows: int = 40) -> Iterator[Terminal]:
+def cockpit(folder: Path, columns: int = 120, rows: int = 40, *, command: list[str] = COCKPIT) -> Iterator[Terminal]:
     (folder / "p.toml").write_text(TOML)
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(folder)
         os.environ.update(TERM="xterm-256color", PYTHONPATH=str(ROOT))
-        os.execv(sys.executable, [sys.executable, "-m", "tui.cli", "p.toml", "--json", "o.json"])
+        os.execv(command[0], command)
     terminal = Terminal(pid, master)
     terminal.resize(columns, rows)
     try:
@@ -79,6 +86,7 @@ def cockpit(folder: Path, columns: int = 120, rows: int = 40) -> Iterator[Termin
 def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path) -> None:
     with cockpit(tmp_path) as terminal:
         terminal.read_until(FLOWING)
+        wait_for(partial(journal_has, tmp_path, '"latency":{'))
         terminal.press(b"]")
         terminal.read_until(b"by hand")
         terminal.resize(80, 24)
@@ -118,3 +126,70 @@ def test_ctrl_c_twice_in_the_cockpit(tmp_path: Path) -> None:
         terminal.read_rest()
         terminal.wait()
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_a_terminal_that_reads_nothing_holds_up_neither_the_keys_nor_a_sigterm(tmp_path: Path) -> None:
+    with cockpit(tmp_path, 240, 60) as terminal:
+        terminal.read_until(FLOWING)
+        # Whole screens, more than the kernel and Textual's own queue would hold; the run answers every time.
+        for number in range(30):
+            terminal.press(b"1234"[number % 4 : number % 4 + 1] + b"]["[number % 2 : number % 2 + 1])
+            wait_for(partial(journal_has, tmp_path, '"Happened"', number + 1))
+        tree = psutil.Process(terminal.pid).children(recursive=True)
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert psutil.wait_procs(tree, timeout=PATIENCE_S)[1] == []
+        wait_for((tmp_path / "o.json").exists)
+        terminal.read_rest()
+        terminal.wait()
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_a_terminal_that_closes_untold_ends_the_run_too(tmp_path: Path) -> None:
+    # The kernel tells the leader of the session alone, and this one keeps it to itself.
+    leader = "trap '' HUP; \"$@\"; echo $? > status"
+    with cockpit(tmp_path, command=["/bin/sh", "-c", leader, "sh", *COCKPIT]) as terminal:
+        terminal.read_until(FLOWING)
+        tree = psutil.Process(terminal.pid).children(recursive=True)
+    terminal.wait()
+    assert psutil.wait_procs(tree, timeout=PATIENCE_S)[1] == []
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+FLOOD = """
+import asyncio, pathlib
+from tui.app import Cockpit, open_cockpit
+
+def flood(cockpit):
+    for _ in range(40):
+        cockpit._driver.write(chr(27) + "[0m" + "~" * 65536)
+    pathlib.Path("flooded").touch()
+
+Cockpit.key_f = flood  # a subclass here would look for the styles beside this text
+asyncio.run(open_cockpit(Cockpit()))
+"""
+
+
+def test_a_terminal_that_reads_again_gets_the_whole_screen(tmp_path: Path) -> None:
+    with cockpit(tmp_path, command=[sys.executable, "-c", FLOOD]) as terminal:
+        terminal.read_until(b"shipped with vramp")
+        terminal.press(b"f")
+        wait_for((tmp_path / "flooded").exists)
+        terminal.seen = b""
+        terminal.read_until(b"shipped with vramp")
+        terminal.press(b"q")
+        terminal.read_rest()
+        assert terminal.wait() == 0
+    assert terminal.seen.count(b"\x1b[0m~") < 40
+
+
+def journal_has(folder: Path, words: str, times: int = 1) -> bool:
+    journal = next((folder / "runs").iterdir()) / JOURNAL
+    return journal.read_text().count(words) >= times
+
+
+def wait_for(seen: Callable[[], bool]) -> None:
+    """Until another process has done it: nothing tells of a file."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not seen():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)

@@ -187,26 +187,26 @@ def test_one_answer_is_what_there_is() -> None:
         ([], "serve|latency|throughput"),
     ],
 )
-def test_wrong_words_are_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_are_exit_code_2(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert bench(*words) == 2
-    assert message in capsys.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["serve", "latency", "throughput"])
-def test_help_says_what_differs(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_differs(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert bench(kind, "--help") == 0
-    out = capsys.readouterr().out
+    out = capfd.readouterr().out
     assert f"what differs from `vllm bench {kind}`" in out
     assert "--save-result" not in out
 
 
-def test_serve(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
     code = bench(
         *f"serve --base-url {engine.url} --random-input-len 16 --random-output-len 8 --num-prompts 20".split(),
         *"--max-concurrency 4 --num-warmups 2 --metric-percentiles 25,99 --save-result --json o.json".split(),
         *SMALL,
     )
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert code == 0
     assert "Successful requests:                     20\n" in captured.out
     assert "Total generated tokens:                  160\n" in captured.out
@@ -216,19 +216,19 @@ def test_serve(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert left().stages[0].requests.warmup == 2
 
 
-def test_serve_at_several_rates_ends_with_the_curve(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_at_several_rates_ends_with_the_curve(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
     words = f"serve --base-url {engine.url} --random-input-len 16 --random-output-len 4 --num-prompts 8".split()
     assert bench(*words, "--request-rate", "40,80", "--percentile-metrics", "ttft", *SMALL) == 0
-    out = capsys.readouterr().out
+    out = capfd.readouterr().out
     assert out.count("Serving Benchmark Result") == 2
     assert re.search(r"Serving curve.*\n.*\n.*\n +2400\.0 .*\n +4800\.0 ", out)
 
 
-def test_latency(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_latency(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
     words = f"latency --base-url {engine.url} --batch-size 2 --num-iters 3 --num-iters-warmup 1 --output-len 4".split()
     assert bench(*words, *SMALL) == 0
     # What follows, if anything, is that a busy machine was the limit.
-    lines = capsys.readouterr().out.splitlines()[:7]
+    lines = capfd.readouterr().out.splitlines()[:7]
     assert [line.split(":")[0] for line in lines] == [
         "Avg latency",
         *(f"{percent}% percentile latency" for percent in (10, 25, 50, 75, 90, 99)),
@@ -239,28 +239,28 @@ def test_latency(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == f"Avg latency: {sum(slowest_s) / 3:.6f} seconds"
 
 
-def test_throughput_of_a_server_that_is_started_for_it(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_throughput_of_a_server_that_is_started_for_it(server: str, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["throughput", "--profile", server, "--num-prompts", "12", "--input-len", "16", "--output-len", "4"]
     assert bench(*words, *SMALL) == 0
-    out = capsys.readouterr().out
+    out = capfd.readouterr().out
     assert re.search(r"^Throughput: [0-9.]+ requests/s, [0-9.]+ total tokens/s, [0-9.]+ output tokens/s$", out, re.M)
     assert "Total num output tokens:  48" in out
     assert left().stages[0].concurrency.peak == 12
 
 
-def test_a_dataset_is_sent(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_is_sent(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
     talks = [{"conversations": [{"from": "human", "value": "Hello there"}, {"from": "gpt", "value": "Well, hello"}]}]
     Path("talks.json").write_text(json.dumps(talks * 3))
     words = f"serve --base-url {engine.url} --dataset-name sharegpt --dataset-path talks.json --num-prompts 6".split()
     assert bench(*words, "--sharegpt-output-len", "4", "--ignore-eos", *SMALL) == 0
-    assert "Total generated tokens:                  24\n" in capsys.readouterr().out
+    assert "Total generated tokens:                  24\n" in capfd.readouterr().out
 
 
-def test_nobody_listens_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_listens_is_exit_code_3(capfd: pytest.CaptureFixture[str]) -> None:
     assert bench("throughput", "--base-url", "http://127.0.0.1:9", *SMALL) == 3
-    assert "nobody listens" in capsys.readouterr().err
+    assert "nobody listens" in capfd.readouterr().err
 
 
-def test_results_that_cannot_be_written_are_a_matter_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_that_cannot_be_written_are_a_matter_of_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert bench("serve", "--json", "/proc/x/y.json") == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot be written" in capfd.readouterr().err

@@ -110,11 +110,11 @@ RUN = (
 )
 
 
-def test_a_run_beside_its_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_beside_its_baseline(capfd: pytest.CaptureFixture[str]) -> None:
     write_result(run_of(served(1, concurrency=2, isl=16, osl=4, in_step=True)), Path("first.json"))
     assert vramp("baseline", "save", "good", "first.json") == 0
     assert vramp(*RUN.split(), "second.json", "--baseline", "good") == 0
-    assert "baseline good               baseline    measured  difference" in capsys.readouterr().out
+    assert "baseline good               baseline    measured  difference" in capfd.readouterr().out
     same, other = (stage.baseline for stage in read_result(Path("second.json")).stages)
     assert same is not None and same.name == "good" and same.load == "conc 2, ISL 16, OSL 4"
     assert same.verdict.startswith("of another model, some/model: ")

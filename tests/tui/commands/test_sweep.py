@@ -52,9 +52,9 @@ def folder() -> Path:
     return found
 
 
-def test_variants_in_one_table_under_one_load(capsys: pytest.CaptureFixture[str]) -> None:
+def test_variants_in_one_table_under_one_load(capfd: pytest.CaptureFixture[str]) -> None:
     assert sweep("box.toml", "--variants", "plain,slow", "--json", "rows.json") == 0
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     lines = captured.out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith("=")] == ["variant", "plain", "slow"] * 2
     assert "variant 2 of 2: slow" in captured.err
@@ -73,9 +73,9 @@ def test_variants_in_one_table_under_one_load(capsys: pytest.CaptureFixture[str]
     assert seeds == {read_sweep(folder()).seed}
 
 
-def test_a_variant_that_does_not_start_is_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variant_that_does_not_start_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
     assert sweep("box.toml", "--variants", "broken,plain", "--concurrency", "1", "--seed", "5") == 1
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert captured.out.splitlines()[-1].startswith("broken   no numbers: the server ended with exit code 1")
     assert captured.out.splitlines()[2].startswith("plain ")
     assert "not complete: broken" in captured.err
@@ -88,21 +88,21 @@ def test_where_nothing_starts_that_is_the_exit_code() -> None:
     assert sweep("box.toml", "--variants", "broken") == 3
 
 
-def test_going_on_runs_what_is_not_complete(capsys: pytest.CaptureFixture[str]) -> None:
+def test_going_on_runs_what_is_not_complete(capfd: pytest.CaptureFixture[str]) -> None:
     words = ["box.toml", "--variants", "base,broken", "--concurrency", "1"]
     assert sweep(*words) == 1
     before = (folder() / "base.json").read_bytes()
-    capsys.readouterr()
+    capfd.readouterr()
     assert sweep(*words, "--resume", str(folder())) == 1
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert "1 of 2 variants to run" in captured.err
     assert "variant 1 of 1: broken" in captured.err
     assert (folder() / "base.json").read_bytes() == before
     assert captured.out.splitlines()[2].startswith("base ")
     assert sweep("box.toml", "--variants", "base,slow", "--resume", str(folder())) == 2
-    assert "name the same variants" in capsys.readouterr().err
+    assert "name the same variants" in capfd.readouterr().err
     assert sweep(*words, "--osl", "9", "--resume", str(folder())) == 2
-    assert "not those that it began with" in capsys.readouterr().err
+    assert "not those that it began with" in capfd.readouterr().err
 
 
 def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
         (["box.toml", "--variants", "plain", "--resume", "nowhere"], "--resume takes the folder"),
     ],
 )
-def test_nothing_is_started_for_wrong_words(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_started_for_wrong_words(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert sweep(*words) == 2
-    assert message in capsys.readouterr().err
+    assert message in capfd.readouterr().err
     assert not list(Path().glob("runs/*"))
 
 
-def test_a_profile_without_variants(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_without_variants(capfd: pytest.CaptureFixture[str]) -> None:
     Path("bare.toml").write_text('[server]\nengine = "simulator"\n')
     assert sweep("bare.toml") == 2
-    assert "has no [variants]" in capsys.readouterr().err
+    assert "has no [variants]" in capfd.readouterr().err
