@@ -49,7 +49,7 @@ class LogView(Board):
 
     def _legend(self, view: View) -> Row:
         """How many lines of which, and whether it follows."""
-        words: list[Word] = []
+        words: list[Word] = [("without answered requests  ", "dim")]
         if view.log_filter:
             words.append((f"/{fmt.plain(view.log_filter)}  ", "key"))
         if self._book.search:

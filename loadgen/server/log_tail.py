@@ -2,12 +2,12 @@
 
 Invariants: the same bytes give the same lines, however they were split into writes; memory is bounded, whatever is
 written; a line is shown only after `clean_line`. Carriage returns end lines too (progress bars); empty lines are
-dropped.
+dropped. Under load a server writes a line for each request that it answered, hundreds a second: those are handed on,
+but not kept, so that what the engine has to say stays in sight.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import deque
 from pathlib import Path
@@ -18,15 +18,17 @@ RING_LINES = 1000
 _MAX_LINE_BYTES = 16_384
 _MAX_POLL_BYTES = 1 << 20
 _BREAK = re.compile(rb"[\r\n]+")
+_ANSWERED = re.compile(r"INFO: +\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 2\d\d\b")
+"""How uvicorn, vLLM's web server, tells that all went well."""
 
 
 class LogTail:
-    """The lines of a growing file from `offset` on, the last thousand of which are kept."""
+    """The lines of a growing file from `offset` on; of those worth a look the last thousand are kept."""
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.path = path
         self.total = 0
-        """Lines seen so far; the ring holds the last of them."""
+        """Lines kept so far; the ring holds the last of them."""
         self._offset = offset
         self._partial = b""
         self._ring: deque[str] = deque(maxlen=RING_LINES)
@@ -41,11 +43,6 @@ class LogTail:
         """What has been written of a line that has not ended yet: the current state of a progress bar."""
         return clean_line(self._partial)
 
-    def since(self, total: int) -> list[str]:
-        """The kept lines after the first `total`: for a reader that remembers the `total` it has seen."""
-        missing = min(self.total - total, len(self._ring))
-        return list(itertools.islice(self._ring, len(self._ring) - missing, None))
-
     def poll(self) -> list[str]:
         """The lines that were completed since the last call; at most a mebibyte of file is read each time."""
         data = self._read()
@@ -55,8 +52,9 @@ class LogTail:
         # The excess of a line without an end is dropped as it comes, so that it needs no memory.
         self._partial = rest[: _MAX_LINE_BYTES + 1]
         lines = [line for line in (clean_line(entry[: _MAX_LINE_BYTES + 1]) for entry in complete if entry) if line]
-        self._ring.extend(lines)
-        self.total += len(lines)
+        kept = [line for line in lines if not _ANSWERED.search(line)]
+        self._ring.extend(kept)
+        self.total += len(kept)
         return lines
 
     def _read(self) -> bytes:

@@ -76,16 +76,27 @@ def test_the_tail_follows_from_its_offset_through_a_truncation(tmp_path: Path) -
     assert tail.poll() == ["Loading 1/4"]
 
 
-def test_the_ring_is_bounded_and_readers_take_what_is_new(tmp_path: Path) -> None:
+def test_the_ring_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"{i}\n" for i in range(RING_LINES + 5)))
     tail = LogTail(path)
     tail.poll()
     assert tail.total == RING_LINES + 5
     assert tail.lines[0] == "5"
-    assert tail.since(tail.total) == []
-    assert tail.since(tail.total - 2) == tail.lines[-2:]
-    assert tail.since(0) == tail.lines
+    assert len(tail.lines) == RING_LINES
+
+
+def test_answered_requests_are_handed_on_and_not_kept(tmp_path: Path) -> None:
+    access = '(APIServer pid=7) INFO:     127.0.0.1:50000 - "POST /v1/completions HTTP/1.1" {} {}'
+    answered, refused = access.format(200, "OK"), access.format(503, "Service Unavailable")
+    stats = "(APIServer pid=7) INFO 10-21 09:00:10 [loggers.py:1] Engine 000: Running: 4 reqs, Waiting: 0 reqs"
+    written = [answered, stats, *[answered] * RING_LINES, refused]
+    path = tmp_path / "log"
+    path.write_text("\n".join(written) + "\n")
+    tail = LogTail(path)
+    assert tail.poll() == written
+    assert tail.lines == [stats, refused]
+    assert tail.total == 2
 
 
 def test_the_lines_that_tell() -> None:
