@@ -85,16 +85,31 @@ class Summary(msgspec.Struct, frozen=True):
 class Histogram:
     """Counts of latencies in microseconds; a commutative monoid under `add`, with `Histogram()` as zero."""
 
-    __slots__ = ("_counts", "clipped", "count", "max_us", "min_us", "sum_squares_us", "sum_us")
+    __slots__ = ("_loose", "_packed", "clipped", "count", "max_us", "min_us", "sum_squares_us", "sum_us")
 
     def __init__(self) -> None:
-        self._counts: NDArray[np.int64] = _NO_COUNTS
+        self._loose: NDArray[np.int64] = _NO_COUNTS
+        """The counters, while they are not packed."""
+        self._packed: bytes | None = None
         self.count = 0
         self.sum_us = 0
         self.sum_squares_us = 0
         self.min_us = 0
         self.max_us = 0
         self.clipped = 0
+
+    @property
+    def _counts(self) -> NDArray[np.int64]:
+        """To read, not to change. Up to the highest one in use: most latencies leave most of them alone."""
+        if self._packed is None:
+            return self._loose
+        return np.frombuffer(zlib.decompress(self._packed), dtype=np.int64)
+
+    def pack(self) -> None:
+        """Take a tenth of the memory or less, for one that is seldom looked at any more; a change undoes it."""
+        if self._packed is None:
+            self._packed = zlib.compress(self._loose.tobytes(), level=1)
+            self._loose = _NO_COUNTS
 
     def record_ns(self, values_ns: Sequence[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
         """Record durations in nanoseconds, each `weights[i]` times; a negative one counts as 0."""
@@ -118,11 +133,12 @@ class Histogram:
         self._note(values_us, weights)
 
     def _add_counts(self, counts: NDArray[np.int64]) -> None:
-        """Counters are kept up to the highest one in use: most latencies leave most of them alone."""
-        missing = len(counts) - len(self._counts)
+        if self._packed is not None:
+            self._loose, self._packed = self._counts.copy(), None
+        missing = len(counts) - len(self._loose)
         if missing > 0:
-            self._counts = np.concatenate([self._counts, np.zeros(missing, dtype=np.int64)])
-        self._counts[: len(counts)] += counts
+            self._loose = np.concatenate([self._loose, np.zeros(missing, dtype=np.int64)])
+        self._loose[: len(counts)] += counts
 
     def _note(self, values_us: NDArray[np.int64], weights: NDArray[np.int64] | None) -> None:
         low, high = int(values_us.min()), int(values_us.max())
@@ -193,7 +209,8 @@ class Histogram:
     def hdr(self) -> str:
         """HdrHistogram's own V2 encoding (base64), readable by its tools in any language."""
         hdr = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
-        np.frombuffer(hdr.counts, dtype=np.uint64)[: len(self._counts)] = self._counts
+        counts = self._counts
+        np.frombuffer(hdr.counts, dtype=np.uint64)[: len(counts)] = counts
         # The codec cuts the counts off at the maximum, so total, minimum and maximum must be set.
         hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
         encoded: bytes = hdr.encode()
@@ -223,10 +240,11 @@ class Histogram:
 
     def encode(self) -> EncodedHistogram:
         """The histogram as it travels."""
-        (indices,) = np.nonzero(self._counts)
+        counts = self._counts
+        (indices,) = np.nonzero(counts)
         return EncodedHistogram(
             steps=np.diff(indices, prepend=0).tolist(),
-            counts=self._counts[indices].tolist(),
+            counts=counts[indices].tolist(),
             count=self.count,
             sum_us=self.sum_us,
             sum_squares_us=self.sum_squares_us,
@@ -241,8 +259,8 @@ class Histogram:
         histogram = cls()
         if encoded.count:
             indices = np.cumsum(encoded.steps) if encoded.steps else np.array(encoded.indices)
-            histogram._counts = np.zeros(indices[-1] + 1, dtype=np.int64)
-            histogram._counts[indices] = encoded.counts
+            histogram._loose = np.zeros(indices[-1] + 1, dtype=np.int64)
+            histogram._loose[indices] = encoded.counts
         histogram.count = encoded.count
         histogram.sum_us = encoded.sum_us
         histogram.sum_squares_us = encoded.sum_squares_us

@@ -117,7 +117,7 @@ class Record:
                 stage.ended = line
                 self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
                 self.current = None
-                self._forget_looks(line.t_s - _LONG_OVER_S)
+                self._put_away(line.t_s - _LONG_OVER_S)
             case GpusSampled():
                 self.hardware.sampled(line)
             case HostSampled():
@@ -150,12 +150,13 @@ class Record:
         for stage in list(self.stages.values())[:-1]:
             stage.blocks.freeze()
 
-    def _forget_looks(self, before_s: float) -> None:
-        """Sum up the stages that ended before a moment: a day of stages leaves a day of looks."""
+    def _put_away(self, before_s: float) -> None:
+        """Sum up the stages that ended before a moment: a day of stages leaves a day of looks and counters."""
         for index, stage in self.stages.items():
             if stage.ended is not None and stage.ended.t_s < before_s and index not in self._machines:
                 self._machines[index] = stage_hardware(stage, self.hardware)
                 stage.looks.forget()
+                stage.pack()
 
     def _happened(self, line: Happened) -> None:
         count = self._events_by_kind[line.kind] = self._events_by_kind.get(line.kind, 0) + 1

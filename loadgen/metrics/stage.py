@@ -130,6 +130,11 @@ class StageMetrics:
             self.latency.setdefault(name, Histogram()).add(histogram)
         self.add(other._plain())
 
+    def pack(self) -> None:
+        """Take less memory: nothing more is expected to come."""
+        for histogram in self.latency.values():
+            histogram.pack()
+
     def encode(self) -> StageDelta:
         """The whole sum as one delta."""
         latency = {name: histogram.encode() for name, histogram in sorted(self.latency.items())}
@@ -210,6 +215,11 @@ class ClientMetrics:
             self.read_lag.add(Histogram.decode(delta.read_lag))
         if delta.send_lag is not None:
             self.send_lag.add(Histogram.decode(delta.send_lag))
+
+    def pack(self) -> None:
+        """Take less memory: nothing more is expected to come."""
+        self.read_lag.pack()
+        self.send_lag.pack()
 
     def encode(self) -> ClientDelta:
         """The whole sum as one delta."""

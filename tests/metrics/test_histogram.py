@@ -44,6 +44,24 @@ def test_merging_does_not_depend_on_the_cut_or_the_order(values: list[int], cuts
     assert forwards == backwards == of(values)
 
 
+@given(values_us, values_us)
+def test_packing_changes_nothing(values: list[int], more: list[int]) -> None:
+    packed, loose = of(values), of(values)
+    packed.pack()
+    packed.pack()
+    assert packed == loose
+    assert packed.hdr() == loose.hdr()
+    assert packed.summary() == loose.summary()
+    assert packed.share_above(1.0) == loose.share_above(1.0)
+    whole = Histogram()
+    whole.add(packed)
+    assert whole == loose
+    packed.add(of(more))
+    loose.add(of(more))
+    assert packed == loose
+    assert whole == of(values)
+
+
 @given(values_us)
 def test_encoding_loses_nothing(values: list[int]) -> None:
     assert Histogram.decode(of(values).encode()) == of(values)
