@@ -52,7 +52,7 @@ ACTIONS = (
     _key("m", "note", "note", "Put a remark on the time axis and in the result", id="note"),
     _key("w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes", id="window"),
     _key("x", "start_anyway", "start anyway", "Start although the preflight says that it will fail", id="start_anyway"),
-    _key("/", "filter", "filter", "Show only lines of the log with a text", id="filter"),
+    _key("/", "filter", "filter", "Show only lines of the log with a text; in their view, events", id="filter"),
     *(_key(page.key, f"show('{page.name}')", page.name, page.what, id=page.name) for page in PAGES),
     _key("z", "full", "full screen", "The view over the whole screen, and back; its own key does it too", id="full"),
     _key("escape", "back", "back", "Close a dialog, a large panel or a view; never quits", id="back"),
@@ -88,7 +88,7 @@ _REST = (
     (("full",), "full screen"),
     (("metric",), "metric"),
     (("copy",), "copy"),
-    (("filter",), "filter log"),
+    (("filter",), "filter"),
 )
 """What the last row shows by their ids, the most needed first."""
 

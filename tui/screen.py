@@ -64,6 +64,7 @@ class CockpitScreen(Screen[None]):
         """The operator wants to be out as soon as the run is over."""
         self._interrupts = 0
         self._log_filter = ""
+        self._event_filter = ""
 
     def compose(self) -> ComposeResult:
         """All panels, always; the style sheet says which show."""
@@ -153,6 +154,7 @@ class CockpitScreen(Screen[None]):
             ending=self._ending,
             ended=self._ended,
             log_filter=self._log_filter,
+            event_filter=self._event_filter,
             timeline=self._timeline,
             metric=self._metric,
             operator=self._operator,
@@ -273,7 +275,11 @@ class CockpitScreen(Screen[None]):
         self._draw()
 
     def action_filter(self) -> None:
-        """Ask which lines of the log to show."""
+        """Ask which lines of the log to show, or in their view which events."""
+        if self._page == "events":
+            question = "Show only events with, in kind or text (empty: all)"
+            self.app.push_screen(AskText(question, self._event_filter), self._set_event_filter)
+            return
         question = "Show only lines of the log with (empty: all)"
         self.app.push_screen(AskText(question, self._log_filter), self._set_filter)
 
@@ -281,6 +287,11 @@ class CockpitScreen(Screen[None]):
         if text is not None:
             self._log_filter = text
             self._log_book.filter(text)
+            self._draw()
+
+    def _set_event_filter(self, text: str | None) -> None:
+        if text is not None:
+            self._event_filter = text
             self._draw()
 
     def action_start_anyway(self) -> None:

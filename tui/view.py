@@ -122,6 +122,8 @@ class View:
     """No more snapshots will come."""
     log_filter: str = ""
     """Only lines of the log that have this are shown."""
+    event_filter: str = ""
+    """And in the view of the events only those that have this in kind or text."""
     timeline: Timeline = field(default_factory=Timeline)
     """What came before."""
     metric: str = "ttft"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from textual.events import MouseScrollUp
 
-from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
+from loadgen.metrics.snapshot import ReplayView, RunEvent, ServerView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
@@ -102,6 +102,23 @@ async def test_the_log_follows_stands_and_finds() -> None:
         await seat.pilot._post_mouse_events([MouseScrollUp], "#log-view", button=0)
         await seat.settle()
         assert "follows" in seat.text
+
+
+async def test_the_events_of_one_kind() -> None:
+    events = (RunEvent(1.0, "load", "conc 2 -> conc 4"), RunEvent(2.0, "note", "the fans are loud"))
+    async with seated((120, 40)) as seat:
+        await seat.show(running(events=events))
+        await seat.press("8")
+        assert "conc 2 -> conc 4" in seat.text and "the fans are loud" in seat.text
+        await seat.press("/", *"NOTE", "enter")
+        assert "the fans are loud" in seat.text and "conc 2 -> conc 4" not in seat.text
+        assert "/NOTE  1, notes 1" in seat.text
+        await seat.press("y")
+        assert "the fans are loud" in seat.app.clipboard and "conc 4" not in seat.app.clipboard
+        await seat.press("1")
+        assert "conc 2 -> conc 4" in seat.text
+        await seat.press("8", "/", *["backspace"] * 4, "enter")
+        assert "conc 2 -> conc 4" in seat.text
 
 
 class ScriptedReplay(ScriptedRun):

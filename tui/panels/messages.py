@@ -31,18 +31,25 @@ def events(view: View, width: int, height: int) -> Rows:
 
 
 def chronicle(view: View, width: int, height: int) -> Rows:
-    """All that happened, what shows in the numbers alone too; the newest at the bottom."""
+    """All that happened and passes the filter, what shows in the numbers alone too; the newest at the bottom."""
     found = happened(view)
     room = max(1, height - 1)
     notes = sum(event.kind == "note" for event in found)
-    legend: Row = ((f"{fmt.count(len(found))}, notes {fmt.count(notes)}", "dim"),)
+    wanted: Row = ((f"/{fmt.plain(view.event_filter)}  ", "key"),) if view.event_filter else ()
+    legend: Row = (*wanted, (f"{fmt.count(len(found))}, notes {fmt.count(notes)}", "dim"))
     return [titled("events and notes", legend, width), *[_event(event, width) for event in found[-room:]]]
 
 
 def happened(view: View) -> list[RunEvent]:
-    """The run's events and the marks that only the numbers tell, in their order."""
+    """The run's events and the marks that only the numbers tell, in their order, as far as they pass the filter."""
     marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in view.timeline.marks.all if mark.text]
-    return sorted((*view.snapshot.events[-_MOST_EVENTS:], *marks), key=lambda event: event.t_s)
+    wanted = view.event_filter.casefold()
+    found = [event for event in (*view.snapshot.events[-_MOST_EVENTS:], *marks) if _passes(event, wanted)]
+    return sorted(found, key=lambda event: event.t_s)
+
+
+def _passes(event: RunEvent, wanted: str) -> bool:
+    return wanted in event.kind.casefold() or wanted in event.text.casefold()
 
 
 def log(view: View, width: int, height: int) -> Rows:
