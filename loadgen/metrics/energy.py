@@ -18,8 +18,11 @@ from loadgen.metrics.gpu import GpuSample, GpuStatic
 
 EnergySource = Literal["counter", "power"]
 
-SHORTEST_WINDOW_S = 5.0
-"""Sensors average over up to a second, so the edges of a shorter window weigh too much."""
+SHORTEST_WINDOW_S = 4.9
+"""Sensors average over up to a second, so the edges of a shorter window weigh too much.
+
+Just under five: the window of a stage of five seconds ends with its last token.
+"""
 _CHECKED_FROM_S = 10.0
 _TRUSTED_WITHIN = 0.1
 _COVERED = 0.9

@@ -54,7 +54,8 @@ def test_a_counter_far_from_the_power_is_distrusted_only_over_ten_seconds() -> N
 
 def test_a_short_window_and_one_without_devices_have_no_energy() -> None:
     looks = _looks(30, lambda t: 300 * t, lambda _: 300)
-    assert window_energy([_gpu(0)], looks, 5, 9.9) is None
+    assert window_energy([_gpu(0)], looks, 5, 9.8) is None
+    assert window_energy([_gpu(0)], looks, 5, 9.99) is not None  # of a stage of five seconds
     assert window_energy([], looks, 5, 25) is None
 
 
