@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,8 @@ def claim_folder(name: str, started: datetime) -> Path:
 def require_writable(path: Path) -> None:
     """Try that a file can be written where the result is to go; raises `ResultError`."""
     try:
+        with contextlib.suppress(FileNotFoundError):
+            path.stat()  # says what is wrong with a name that cannot be; from Python 3.14 `is_dir` does not
         if path.is_dir():
             raise ResultError(f"{path}: is a folder; --json takes the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
