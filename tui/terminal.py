@@ -2,7 +2,8 @@
 
 Textual's own writes go through a queue of 30 places: once a terminal takes nothing, or its closing has ended the thread
 that empties the queue, the next write stops the whole program for good, its run and its signal handlers with it
-(https://github.com/Textualize/textual/issues/6692 is one way into that).
+(https://github.com/Textualize/textual/issues/6692 is one way into that). And each SIGCONT starts another thread that
+reads keys, of which only the last is ended: the program then never ends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class TerminalDriver(LinuxDriver):
     _outlet: Outlet | None = None
 
     def start_application_mode(self) -> None:
-        """Take the terminal."""
+        """Take the terminal; one that is taken is drawn anew."""
+        if self._outlet is not None:  # a SIGCONT although nothing stopped us: tmux sends one of its own
+            self._caught_up()
+            return
         # Where Textual writes; its own thread starts too, and gets nothing to write.
         assert sys.__stderr__ is not None
         self._outlet = Outlet(sys.__stderr__, caught_up=self._caught_up, gone=_hang_up)
@@ -42,6 +46,7 @@ class TerminalDriver(LinuxDriver):
         super().close()
         if self._outlet is not None:
             self._outlet.close()
+            self._outlet = None
 
     def _caught_up(self) -> None:
         self.send_message(ReadsAgain())

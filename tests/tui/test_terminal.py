@@ -25,6 +25,8 @@ TOML = (
     "[load]\nisl = 16\nosl = 8\nworkers = 1\nconcurrency = 2\nduration = '60s'\n"
 )
 PATIENCE_S = 60.0
+LEFT = b"\x1b[?1049l"
+"""Out of the alternate screen."""
 FLOWING = b"stage 1 of"
 """The load has begun: in the header, whatever else a small screen leaves out."""
 
@@ -95,7 +97,7 @@ def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path)
         terminal.press(b"f")
         terminal.read_rest()
         assert terminal.wait() == 0
-    after = terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]
+    after = terminal.seen[terminal.seen.rindex(LEFT) :]
     # Out of the alternate screen, the cursor back, the mouse off; then text and nothing but text.
     assert b"\x1b[?25h" in after
     assert b"\x1b[?1000l" in terminal.seen
@@ -153,6 +155,24 @@ def test_a_terminal_that_closes_untold_ends_the_run_too(tmp_path: Path) -> None:
     terminal.wait()
     assert psutil.wait_procs(tree, timeout=PATIENCE_S)[1] == []
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys(tmp_path: Path) -> None:
+    with cockpit(tmp_path) as terminal:
+        terminal.read_until(FLOWING)
+        process = psutil.Process(terminal.pid)
+        os.kill(terminal.pid, signal.SIGTSTP)
+        terminal.read_until(LEFT)
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        for _ in range(3):
+            terminal.seen = b""
+            os.kill(terminal.pid, signal.SIGCONT)
+            terminal.read_until(FLOWING)
+        terminal.press(b"q")
+        terminal.read_until(b"A run is live")
+        terminal.press(b"f")
+        terminal.read_rest()
+        assert terminal.wait() == 0
 
 
 FLOOD = """
