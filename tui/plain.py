@@ -52,9 +52,8 @@ async def follow(run: Run) -> bool:
             run.abort()
 
     def finish_unread() -> None:
-        nonlocal interrupts
-        interrupts = max(1, interrupts)
-        run.stop()
+        if interrupts == 0:
+            interrupt()
 
     loop = asyncio.get_running_loop()
     outlet = Outlet(

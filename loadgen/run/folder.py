@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -39,10 +40,10 @@ def claim_folder(name: str, started: datetime) -> Path:
 def require_writable(path: Path) -> None:
     """Try that a file can be written where the result is to go; raises `ResultError`."""
     try:
+        # From Python 3.14 `is_dir` does not tell what is wrong with a name that cannot be.
         with contextlib.suppress(FileNotFoundError):
-            path.stat()  # says what is wrong with a name that cannot be; from Python 3.14 `is_dir` does not
-        if path.is_dir():
-            raise ResultError(f"{path}: is a folder; --json takes the name of a file")
+            if stat.S_ISDIR(path.stat().st_mode):
+                raise ResultError(f"{path}: is a folder; --json takes the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".vramp-")
     except OSError as error:

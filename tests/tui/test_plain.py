@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.fakes import wait_until
 from tests.tui.test_cli import ENVIRONMENT
-from tests.tui.test_terminal import TOML, wait_for
+from tests.tui.test_terminal import TOML
 from tui.plain import plain_reason
 
 
@@ -72,7 +73,7 @@ def test_a_stderr_that_nobody_reads_does_not_hold_up_the_run(tmp_path: Path) -> 
             os.write(write_fd, b"." * 4096)
     os.set_blocking(write_fd, True)
     with os.fdopen(read_fd, "rb") as reader, run_into(write_fd, tmp_path, "requests = 20"):
-        wait_for((tmp_path / "o.json").exists)
+        wait_until((tmp_path / "o.json").exists)
         reader.read()
     assert state(tmp_path) == "complete"
 

@@ -10,7 +10,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from loadgen.report.opening import JOURNAL
+from tests.server.fakes import wait_until
 
 ROOT = Path(__file__).parents[2]
 TOML = (
@@ -88,7 +89,7 @@ def cockpit(folder: Path, columns: int = 120, rows: int = 40, *, command: list[s
 def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path) -> None:
     with cockpit(tmp_path) as terminal:
         terminal.read_until(FLOWING)
-        wait_for(partial(journal_has, tmp_path, '"latency":{'))
+        wait_until(partial(journal_has, tmp_path, '"latency":{'))
         terminal.press(b"]")
         terminal.read_until(b"by hand")
         terminal.resize(80, 24)
@@ -136,11 +137,11 @@ def test_a_terminal_that_reads_nothing_holds_up_neither_the_keys_nor_a_sigterm(t
         # Whole screens, more than the kernel and Textual's own queue would hold; the run answers every time.
         for number in range(30):
             terminal.press(b"1234"[number % 4 : number % 4 + 1] + b"]["[number % 2 : number % 2 + 1])
-            wait_for(partial(journal_has, tmp_path, '"Happened"', number + 1))
+            wait_until(partial(journal_has, tmp_path, '"Happened"', number + 1))
         tree = psutil.Process(terminal.pid).children(recursive=True)
         os.kill(terminal.pid, signal.SIGTERM)
         assert psutil.wait_procs(tree, timeout=PATIENCE_S)[1] == []
-        wait_for((tmp_path / "o.json").exists)
+        wait_until((tmp_path / "o.json").exists)
         terminal.read_rest()
         terminal.wait()
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
@@ -163,7 +164,7 @@ def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys(tmp_path: P
         process = psutil.Process(terminal.pid)
         os.kill(terminal.pid, signal.SIGTSTP)
         terminal.read_until(LEFT)
-        wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
         for _ in range(3):
             terminal.seen = b""
             os.kill(terminal.pid, signal.SIGCONT)
@@ -193,7 +194,7 @@ def test_a_terminal_that_reads_again_gets_the_whole_screen(tmp_path: Path) -> No
     with cockpit(tmp_path, command=[sys.executable, "-c", FLOOD]) as terminal:
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"f")
-        wait_for((tmp_path / "flooded").exists)
+        wait_until((tmp_path / "flooded").exists)
         terminal.seen = b""
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"q")
@@ -205,11 +206,3 @@ def test_a_terminal_that_reads_again_gets_the_whole_screen(tmp_path: Path) -> No
 def journal_has(folder: Path, words: str, times: int = 1) -> bool:
     journal = next((folder / "runs").iterdir()) / JOURNAL
     return journal.read_text().count(words) >= times
-
-
-def wait_for(seen: Callable[[], bool]) -> None:
-    """Until another process has done it: nothing tells of a file."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not seen():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
