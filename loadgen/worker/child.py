@@ -45,6 +45,8 @@ class Child:
         self.instance = instance
         self.last: Tick | None = None
         self.alive = True
+        self.share: int | None = None
+        """Of the running closed loop."""
         self.death: str | None = None
         """Why it is gone, until that is taken."""
         self._ticks: list[Tick] = []
@@ -61,6 +63,11 @@ class Child:
     def ready(self) -> bool:
         """It can take a share of the load."""
         return self.alive and self.last is not None
+
+    @property
+    def held(self) -> int:
+        """Streams that it has open; its last tick may not know of the last that it was told."""
+        return max(self.last.held if self.last is not None else 0, self.share or 0)
 
     @property
     def pid(self) -> int | None:
@@ -83,11 +90,11 @@ class Child:
         death, self.death = self.death, None
         return death
 
-    async def start(self, program: Sequence[str] = _PROGRAM) -> None:
+    async def start(self, program: Sequence[str] = ()) -> None:
         """Start the process; raises `WorkerError`."""
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *program,
+                *(program or _PROGRAM),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -132,6 +139,7 @@ class Child:
         """Let it end itself, or else kill it; safe to call at any time and more than once."""
         self._closing = True
         if self._process is None:
+            self.alive = False
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -189,9 +197,11 @@ class Child:
 
 
 def _ending(status: int) -> str:
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name if -status in set(signal.Signals) else -status}"
-    return f"died with status {status}"
+    if status >= 0:
+        return f"died with status {status}"
+    # Those for realtime use have numbers only.
+    known = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
 
 
 def _last_words(stderr: bytes) -> str:

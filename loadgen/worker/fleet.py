@@ -198,15 +198,15 @@ class Fleet:
         """
         self._learn_pace()
         self.grow(workers_for(None, [stage], servers=self._servers, token_s=self._token_s))
-        even = self._even(self._ready)
-        # A worker without a slot would never send its share of the requests.
-        ranks = min(len(even), stage.concurrency or stage.most or len(even))
-        self._running, self._sharing = index, even[:ranks]
+        self._running, self._sharing = index, self._sharers(stage)
+        ranks = len(self._sharing)
         start_ns = time.monotonic_ns()
         for child in self._children:
             if child not in self._sharing:
+                child.share = None
                 child.tell(EndLoad(abort=False))
         for rank, child in enumerate(self._sharing):
+            child.share = _share(stage.concurrency, rank, ranks)
             child.tell(
                 BeginStage(
                     index=index,
@@ -215,11 +215,11 @@ class Fleet:
                     osl=stage.osl,
                     rank=rank,
                     ranks=ranks,
-                    concurrency=None if stage.concurrency is None else share_of(stage.concurrency, rank, ranks),
+                    concurrency=child.share,
                     rate=stage.rate,
                     arrival=stage.arrival,
                     rate_points=stage.rate_points,
-                    max_concurrency=None if stage.most is None else share_of(stage.most, rank, ranks),
+                    max_concurrency=_share(stage.most, rank, ranks),
                     work=stage.work,
                     start_ns=start_ns,
                     warmup_requests=stage.warmup_requests,
@@ -230,10 +230,21 @@ class Fleet:
                 )
             )
 
-    def _even(self, children: Sequence[Child]) -> list[Child]:
-        """As many for each server, as long as each has one."""
-        by_server = [[child for child in children if child.instance == server] for server in range(self._servers)]
-        return [child for one_for_each in zip(*by_server, strict=False) for child in one_for_each]
+    def streams_at_start(self, stage: Stage) -> int:
+        """How many streams are open once all have filled their shares of a closed loop, before the surplus ends.
+
+        More than it wants where shares are dealt anew: workers that have come fill theirs while others still have more.
+        """
+        sharing = self._sharers(stage)
+        shares = {child.number: _share(stage.concurrency, rank, len(sharing)) for rank, child in enumerate(sharing)}
+        return sum(max(child.held, shares.get(child.number) or 0) for child in self._ready)
+
+    def _sharers(self, stage: Stage) -> list[Child]:
+        """Who takes part: as many for each server."""
+        by_server = [[child for child in self._ready if child.instance == server] for server in range(self._servers)]
+        even = [child for one_for_each in zip(*by_server, strict=False) for child in one_for_each]
+        # A worker without a slot would never send its share of the requests.
+        return even[: stage.concurrency or stage.most or len(even)]
 
     def open_window(self, index: int) -> None:
         """Measure the running stage from now on."""
@@ -323,6 +334,10 @@ class Fleet:
         if not any(done):
             return "no worker is left that had a share of it"
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
+
+
+def _share(total: int | None, rank: int, ranks: int) -> int | None:
+    return None if total is None else share_of(total, rank, ranks)
 
 
 def _limits_of(stage: Stage) -> StreamLimits | None:
