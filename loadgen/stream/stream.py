@@ -42,6 +42,7 @@ class Stream:
         "cancel_after_s",
         "deadline_s",
         "done",
+        "due_ns",
         "events",
         "events_at_sweep",
         "first_ns",
@@ -71,6 +72,8 @@ class Stream:
         self.wire = wire
         """The request's bytes, kept until the response begins so that it can be sent once more."""
         self.intended_ns = intended_ns
+        self.due_ns = intended_ns
+        """Since when the client could have sent it: later than intended where `max_concurrency` held it back."""
         self.request = (0, 0)
         """Its number in the stage, and which turn of its conversation it is."""
         self.model: str | None = None
