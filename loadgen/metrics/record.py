@@ -240,6 +240,13 @@ class Record:
         return self.current or next(reversed(self.stages.values()), None)
 
     @property
+    def workers(self) -> int:
+        """How many there were at the last tick; before the first, how many there will be."""
+        if self.last_tick is not None:
+            return self.last_tick.workers
+        return self.run.workers if self.run is not None else 0
+
+    @property
     def slo_ms(self) -> dict[str, float]:
         """The limits of the run's profile, in milliseconds."""
         return (self.run.profile.get("slo") if self.run is not None else None) or {}
@@ -347,7 +354,7 @@ class Record:
         limits = [(stage.started.index, why) for stage in self.stages.values() if (why := stage.limit()) is not None]
         return ClientResult(
             timestamps=self.timestamps,
-            workers=self.run.workers if self.run is not None else 0,
+            workers=self.workers,
             cpu_s=round(client.cpu_ns / 1e9, 3),
             read_lag_ms=client.read_lag.summary(),
             send_lag_ms=client.send_lag.summary(),

@@ -46,7 +46,7 @@ class ClientResult(msgspec.Struct, frozen=True):
     read_lag_ms: Summary
     """Now minus the kernel's stamp at the moment of each read: the client's own delay."""
     send_lag_ms: Summary
-    """Sent minus intended."""
+    """Sent minus intended; of requests that `max_concurrency` held back, minus the time when a slot was free."""
     coalesced_reads: float | None
     """The share of reads that carried more than one output event."""
     unstamped_reads: int

@@ -205,8 +205,9 @@ class Load(_Part):
     """A stream without an event for this long has failed; it must exceed the longest TTFT that is to be measured."""
     connect_timeout_s: Seconds = 10.0
     workers: int | None = Field(default=None, ge=1, le=64)
-    realtime: bool = True
-    """Workers run before all other processes, where they may (root, CAP_SYS_NICE) and while they take little."""
+    realtime: bool = False
+    """Workers run before all other processes, the engine's too, where they may (root, CAP_SYS_NICE) and while all of
+    them take less than a quarter of the cores: for machines whose cores are full, at a price for the engine."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """None draws one, so that two runs do not share prompts; the result records it."""
 

@@ -366,7 +366,7 @@ class Run:
 
     def _react(self, tick: FleetTick) -> None:
         if tick.finished is not None and tick.finished == self._steering.index:
-            self._steering.advance("all requests were answered")
+            self._steering.advance(tick.finished_why)
         if self._record.current is not None:
             self._steering.observe(tick, self._record.current)
         broken = self._rail.check(self._record, self._ledger.clock_s())

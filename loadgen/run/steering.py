@@ -185,7 +185,8 @@ class Steering:
         self.index, self._next_index = self._next_index, self._next_index + 1
         # The last tick may be older than the last change of the load.
         lasting = (self._last.concurrency or 0) if ended is not None else 0
-        watch = self._watch = StageWatch(stage, max(self._held, lasting))
+        held = max(self._held, lasting)
+        watch = self._watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
         self._last = stage
         now_s, variant = self._clock_s(), self.variant
         self._log(stage_started(stage, self.index, now_s, manual=self.manual, watch=watch, variant=variant))
