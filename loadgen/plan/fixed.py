@@ -154,7 +154,7 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         warmup_s=0.0 if isinstance(warmup, int) else float(warmup.removesuffix("s")),
         label=own.label or "",
         ends_saturated=profile.plan.saturation == "end",
-        limits_ms=per_stream_limits_ms(profile.slo),
+        limits_ms=per_stream_limits_ms(profile.slo.limits_ms),
     )
     return _bounded(stage) if profile.plan.settle is None else _settled(stage, profile.plan)
 

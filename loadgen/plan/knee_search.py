@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.search import SearchResult
-from loadgen.plan.evidence import Z95
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.plan import PlanSettings
 
 FALLEN = 0.75
 """Power has clearly fallen below this share of the best: at four times the knee it is 0.64 of it."""
+Z95 = 1.96
 REFINEMENTS = 3
 _FEWEST = 4
 _CURVED = 10.0

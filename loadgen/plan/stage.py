@@ -7,10 +7,10 @@ A fixed plan looks only at how many stages are done; a search looks at their num
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
+from loadgen.metrics.result import SloVerdict
 from loadgen.metrics.search import SearchResult
 from loadgen.profile.workload import REPLAY
 from loadgen.workload.work import Work
@@ -85,9 +85,6 @@ class Stage(msgspec.Struct, frozen=True):
         return self.rate if self.rate is not None else float(self.concurrency or 0)
 
 
-Verdict = Literal["met", "missed", "unresolved"]
-
-
 class Measured(msgspec.Struct, frozen=True):
     """What a plan needs to know of a stage that is over."""
 
@@ -95,10 +92,14 @@ class Measured(msgspec.Struct, frozen=True):
     held: float | None = None
     """Mean number of open streams."""
     output_tokens_per_s: float | None = None
-    verdict: Verdict = "unresolved"
+    error_percent: float | None = None
+    """The standard error of `output_tokens_per_s`; None where the stage was too short to tell."""
+    verdict: SloVerdict = "unresolved"
     """The SLO, with 95 % confidence."""
     met: bool = False
     """The SLO by the figures as they are."""
+    needs: str = ""
+    """What it takes to be sure, in words."""
     completed: int = 0
     abandoned: bool = False
     """The operator changed the load in the middle of it."""

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.difference import share_interval
+from loadgen.metrics.result import SloVerdict
 from loadgen.plan import Measured, Plan, Stage, next_stages
-from loadgen.plan.evidence import mean_verdict, share_interval, share_verdict, together
 from tests.plan.probing import play, profile, search
 
 SLO = {"ttft_p99": "2s"}
@@ -32,7 +33,9 @@ def noisy(limit: float, seed: int) -> Callable[[Stage], Measured]:
         share = min(1.0, max(0.0, 0.95 + 0.5 * (1 - stage.load / limit)))
         count = int(50 * (stage.duration_s or 0))
         good = sum(random.random() < share for _ in range(count))
-        return Measured(stage=stage, met=good >= 0.95 * count, verdict=share_verdict(good, count, 0.95))
+        low, high = share_interval(good / count, count, 0.95)
+        verdict: SloVerdict = "met" if low >= 0.95 else "missed" if high < 0.95 else "unresolved"
+        return Measured(stage=stage, met=good >= 0.95 * count, verdict=verdict)
 
     return measure
 
@@ -116,35 +119,3 @@ def test_a_stage_that_the_operator_broke_off_is_no_evidence() -> None:
 def test_a_server_that_answers_nothing_ends_the_search() -> None:
     found, _ = search(lambda stage: Measured(stage=stage), plan={"search": "slo"}, slo=SLO)
     assert (found.found, found.resolved) == (None, False)
-
-
-def test_wilsons_interval() -> None:
-    # Brown, Cai and DasGupta: x = 0 of 10 leaves at most z2 / (n + z2).
-    assert share_interval(0, 10) == pytest.approx((0, 0.2775), abs=1e-3)
-    assert share_interval(95, 100) == pytest.approx((0.8882, 0.9785), abs=1e-3)
-    assert share_interval(0, 0) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("good", "count", "wanted", "verdict"),
-    [
-        (100, 100, 0.99, "unresolved"),
-        (400, 400, 0.99, "met"),
-        (80, 100, 0.95, "missed"),
-        (95, 100, 0.95, "unresolved"),
-        (0, 0, 0.5, "unresolved"),
-    ],
-)
-def test_a_share_needs_enough_streams(good: int, count: int, wanted: float, verdict: str) -> None:
-    assert share_verdict(good, count, wanted) == verdict
-
-
-def test_a_mean_and_all_limits_together() -> None:
-    assert mean_verdict(100, 10, 100, 103) == "met"
-    assert mean_verdict(100, 10, 100, 97) == "missed"
-    assert mean_verdict(100, 10, 100, 101) == "unresolved"
-    assert mean_verdict(None, None, 0, 101) == "unresolved"
-    assert together(["met", "unresolved", "missed"]) == "missed"
-    assert together(["met", "unresolved"]) == "unresolved"
-    assert together(["met", "met"]) == "met"
-    assert together([]) == "unresolved"
