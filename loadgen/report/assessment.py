@@ -34,7 +34,7 @@ def assessment(result: Result) -> list[Answer]:
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
-    slo = [_slo(measured)] if any(stage.slo or stage.goodput for stage in measured) else []
+    slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
     return [_healthy(result), _saturated(result, measured), _limit(result, measured), *slo]
 
 
