@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from loadgen.metrics.result import SloVerdict
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.search import SearchPoint, SearchResult
 from loadgen.profile.workload import REPLAY
 from loadgen.workload.work import Work
 
@@ -103,6 +103,11 @@ class Measured(msgspec.Struct, frozen=True):
     completed: int = 0
     abandoned: bool = False
     """The operator changed the load in the middle of it."""
+
+    @property
+    def point(self) -> SearchPoint:
+        """What the result of a search keeps of it."""
+        return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
     def after(self, *, saturated: bool, abandoned: bool) -> Measured:
         """The same of a stage that ended before its time; one whose queue grew without bound misses every limit."""
