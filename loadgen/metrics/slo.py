@@ -25,6 +25,9 @@ from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
 
 CONFIDENCE = 0.95
+_TELLING = 5
+"""From so many misses on, the share of them says how it will go on."""
+_HOPELESS = 1_000_000
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
 """Where the times lie of streams that were still open: at least as long as that."""
 _ALIKE = {"ttft_from_intended": "ttft"}
@@ -95,10 +98,21 @@ def met_limits(stage: Judged) -> bool | None:
 
 def needed_words(stage: Judged) -> str:
     """What it takes to be sure, of the limit that takes most: "ttft_p99 needs 120 more streams"; or nothing."""
-    needs = {name: check.needs for name, check in stage.slo.items()}
-    needs["goodput"] = stage.goodput.needs if stage.goodput is not None else None
-    most = max(needs, key=lambda name: needs[name] or 0)
-    return f"{most} needs {needs[most]:,} more streams" if needs[most] else ""
+    name, needs = _most_needed(stage)
+    if needs > _HOPELESS:
+        return f"{name} is too near its limit to be sure of it"
+    return f"{name} needs {needs:,} more streams" if needs else ""
+
+
+def still_needed(stage: Judged) -> int:
+    """How many more streams it takes to be sure of every limit, at the least."""
+    return _most_needed(stage)[1]
+
+
+def _most_needed(stage: Judged) -> tuple[str, int]:
+    needs = {name: check.needs or 0 for name, check in stage.slo.items()}
+    needs["goodput"] = (stage.goodput.needs or 0) if stage.goodput is not None else 0
+    return max(needs.items(), key=lambda item: item[1])
 
 
 def streams_needed(wanted: float, missed: float = 0.0, confidence: float = CONFIDENCE) -> float:
@@ -109,6 +123,15 @@ def streams_needed(wanted: float, missed: float = 0.0, confidence: float = CONFI
     spread = normal_quantile(confidence) * math.sqrt(wanted * (1 - wanted))
     allowed = 1 - wanted
     return float(((spread + math.sqrt(spread**2 + 4 * allowed * missed)) / (2 * allowed)) ** 2)
+
+
+def fewest_streams(limits: Limits) -> int:
+    """How many independent streams can show that every limit is met, at the least."""
+    percents = [limit_of(name)[1] or 0.0 for name in stage_limits_ms(limits.latency_ms)]
+    shares = [percent / 100 for percent in percents] + (
+        [limits.goodput] if per_stream_limits_ms(limits.latency_ms) else []
+    )
+    return math.ceil(max((streams_needed(share) for share in shares if share), default=0.0))
 
 
 def judge(stage: StageRecord, limits: Limits, confidence: float = CONFIDENCE) -> Judgement:
@@ -137,15 +160,20 @@ def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: fl
     summary = values.summary()
     if summary.mean is None or summary.stddev is None:
         return SloCheck(limit_ms=limit_ms, measured_ms=None, met=False, verdict="unresolved", population=0)
-    count = _worth(stage, [metric], "mean", _streams(stage, metric, values), confidence)
+    streams = _streams(stage, metric, values)
+    independent = _worth(stage, [metric], "mean", streams, confidence)
     # The deviation of two values says nothing.
-    estimate = mean_estimate(summary.mean, summary.stddev, count if count >= 2 else 0.0, confidence)
+    estimate = mean_estimate(summary.mean, summary.stddev, independent if independent >= 2 else 0.0, confidence)
+    sure: SloVerdict = "met" if estimate.high <= limit_ms else "missed" if estimate.low > limit_ms else "unresolved"
+    gap_ms = abs(limit_ms - summary.mean)
+    needed = (normal_quantile(confidence) * summary.stddev / gap_ms) ** 2 if gap_ms else 0.0
     return SloCheck(
         limit_ms=limit_ms,
         measured_ms=summary.mean,
         met=summary.mean <= limit_ms,
-        verdict="met" if estimate.high <= limit_ms else "missed" if estimate.low > limit_ms else "unresolved",
+        verdict=sure,
         population=values.count,
+        needs=max(1, math.ceil(needed * streams / independent - streams)) if sure == "unresolved" else None,
     )
 
 
@@ -266,10 +294,11 @@ def _share_verdict(good: float, count: int, wanted: float, independent: float, c
 
 
 def _needs(good: float, count: int, wanted: float, independent: float, confidence: float) -> int:
-    """More streams until it is sure: if all of them are good, or if it goes on missing as it does."""
+    """More streams until it is sure: if all of them are good, or where enough miss to tell, if it goes on like that."""
     share = independent / count if count else 1.0
-    if not count or _enough(good, count, wanted):
+    if count - good < _TELLING and (not count or _enough(good, count, wanted)):
         needed = streams_needed(wanted, (count - good) * share, confidence)
     else:
-        needed = normal_quantile(confidence) ** 2 * wanted * (1 - wanted) / (good / count - wanted) ** 2
+        distance = max(abs(good / count - wanted), 1e-6)
+        needed = normal_quantile(confidence) ** 2 * wanted * (1 - wanted) / distance**2
     return max(1, math.ceil(needed / share - count))

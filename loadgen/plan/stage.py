@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen.metrics.result import SloVerdict
 from loadgen.metrics.search import SearchPoint, SearchResult
+from loadgen.metrics.slo import Limits
 from loadgen.profile.workload import REPLAY
 from loadgen.workload.work import Work
 
@@ -50,6 +51,10 @@ class Stage(msgspec.Struct, frozen=True):
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
     limits_ms: dict[str, float] = {}
     """Limits that each stream is held to by itself, by metric."""
+    judged: Limits | None = None
+    """A probe of a search is over as soon as it is sure whether it keeps to these."""
+    certain: bool = False
+    """It goes on past its time until that is sure."""
 
     def by_hand(self, **changes: object) -> Stage:
         """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
@@ -63,6 +68,8 @@ class Stage(msgspec.Struct, frozen=True):
             "completed": 0,
             "longest_s": 0.0,
             "sheds": True,
+            "judged": None,
+            "certain": False,
         }
         timed = {"rate_points": (), "arrival": "poisson" if self.arrival == REPLAY else self.arrival}
         work = (

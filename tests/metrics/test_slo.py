@@ -174,7 +174,13 @@ def test_a_flawless_p99_is_sure_from_381_streams_on() -> None:
     assert needed_words(judged(record(), ttft_p99=50.0)) == "ttft_p99 needs 381 more streams"
 
 
-@given(st.integers(1, 600), st.integers(0, 20), st.sampled_from([50, 90, 95, 99]))
+def test_what_misses_as_often_as_it_may_is_never_sure() -> None:
+    assert needed_words(judged(record(*[10] * 990, *[90] * 10), ttft_p99=50.0)).startswith("ttft_p99 is too near")
+    # Eight of a thousand, where ten are allowed: that many more of the same kind.
+    assert 8_000 < (judged(record(*[10] * 992, *[90] * 8), ttft_p99=50.0).slo["ttft_p99"].needs or 0) < 9_000
+
+
+@given(st.integers(1, 600), st.integers(0, 4), st.sampled_from([50, 90, 95, 99]))
 def test_what_is_said_to_be_needed_is_enough_and_no_more(good: int, missed: int, percent: int) -> None:
     name = f"ttft_p{percent}"
     check = judged(record(*[10.0] * good, *[90.0] * missed), **{name: 50.0}).slo[name]
