@@ -6,11 +6,9 @@ from loadgen.metrics.blocks import Blocks
 from loadgen.metrics.gpu_stage import GpuLooks
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.journal import EngineStage, StageEnded, StageSettled, StageStarted
-from loadgen.metrics.result import Goodput, SloCheck
 from loadgen.metrics.snapshot import EngineView
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit
-from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
 
 E2E_WINDOWS = 3.0
 """A window of so many times E2E knows it."""
@@ -197,41 +195,6 @@ class StageRecord:
 
     def _mean_ms(self, name: str) -> float | None:
         return self.metrics.latency.get(name, Histogram()).mean_ms()
-
-    def slo(self, limits_ms: dict[str, float]) -> dict[str, SloCheck]:
-        """Each limit over the stage against what was measured; a metric without a value misses its limit."""
-        checks = {}
-        for name, limit_ms in stage_limits_ms(limits_ms).items():
-            metric, percent = limit_of(name)
-            latency = self.metrics.latency.get(metric, Histogram())
-            measured_ms = latency.mean_ms() if percent is None else latency.percentile_ms(percent)
-            met = measured_ms is not None and measured_ms <= limit_ms
-            checks[name] = SloCheck(limit_ms=limit_ms, measured_ms=measured_ms, met=met)
-        return checks
-
-    @property
-    def determined(self) -> int:
-        """Streams of which it is known whether they were good: those that completed, timed, or failed."""
-        counters = self.counters
-        return counters["completed"] - counters["clock_steps"] + counters["failed"]
-
-    def goodput(self, limits_ms: dict[str, float], wanted: float) -> Goodput | None:
-        """The streams that met all limits for a stream, against the wanted share; None without such limits."""
-        limits_ms = per_stream_limits_ms(limits_ms)
-        if not limits_ms:
-            return None
-        good, determined = self.counters["good"], self.determined
-        share = good / determined if determined else None
-        requests_per_s = self.per_second("window_requests")
-        return Goodput(
-            limits_ms=limits_ms,
-            good=good,
-            determined=determined,
-            share=share,
-            requests_per_s=None if requests_per_s is None or share is None else requests_per_s * share,
-            wanted=wanted,
-            met=share is not None and share >= wanted,
-        )
 
     @property
     def settled_s(self) -> float | None:

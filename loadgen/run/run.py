@@ -374,8 +374,7 @@ class Run:
             raise LoadError(broken)
 
     def _measured(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured:
-        profile, record = self.profile, self._record.stages[index]
-        numbers = measured_of(stage, record, profile.slo, goodput=profile.plan.goodput)
+        numbers = measured_of(stage, self._record.stages[index], self._record.limits)
         return numbers.after(saturated=saturated, abandoned=abandoned)
 
     # The end.

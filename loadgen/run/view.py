@@ -94,7 +94,7 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         gpus_stale=now.gpus_stale,
         telemetry=now.telemetry,
         host=record.hardware.host,
-        slo_ms=record.slo_ms,
+        slo_ms=record.limits.latency_ms,
         search=record.search,
         variants=now.variants,
         result_path=now.result_path,

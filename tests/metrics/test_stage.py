@@ -31,7 +31,7 @@ def bins(draw: st.DrawFn) -> LoadBin:
 @st.composite
 def deltas(draw: st.DrawFn) -> StageDelta:
     return StageDelta(
-        **{name: draw(counts) for name in COUNTERS},  # type: ignore[arg-type]  # all of them are counts
+        **{name: draw(counts) for name in COUNTERS},
         window_start_ns=draw(stamps),
         window_end_ns=draw(stamps),
         tail_start_ns=draw(stamps),
