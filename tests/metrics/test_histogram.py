@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
-from loadgen.metrics.histogram import HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, EncodedHistogram, Histogram
+from loadgen.metrics.histogram import (
+    _LENGTH,
+    HIGHEST_US,
+    LOWEST_US,
+    SIGNIFICANT_DIGITS,
+    EncodedHistogram,
+    Histogram,
+    _top_of,
+)
 
 values_us = st.lists(st.integers(0, HIGHEST_US), max_size=60)
 
@@ -74,6 +82,14 @@ def test_a_journal_keeps_it_whole(values: list[int], weight: int) -> None:
     histogram.record_us(np.array(values, dtype=np.int64), np.full(len(values), weight))
     line = msgspec.json.encode(histogram.encode())
     assert Histogram.decode(msgspec.json.decode(line, type=EncodedHistogram)) == histogram
+
+
+def test_no_histogram_takes_more_than_its_counters() -> None:
+    """With all of them in use, each as many times as a byte holds."""
+    histogram, rng = Histogram(), np.random.default_rng(1)
+    tops = np.array([_top_of(index) for index in range(_LENGTH)], dtype=np.int64)
+    histogram.record_us(tops, rng.integers(1, 256, _LENGTH))
+    assert len(msgspec.json.encode(histogram.encode())) < 35_000
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
