@@ -93,10 +93,10 @@ def load_of(stage: StageResult) -> Load:
 
 
 def stages_by_load(result: Result) -> dict[Load, list[StageResult]]:
-    """The stages in which something was completed; several may have one load."""
+    """The stages in which something was measured; several may have one load."""
     found: dict[Load, list[StageResult]] = {}
     for stage in result.stages:
-        if stage.requests.completed:
+        if stage.requests.completed or (stage.measured_s and stage.tokens.output):
             found.setdefault(load_of(stage), []).append(stage)
     return found
 
@@ -202,16 +202,23 @@ def _good(stage: _Stage, confidence: float) -> Estimate | None:
 
 
 def _latencies(name: str, summary: Summary, stage: _Stage, confidence: float) -> Iterator[tuple[str, Estimate]]:
-    assert summary.mean is not None and summary.stddev is not None, "the empty ones were left out"
+    if summary.mean is None:
+        return
     count = _worth(stage, name, "mean", confidence)
-    yield f"{name}_mean", mean_estimate(summary.mean, summary.stddev, count, confidence)
+    mean = mean_estimate(summary.mean, summary.stddev or 0.0, count, confidence)
+    yield f"{name}_mean", _as_known(mean, "mean", summary)
     histogram = stage.histograms.get(name)
     for statistic, percent in PERCENTS.items():
         value, count = getattr(summary, statistic), _worth(stage, name, statistic, confidence)
-        if histogram is None:
-            yield f"{name}_{statistic}", Estimate(value)
-        else:
-            yield f"{name}_{statistic}", percentile_estimate(value, histogram, percent, count, confidence)
+        estimate = Estimate(value)
+        if histogram is not None:
+            estimate = percentile_estimate(value, histogram, percent, count, confidence)
+        yield f"{name}_{statistic}", _as_known(estimate, statistic, summary)
+
+
+def _as_known(estimate: Estimate, statistic: str, summary: Summary) -> Estimate:
+    """A lower bound lies anywhere above its value."""
+    return Estimate(estimate.value, estimate.low) if statistic in summary.lower_bounds else estimate
 
 
 def _worth(stage: _Stage, name: str, statistic: str, confidence: float) -> float:

@@ -38,6 +38,7 @@ _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _MOST = 1 << 40
 _FIRST = struct.Struct("<H")
 _LONGEST_PACKED = 4 + _LENGTH * (2 + 8)
+_PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
 class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -83,9 +84,14 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The statistics of a histogram in milliseconds; everything but `count` is None when it is empty."""
+    """The statistics of a histogram in milliseconds; everything but `count` is None when it is empty.
+
+    Values that are still awaited are `censored`: each is at least the time that it has taken so far, with which it is
+    in the statistics. What their true values could change is a lower bound.
+    """
 
     count: int
+    """Without the censored ones."""
     mean: float | None = None
     stddev: float | None = None
     min: float | None = None
@@ -96,6 +102,10 @@ class Summary(msgspec.Struct, frozen=True):
     p999: float | None = None
     max: float | None = None
     hdr: str | None = None
+    """HdrHistogram's own encoding, with the censored values as they are so far."""
+    censored: int = 0
+    lower_bounds: tuple[str, ...] = ()
+    """Names of the statistics that are at least what is written."""
 
 
 class Histogram:
@@ -206,7 +216,7 @@ class Histogram:
         """The statistics in milliseconds; the population's standard deviation."""
         if self.count == 0:
             return Summary(count=0)
-        p50, p90, p95, p99, p999 = (value / 1000 for value in self.percentile_us(50, 90, 95, 99, 99.9))
+        p50, p90, p95, p99, p999 = (value / 1000 for value in self.percentile_us(*_PERCENTILES.values()))
         variance = self.sum_squares_us * self.count - self.sum_us**2
         return Summary(
             count=self.count,
@@ -221,6 +231,31 @@ class Histogram:
             max=self.max_us / 1000,
             hdr=self.hdr() if with_hdr else None,
         )
+
+    def summary_with(self, censored: Histogram, *, with_hdr: bool = False) -> Summary:
+        """The statistics where some values are only known to be at least what `censored` has of them."""
+        if censored.count == 0:
+            return self.summary(with_hdr=with_hdr)
+        together = Histogram()
+        together.add(self)
+        together.add(censored)
+        bounds = [name for name, percent in _PERCENTILES.items() if self._is_bound(together, percent)]
+        if not self.count or censored.min_us < self.min_us:
+            bounds.append("min")
+        return msgspec.structs.replace(
+            together.summary(with_hdr=with_hdr),
+            count=self.count,
+            stddev=None,
+            censored=censored.count,
+            lower_bounds=("mean", *bounds, "max"),
+        )
+
+    def _is_bound(self, together: Histogram, percent: float) -> bool:
+        """Whether a percentile would be another if all censored values were endless."""
+        rank = max(1, math.ceil(round(percent / 100 * together.count, 9)))
+        if rank > self.count:
+            return True
+        return self.percentile_us(100 * rank / self.count) != together.percentile_us(percent)
 
     def hdr(self) -> str:
         """HdrHistogram's own V2 encoding (base64), readable by its tools in any language."""

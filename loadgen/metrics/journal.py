@@ -109,7 +109,13 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     settle_s: float = 0.0
     """Above zero: it is measured from the line `StageSettled` on."""
     sheds: bool = False
-    """So it is because more streams were open than it wants, which had to go first."""
+    """Measured from there on because more streams were open than it wants, which had to go first."""
+    awaits_first_wave: bool = False
+    """Measured from there on because many of its streams begin at once, which need their first tokens first."""
+    first_wave: Literal["apart", "counted"] = "counted"
+    """Whether those streams are in its statistics."""
+    steps: tuple[tuple[float, float], ...] = ()
+    """A load that moves: (seconds into the measured time, concurrency or rate from then on)."""
     completed: int = 0
     """So many streams must complete for a conclusion."""
     most: int | None = None
@@ -136,6 +142,8 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
+    open_sent: int = 0
+    """Open streams of the running stage that count in `sent`."""
     queued: int = 0
     open_stages: dict[int, int] = {}
     workers: int = 1

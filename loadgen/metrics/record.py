@@ -16,6 +16,7 @@ import msgspec
 from pydantic import ValidationError
 
 from loadgen.errors import ResultError
+from loadgen.metrics.curve import load_curve
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.health import gpu_verdicts
@@ -115,6 +116,7 @@ class Record:
             case StageEnded():
                 stage = self.stages[line.index]
                 stage.ended = line
+                stage.open_sent = 0
                 self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
                 self.current = None
                 self._put_away(line.t_s - _LONG_OVER_S)
@@ -192,6 +194,8 @@ class Record:
             self._recent.popleft()
         self.client.add(line.client)
         if self.current is not None:
+            self.current.workers = line.workers
+            self.current.open_sent = line.open_sent
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
             self.current.gauges.add(line.engine)
@@ -208,12 +212,12 @@ class Record:
             held=line.held,
             target=None if current is None else current.rate if current.concurrency is None else current.concurrency,
             output_tokens_per_s=_rate(line.client.output_tokens, line.span_s),
-            requests_per_s=_rate(sum(delta.completed for delta in line.stages.values()), line.span_s),
+            requests_per_s=_rate(line.client.requests, line.span_s),
             ttft_p50_ms=ttft.percentile_ms(50),
             ttft_p99_ms=ttft.percentile_ms(99),
             tpot_p50_ms=tpot.percentile_ms(50),
             tpot_p99_ms=tpot.percentile_ms(99),
-            errors=sum(delta.failed + delta.warmup_failed for delta in line.stages.values()),
+            errors=sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values()),
             engine_running=line.engine.running if line.engine is not None else None,
             engine_waiting=line.engine.waiting if line.engine is not None else None,
             kv_usage=line.engine.kv_usage if line.engine is not None else None,
@@ -286,6 +290,7 @@ class Record:
             host_series=self.hardware.host_series(),
             verdicts=gpu_verdicts(self.hardware.facts()),
             search=self.search,
+            curve=load_curve(self.stages.values()),
         )
 
     def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:

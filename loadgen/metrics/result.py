@@ -27,7 +27,7 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import EngineStage, RunState
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.series import Columns
-from loadgen.metrics.snapshot import BaselineView, Comparison, RunEvent, Verdict
+from loadgen.metrics.snapshot import BaselineView, Comparison, CurvePoint, RunEvent, Verdict
 from loadgen.metrics.truth import TruthCheck
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
@@ -66,7 +66,11 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """What became of the requests of a stage."""
+    """What became of the requests of a stage.
+
+    `scheduled = sent + unsent` and `sent = completed + failed + cancelled + unfinished + carried_over`. What results of
+    before do not say is null.
+    """
 
     sent: int
     completed: int
@@ -82,6 +86,18 @@ class Requests(msgspec.Struct, frozen=True):
     """Streams on which the client hung up as the profile wants it: neither completed nor failed."""
     models: dict[str, int] = {}
     """Requests sent, by their model; empty where there is only one."""
+    scheduled: int | None = None
+    unsent: int | None = None
+    """Arrivals that were due and had not been sent when the stage ended."""
+    unsent_longest_wait_s: float | None = None
+    carried_over: int | None = None
+    """Streams that were open when the stage ended."""
+    carried_in: int | None = None
+    """Streams of earlier stages that were open when it began."""
+    carried_failed: int | None = None
+    """Of those, the ones that failed in this stage."""
+    lost: int | None = None
+    """Of the unfinished, those whose worker died or fell silent: the client's failure."""
 
 
 class Concurrency(msgspec.Struct, frozen=True):
@@ -93,11 +109,14 @@ class Concurrency(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Tokens of the completed streams."""
+    """Tokens that arrived in the measured window; those of a prompt when its first token did."""
 
     input: int
     output: int
     source: Literal["usage", "events"]
+    input_per_request: float | None = None
+    """Of the completed streams; null where the server does not say, and in results of before."""
+    output_per_request: float | None = None
 
 
 class Throughput(msgspec.Struct, frozen=True):
@@ -160,6 +179,16 @@ class Goodput(msgspec.Struct, frozen=True):
     met: bool
 
 
+class FirstWave(msgspec.Struct, frozen=True):
+    """The streams that filled a closed loop, all at once."""
+
+    streams: int
+    counted: bool
+    """They are in the statistics of the stage, as in `vllm bench`; else only here."""
+    ttft_ms: Summary | None
+    """None where they are counted."""
+
+
 class StageResult(msgspec.Struct, frozen=True):
     """The numbers of one stage."""
 
@@ -204,6 +233,18 @@ class StageResult(msgspec.Struct, frozen=True):
     """What its numbers are worth beside others; None where it was too short to tell."""
     baseline: BaselineView | None = None
     """Beside an earlier run, where one was named."""
+    first_wave: FirstWave | None = None
+    """None where the load did not begin all at once, and in results of before."""
+    tail_share: float | None = None
+    """Of the window of a stage that requests bound, how much had fewer streams than asked because none were left."""
+    tpot_parts: int = 0
+    """How many values of `tpot` are of parts of streams."""
+    carried_share: float | None = None
+    """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""
+    e2e_inconclusive: str | None = None
+    """Why E2E is not known, and what it would take."""
+    curve: tuple[CurvePoint, ...] = ()
+    """By step, of a stage whose load moves."""
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -246,6 +287,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Why the server died, if it did."""
     reference: ReferenceResult | None = None
     search: SearchResult | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    """Against the streams held: all stages of one load together, however the load came there."""
 
 
 def write_result(result: Result, path: Path) -> None:

@@ -12,6 +12,10 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdict import ClientFacts, client_limit
 from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
 
+E2E_WINDOWS = 3.0
+"""A window of so many times E2E knows it."""
+_FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
+
 
 class EngineGauges:
     """The engine's gauges over the ticks of a stage."""
@@ -52,6 +56,10 @@ class StageRecord:
         self.settled: StageSettled | None = None
         self.ended: StageEnded | None = None
         self.engine: EngineStage | None = None
+        self.workers = 1
+        """That drive its load."""
+        self.open_sent = 0
+        """Streams that count in `sent` and are not over."""
         self.alone = True
         """No stream of an earlier stage was open when it began."""
         self.looks = GpuLooks({})
@@ -90,10 +98,69 @@ class StageRecord:
         window_s = self.window_s
         return self.counters["held_area_ns"] / 1e9 / window_s if window_s else None
 
+    def histogram(self, name: str) -> Histogram:
+        """A latency by name, empty where nothing was recorded."""
+        return self.metrics.latency.get(name, Histogram())
+
     def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:
-        """The statistics of the named latencies, in milliseconds."""
-        empty = Histogram()
-        return {name: self.metrics.latency.get(name, empty).summary(with_hdr=with_hdr) for name in names}
+        """The statistics of the named latencies, in milliseconds; of E2E only the count where it is not known."""
+        return {name: self._summary(name, with_hdr=with_hdr) for name in names}
+
+    def _summary(self, name: str, *, with_hdr: bool) -> Summary:
+        known = self.histogram(name)
+        if name in ("e2e", "normalized") and self.e2e_inconclusive is not None:
+            return Summary(count=known.count)
+        # How long the longest streams take is the condition for knowing E2E at all; see `e2e_needs_s`.
+        censored = Histogram() if name == "e2e" else self.histogram(f"{name}_censored")
+        return known.summary_with(censored, with_hdr=with_hdr)
+
+    # What a window knows of streams that last.
+
+    @property
+    def e2e_needs_s(self) -> float | None:
+        """How much longer it must be measured to know E2E: 0 where it does, None where nothing can be said.
+
+        Of the streams sent in a window the long ones outlive it more often than the short. A window of three times
+        their length holds at least two thirds of them.
+        """
+        if self.started.steps or not self.window_s:
+            return None
+        if self.started.requests is not None and not self.counters["carried_over"]:
+            return 0.0
+        e2e_s = self._expected_e2e_s()
+        return None if e2e_s is None else max(0.0, E2E_WINDOWS * e2e_s - self.window_s)
+
+    def _expected_e2e_s(self) -> float | None:
+        """How long its longer streams take: as they did, or as their first tokens and gaps say."""
+        first = next((mean for name in _FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
+        gap = self.histogram("itl").mean_ms()
+        seen = self.histogram("e2e").percentile_ms(90)
+        made_up = None if first is None or gap is None else first + gap * (self.started.osl - 1)
+        known = [ms for ms in (seen, made_up) if ms is not None]
+        return max(known) / 1000 if known else None
+
+    @property
+    def e2e_inconclusive(self) -> str | None:
+        """Why E2E is not known, in words; None where it is, or while the stage runs."""
+        needs_s = self.e2e_needs_s
+        if self.ended is None or not needs_s:
+            return None
+        share = self.carried_share
+        outlived = f"{share:.0%} of its streams outlived the stage; " if share else ""
+        return f"E2E: inconclusive: {outlived}it takes {self.window_s + needs_s:.1f} s"
+
+    @property
+    def carried_share(self) -> float | None:
+        """The streams carried over, of all that were sent."""
+        sent = self.counters["sent"]
+        return self.counters["carried_over"] / sent if sent else None
+
+    @property
+    def tail_share(self) -> float | None:
+        """Of the window of a stage that requests bound, how much had fewer streams than asked for."""
+        if self.started.requests is None or self.started.concurrency is None or not self.window_s:
+            return None
+        return min(1.0, self.metrics.tail_s / self.window_s)
 
     def limit(self) -> str | None:
         """Why the client could not keep up in this stage; None when it could."""
@@ -158,16 +225,38 @@ class StageRecord:
         return None if self.settled is None else round(self.settled.t_s - self.started.t_s, 3)
 
     @property
+    def waits(self) -> bool:
+        """It is measured from the line `StageSettled` on."""
+        return bool(self.started.settle_s or self.started.sheds or self.started.awaits_first_wave)
+
+    @property
+    def _awaited(self) -> str:
+        if self.started.settle_s:
+            return "its transient was over"
+        awaited = []
+        if self.started.sheds:
+            awaited.append("the streams of a higher load had ended")
+        if self.started.awaits_first_wave:
+            awaited.append("its first wave had its first tokens")
+        return " and ".join(awaited)
+
+    @property
+    def waits_for(self) -> str:
+        """Why it is not measured yet, in words; empty where it is."""
+        if not self.waits or self.settled is not None or self.ended is not None:
+            return ""
+        return f"not measured before {self._awaited}"
+
+    @property
     def inconclusive(self) -> str | None:
         """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
-        waits = self.started.settle_s or self.started.sheds
-        if not waits or self.ended is None:
+        if not self.waits or self.ended is None:
             return None
         if self.settled is None:
-            return "it ended before its transient was over"
+            return f"it ended before {self._awaited}"
         problems = []
         if not self.settled.settled:
-            problems.append(f"its transient was not over within {self.started.settle_s:g} s")
+            problems.append(f"it was measured before {self._awaited}: {self.settled_s:.1f} s were not enough")
         if self.counters["completed"] < self.started.completed:
             problems.append(f"{self.counters['completed']} of at least {self.started.completed} streams completed")
         return "; ".join(problems) or None

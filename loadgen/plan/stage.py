@@ -27,6 +27,8 @@ class Stage(msgspec.Struct, frozen=True):
     arrival: str = "poisson"
     rate_points: tuple[tuple[float, float], ...] = ()
     """The rate over time, with `rate` its mean."""
+    steps: tuple[tuple[float, float], ...] = ()
+    """A load that moves: (seconds into the measured time, concurrency or rate from then on), first that at 0."""
     most: int | None = None
     """Open loop: most streams at once."""
     work: Work = Work()
@@ -44,8 +46,8 @@ class Stage(msgspec.Struct, frozen=True):
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
     longest_s: float = 0.0
     """The longest measured time of a settled stage that waits for them."""
-    sheds: bool = True
-    """Closed loop bounded by time: measured once no more streams are open than it wants; false: at once."""
+    first_wave: Literal["apart", "counted"] = "apart"
+    """Whether the streams that fill a closed loop all at once are in its statistics."""
     ends_saturated: bool = True
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
     limits_ms: dict[str, float] = {}
@@ -62,7 +64,7 @@ class Stage(msgspec.Struct, frozen=True):
             "settle_s": 0.0,
             "completed": 0,
             "longest_s": 0.0,
-            "sheds": True,
+            "steps": (),
         }
         timed = {"rate_points": (), "arrival": "poisson" if self.arrival == REPLAY else self.arrival}
         work = (
@@ -78,6 +80,13 @@ class Stage(msgspec.Struct, frozen=True):
         if self.label:
             return self.label
         return f"conc {self.concurrency}" if self.rate is None else f"rate {self.rate:g}/s"
+
+    @property
+    def most_streams(self) -> int | None:
+        """As many as it ever holds; None for an open loop without a limit."""
+        if self.concurrency is None:
+            return self.most
+        return max([self.concurrency, *(int(load) for _, load in self.steps)])
 
     @property
     def load(self) -> float:

@@ -188,6 +188,10 @@ class Load(_Part):
     """One of `requests` and `duration` bounds a stage; `requests` wins, neither means 10 requests a stream."""
     warmup: Warmup = 0
     """Requests (`16`) or time (`"5s"`) at the start of a stage that its statistics leave out."""
+    first_wave: Literal["apart", "counted"] | None = None
+    """Whether the requests that fill a closed loop all at once, into an idle engine, count like others, as in `vllm
+    bench`; None is `counted` for a profile with a `[reference]`, so that it measures what was published, else `apart`.
+    """
     models: dict[str, float] = {}
     """`{ "base" = 1, "adapter" = 3 }`: served models by weight; each request draws its own from the seed."""
     extra_body: dict[str, Any] = {}
@@ -293,6 +297,11 @@ class Profile(_Part):
     slo: dict[str, Milliseconds] = {}
     """Limits in milliseconds: `ttft_p99 = "2s"` over a stage, `ttft = "2s"` for each of its streams."""
     reference: Reference | None = None
+
+    @property
+    def first_wave(self) -> Literal["apart", "counted"]:
+        """What becomes of the streams that fill a closed loop all at once."""
+        return self.load.first_wave or ("apart" if self.reference is None else "counted")
 
     @model_validator(mode="after")
     def _slo_names_are_metrics(self) -> Self:

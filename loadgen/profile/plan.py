@@ -24,13 +24,13 @@ Ladder = Annotated[Annotated[int, Field(ge=1, le=_MOST_CONCURRENCY)] | list[Load
 
 
 class Ramp(BaseModel):
-    """A load that rises or falls in stairs, each a stage."""
+    """A load that rises or falls in steps: one stage, whose figures are by step."""
 
     model_config = _CONFIG
     start: Load
     end: Load
     over: Seconds
-    """From the beginning of the first stair to the end of the last."""
+    """From the beginning of the first step to the end of the last."""
     steps: int = Field(default=10, ge=2, le=1000)
 
 

@@ -103,9 +103,10 @@ class Steering:
             return
         if stage is not None:
             self._note_done(abandoned=True)
-            self._switch(None, reason, manual=False)
+            self._switch(None, reason, manual=False, abort=True)
             self._early = (stage.by_hand(rate=stage.rate), True)
-        self._fleet.end_load(abort=True)
+        else:
+            self._fleet.end_load(abort=True)
         self._fleet = None
 
     @property
@@ -141,9 +142,7 @@ class Steering:
         self._finished = True
         self._plan = None
         self._paused = None
-        self._switch(None, reason, manual=False)
-        if self._fleet is not None:
-            self._fleet.end_load(abort=abort)
+        self._switch(None, reason, manual=False, abort=abort)
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
         """The running or paused stage is over; one of the plan's own is told to it."""
@@ -162,7 +161,7 @@ class Steering:
         self._log(SearchEnded(t_s=self._clock_s(), search=following))
         self._event("search", following.why)
 
-    def _switch(self, stage: Stage | None, reason: str, *, manual: bool) -> None:
+    def _switch(self, stage: Stage | None, reason: str, *, manual: bool, abort: bool = False) -> None:
         if self._fleet is None or self._templates_of is None:
             return
         self._cancel_due()
@@ -171,7 +170,7 @@ class Steering:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
         self.current, self.manual, self._early, self._bounded = stage, manual, None, None
         if stage is None:
-            self._fleet.end_load(abort=False)
+            self._fleet.end_load(abort=abort)
             self._boundary(ended, None)
         else:
             self._begin(stage, ended)
@@ -188,10 +187,11 @@ class Steering:
         lasting = (self._last.concurrency or 0) if ended is not None else 0
         watch = self._watch = StageWatch(stage, max(self._held, lasting))
         self._last = stage
-        now_s, sheds = self._clock_s(), watch.sheds
-        self._log(stage_started(stage, self.index, now_s, manual=self.manual, sheds=sheds, variant=self.variant))
+        now_s, variant = self._clock_s(), self.variant
+        self._log(stage_started(stage, self.index, now_s, manual=self.manual, watch=watch, variant=variant))
         self._boundary(ended, self.index)
-        self._fleet.begin_stage(self.index, stage, self._templates_of(stage), waits=watch.waits)
+        templates, apart = self._templates_of(stage), watch.first_wave_apart
+        self._fleet.begin_stage(self.index, stage, templates, waits=watch.waits, first_wave_apart=apart)
         self._begun_s, self._window_s, self._longest_s = self._clock_s(), None, stage.longest_s
         if stage.settle_s:
             self._due_in(stage.settle_s, self._open_window, False)
@@ -230,8 +230,8 @@ class Steering:
         watch.beat(tick, record, self._clock_s() - self._begun_s)
         if watch.saturated is not None and known is None:
             self._saturated(stage, watch.saturated)
-        elif self._window_s is None and watch.settled:
-            self._open_window(True)
+        elif self._window_s is None and (watch.settled or watch.late):
+            self._open_window(watch.settled)
         elif self._window_s is not None and not self.manual:
             self._end_if_enough(stage, record, self._clock_s() - self._window_s)
 

@@ -29,7 +29,7 @@ from loadgen.metrics.snapshot import (
     Snapshot,
     Verdict,
 )
-from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage import OUTCOMES, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Stage
 from loadgen.run.headline import HeadlineFacts, headline
@@ -84,6 +84,7 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         whole=whole_view(list(record.stages.values()), record.total),
         recent=record.recent(),
         distributions=distributions(record),
+        curve=views.curve(record),
         errors=error_views(record.total),
         events=tuple(record.events),
         findings=record.findings,
@@ -115,7 +116,7 @@ def _headline_facts(record: Record, now: Now, client: ClientView) -> HeadlineFac
         phase=now.phase,
         client=client,
         engine=record.engine,
-        errors=record.total.counters["failed"],
+        errors=sum(record.total.counters[name] for name in ("failed", "warmup_failed", "carried_failed")),
         completed=record.total.counters["completed"],
         milestones=now.server.milestones,
         state=record.finished.state if record.finished is not None else now.ending,
@@ -218,10 +219,10 @@ def progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s
     if stage.duration_s is not None:
         settled = running.settled
         measured_s = elapsed_s if settled is None else elapsed_s - (settled.t_s - running.started.t_s)
-        waits = (stage.settle_s > 0 or running.started.sheds) and settled is None
+        waits = running.waits and settled is None
         done = 0.0 if waits else measured_s / (stage.warmup_s + stage.duration_s)
     if stage.requests is not None:
         counters = running.counters
-        ended = sum(counters[name] for name in ("completed", "failed", "unfinished", "cancelled"))
+        ended = sum(counters[name] for name in OUTCOMES)
         done = max(done, ended / stage.requests)
     return min(1.0, done)

@@ -16,13 +16,14 @@ import time
 import psutil
 import uvloop
 
-from loadgen.metrics.stage import ClientDelta
+from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.worker.pace import Precedence, ask_for_short_slices
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
+_NOTHING = StageDelta()
 _LINE_LIMIT = 64 * 1024 * 1024
 _CLOCK_STEP_NS = 5_000_000
 """A wall clock that moved by this much against the monotonic one within a tick was stepped; slewing does 0.1 ms."""
@@ -83,16 +84,19 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
 
 def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_bytes: int) -> Tick:
     current = driver.current
-    finished = current.command.index if current is not None and current.finished else None
+    deltas = {index: run.drain(driver.send_due) for index, run in driver.stages.items()}
     tick = Tick(
         worker=worker,
         number=number,
-        stages={index: run.drain(driver.send_due) for index, run in driver.stages.items()},
+        stages={index: delta for index, delta in deltas.items() if delta != _NOTHING},
         client=client,
         held=len(driver.open),
         queued=driver.queued,
         open_stages={index: run.open for index, run in driver.stages.items() if run.open},
-        finished=finished,
+        running=current.command.index if current is not None else None,
+        open_sent=current.open_sent if current is not None else 0,
+        awaits=current.tally.awaits if current is not None else 0,
+        finished=current.command.index if current is not None and current.finished else None,
         rss_bytes=rss_bytes,
         rows=driver.take_rows(),
     )

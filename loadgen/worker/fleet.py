@@ -48,6 +48,10 @@ class FleetTick(msgspec.Struct, frozen=True):
     held: int
     queued: int
     open_stages: dict[int, int]
+    open_sent: int
+    """Open streams of the running stage that count in `sent`."""
+    awaits: int | None
+    """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
     finished: int | None
     """The running stage, once every worker has had all its requests answered."""
     deaths: tuple[str, ...] = ()
@@ -182,14 +186,22 @@ class Fleet:
 
     # Commands.
 
-    def begin_stage(self, index: int, stage: Stage, templates: Sequence[RequestTemplate], *, waits: bool) -> None:
+    def begin_stage(
+        self,
+        index: int,
+        stage: Stage,
+        templates: Sequence[RequestTemplate],
+        *,
+        waits: bool,
+        first_wave_apart: bool,
+    ) -> None:
         """End the running stage on all workers and begin another, sliced over them; a template for each server.
 
         One that `waits` is measured from `open_window` on.
         """
         alive = [worker for worker in self._workers if worker.alive]
         # A worker without a slot would never send its share of the requests.
-        ranks = min(len(alive), stage.concurrency or stage.most or len(alive))
+        ranks = min(len(alive), stage.most_streams or len(alive))
         self._running = index
         self._ranks = alive[:ranks]
         start_ns = time.monotonic_ns()
@@ -215,7 +227,12 @@ class Fleet:
                     warmup_requests=stage.warmup_requests,
                     warmup_ns=int(stage.warmup_s * 1e9),
                     requests=stage.requests,
-                    settles=waits,
+                    waits=waits,
+                    first_wave_apart=first_wave_apart,
+                    steps=tuple(
+                        (int(at_s * 1e9), None if stage.concurrency is None else share_of(int(load), rank, ranks))
+                        for at_s, load in stage.steps
+                    ),
                     limits=_limits_of(stage),
                 )
             )
@@ -284,6 +301,8 @@ class Fleet:
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
             open_stages=_sum_by_key([tick.open_stages for tick in last]),
+            open_sent=sum(tick.open_sent for tick in last),
+            awaits=self._awaits(),
             finished=self._running if self._all_finished() else None,
             deaths=deaths,
             rss_bytes=sum(tick.rss_bytes for tick in last),
@@ -295,6 +314,11 @@ class Fleet:
         for worker in self._workers:
             taken[worker.instance].append(worker.take_stages())
         return tuple(_merge_stages(stages, peak=sum) for stages in taken)
+
+    def _awaits(self) -> int | None:
+        last = [worker.last for worker in self._ranks if worker.alive]
+        begun = [tick.awaits for tick in last if tick is not None and tick.running == self._running]
+        return sum(begun) if begun and len(begun) == len(last) else None
 
     def _all_finished(self) -> bool:
         # One that has not ticked yet has not finished: its share is still to come.
@@ -318,9 +342,9 @@ class Fleet:
     def _lost(self, worker: _Worker, message: str) -> None:
         worker.alive = False
         self._deaths.append(message)
-        if worker.last is not None:
-            open_stages = worker.last.open_stages.items()
-            worker.cut_off = {index: StageDelta(unfinished=count) for index, count in open_stages}
+        last = worker.last
+        if last is not None and last.running is not None and last.open_sent:
+            worker.cut_off = {last.running: StageDelta(unfinished=last.open_sent, lost=last.open_sent)}
         self._arrived.set()
 
     async def _read_stderr(self, worker: _Worker) -> None:
