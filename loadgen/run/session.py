@@ -92,6 +92,8 @@ class Session:
         self.tell("ready")
         for note in served.notes:
             self._ledger.event("server", note)
+        for note in sorted({data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}):
+            self._ledger.event("note", note)
         self._watch = EngineWatch(self._clients, self._ledger.log, self._ledger.clock_s)
         self._open.push_async_callback(self._watch.close)
         await self._watch.start()

@@ -225,6 +225,9 @@ def gap_histograms(
     if not odd_gaps:
         return {"itl": encoded_histogram(gaps_ns)}
     chunk_gaps, token_gaps, tokens = np.array(odd_gaps, dtype=np.int64).T
+    if (tokens == 1).all() and (chunk_gaps == token_gaps).all():
+        # Two events in one read: odd, and still the same.
+        return {"itl": encoded_histogram(np.concatenate([gaps_ns, chunk_gaps]).astype(np.int64))}
     itl, chunk_gap = Histogram(), Histogram()
     itl.record_ns(gaps_ns)
     # A gap in which k tokens arrived together is k inter-token latencies of a k-th each.
@@ -266,7 +269,7 @@ class Meter:
     def drain(self, cpu_ns: int, realtime_ns: int = 0, urgent: Callable[[], None] = lambda: None) -> ClientDelta:
         """Everything since the last drain, with the CPU that it took; `urgent` as in `Tally.drain`."""
         urgent()
-        read_lag = encoded_histogram(_to_two_digits(self.read_lag_ns))
+        read_lag = encoded_histogram(_rounded(self.read_lag_ns))
         urgent()
         delta = ClientDelta(
             cpu_ns=cpu_ns,
@@ -278,7 +281,7 @@ class Meter:
             output_tokens=self.output_tokens - self._drained_tokens,
             connects=self.connects,
             read_lag=read_lag,
-            send_lag=encoded_histogram(self.send_lag_ns),
+            send_lag=encoded_histogram(_rounded(self.send_lag_ns)),
         )
         self._drained_tokens, self._drained_requests = self.output_tokens, self.requests
         self.coalesced_reads = self.unstamped_reads = self.connects = 0
@@ -287,10 +290,10 @@ class Meter:
         return delta
 
 
-def _to_two_digits(values_ns: list[int]) -> NDArray[np.int64]:
-    """Rounded by a 128th at most: a lag says whether the client keeps up, and each of its digits swells the journal."""
+def _rounded(values_ns: list[int]) -> NDArray[np.int64]:
+    """Rounded by a 32nd at most: a lag says whether the client keeps up, and each of its digits swells the journal."""
     values = np.asarray(values_ns, dtype=np.int64)
-    shift = np.maximum(np.frexp(values.astype(np.float64))[1] - 7, 0)
+    shift = np.maximum(np.frexp(values.astype(np.float64))[1] - 5, 0)
     rounded: NDArray[np.int64] = (values + (1 << shift >> 1)) >> shift << shift
     return rounded
 

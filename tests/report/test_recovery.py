@@ -100,7 +100,7 @@ def test_a_journal_without_a_run_changes_nothing(tmp_path: Path, content: bytes)
 
 def test_numbers_that_nobody_can_have_measured_cost_their_line_only(tmp_path: Path) -> None:
     path = journal(tmp_path, STARTED, *stage(0))
-    path.write_text(path.read_text().replace('"counts":[1]', '"counts":[3]', 1))
+    path.write_text(path.read_text().replace('"count":1', '"count":3', 1))
     result = recovered(tmp_path)
     assert result.stages[0].requests.completed == 3
     assert "counts do not add up" in result.events[-1].text
