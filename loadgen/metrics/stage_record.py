@@ -90,6 +90,12 @@ class StageRecord:
         window_s = self.window_s
         return sum(self.counters[name] for name in counters) / window_s if window_s else None
 
+    def measured_s(self, t_s: float) -> float:
+        """For how long it has been measured, `t_s` after the run began; 0 before."""
+        if self.waits:
+            return max(0.0, t_s - self.settled.t_s) if self.settled is not None else 0.0
+        return max(0.0, t_s - self.started.t_s - self.started.warmup_s)
+
     @property
     def held_mean(self) -> float | None:
         """Mean number of open streams in the window."""
