@@ -24,6 +24,7 @@ from loadgen.metrics.difference import (
 )
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.slo import Limits, judge
 from loadgen.metrics.stage import MAIN_LATENCIES
 from loadgen.metrics.stage_record import StageRecord
 
@@ -131,10 +132,10 @@ def figures_of(stage: StageResult, confidence: float = CONFIDENCE) -> dict[str, 
     )
 
 
-def running_figures(stage: StageRecord, limits_ms: Mapping[str, float]) -> dict[str, Estimate]:
+def running_figures(stage: StageRecord, limits: Limits) -> dict[str, Estimate]:
     """The figures of a stage so far; the energy is known only when it is over."""
     known = {name: stage.metrics.latency[name] for name in MAIN_LATENCIES if name in stage.metrics.latency}
-    goodput = stage.goodput(dict(limits_ms), wanted=1.0)
+    goodput = judge(stage, limits).goodput
     return _figures(
         _Stage(
             requests_per_s=stage.per_second("window_requests"),

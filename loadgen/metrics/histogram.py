@@ -212,6 +212,16 @@ class Histogram:
         index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
         return float(self._counts[index + 1 :].sum()) / self.count
 
+    def above(self, limit_ms: float) -> Histogram:
+        """The values in buckets wholly above a limit; their sums are of the tops of their counters."""
+        index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
+        counts = self._counts[index + 1 :]
+        (indices,) = np.nonzero(counts)
+        tops = np.array([min(_top_of(index + 1 + int(each)), self.max_us) for each in indices], dtype=np.int64)
+        histogram = Histogram()
+        histogram.record_us(tops, counts[indices])
+        return histogram
+
     def summary(self, *, with_hdr: bool = False) -> Summary:
         """The statistics in milliseconds; the population's standard deviation."""
         if self.count == 0:

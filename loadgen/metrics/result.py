@@ -46,7 +46,7 @@ class ClientResult(msgspec.Struct, frozen=True):
     read_lag_ms: Summary
     """Now minus the kernel's stamp at the moment of each read: the client's own delay."""
     send_lag_ms: Summary
-    """Sent minus intended."""
+    """Sent minus intended; of requests that `max_concurrency` held back, minus the time when a slot was free."""
     coalesced_reads: float | None
     """The share of reads that carried more than one output event."""
     unstamped_reads: int
@@ -130,12 +130,25 @@ class Throughput(msgspec.Struct, frozen=True):
     """Divided by the mean concurrency."""
 
 
+SloVerdict = Literal["met", "missed", "unresolved"]
+
+
 class SloCheck(msgspec.Struct, frozen=True):
-    """One limit and how it was met."""
+    """One limit on a stage and how it was met."""
 
     limit_ms: float
     measured_ms: float | None
+    """None where nothing was measured, or where failures and unsent arrivals are what the percentile falls on."""
     met: bool
+    """By the figures as they are."""
+    verdict: SloVerdict | None = None
+    """With 95 % confidence; None in results of before, and so are the others."""
+    missed: int | None = None
+    """Of the streams that the limit is for: those beyond it, those that failed, and arrivals that were never sent."""
+    population: int | None = None
+    """Those streams; without those that were still open at the end and within the limit."""
+    needs: int | None = None
+    """While unresolved: so many more streams at least."""
 
 
 class InstanceResult(msgspec.Struct, frozen=True):
@@ -170,13 +183,29 @@ class Goodput(msgspec.Struct, frozen=True):
     limits_ms: dict[str, float]
     good: int
     determined: int
-    """Streams that completed or failed; one that failed is not good."""
+    """Streams that completed, failed, were never sent, or were beyond a limit when the stage ended."""
     share: float | None
     requests_per_s: float | None
-    """`share` of the streams a second that completed in the window."""
+    """Those of the requests a second that completed in the window."""
     wanted: float
     """The share that the profile asks for."""
     met: bool
+    verdict: SloVerdict | None = None
+    """With 95 % confidence; None in results of before."""
+    needs: int | None = None
+    """While unresolved: so many more streams at least."""
+
+
+class FailureCheck(msgspec.Struct, frozen=True):
+    """How many requests failed or stayed unsent, beside the share that `slo.failed` allows."""
+
+    count: int
+    unsent: int
+    """Of them."""
+    scheduled: int
+    allowed: float
+    met: bool
+    verdict: SloVerdict
 
 
 class FirstWave(msgspec.Struct, frozen=True):
@@ -223,6 +252,8 @@ class StageResult(msgspec.Struct, frozen=True):
     """Client against engine; None where the engine's numbers are not known."""
     goodput: Goodput | None = None
     """None without limits for each stream."""
+    failures: FailureCheck | None = None
+    """None in results of before."""
     settled_s: float | None = None
     """How long its transient took; None for a stage that is measured from a fixed moment."""
     inconclusive: str | None = None

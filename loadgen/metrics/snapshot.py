@@ -274,6 +274,8 @@ class StageView(msgspec.Struct, frozen=True):
     """Of all sockets; None before five seconds of the window, or without energy."""
     tokens_per_s_per_w: float | None = None
     slo_met: bool | None = None
+    slo_needs: str = ""
+    """What it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so."""
     stop_reason: str | None = None
     truth: str = ""
     """Client beside engine, in words; empty while the stage runs, and where the engine does not say."""

@@ -273,6 +273,10 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_ns: int = 0
     realtime_ns: int = 0
     """For how long it ran before all other processes."""
+    waited_ns: int = 0
+    """For how long it was ready to run and had no core."""
+    workers_lost: int = 0
+    """Workers that died or had to be ended."""
     reads: int = 0
     coalesced_reads: int = 0
     """Reads that carried more than one output event, all but the last of them therefore stamped late."""
@@ -293,6 +297,8 @@ class ClientMetrics:
     def __init__(self) -> None:
         self.cpu_ns = 0
         self.realtime_ns = 0
+        self.waited_ns = 0
+        self.workers_lost = 0
         self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
@@ -306,6 +312,8 @@ class ClientMetrics:
         """Take in a tick of one worker."""
         self.cpu_ns += delta.cpu_ns
         self.realtime_ns += delta.realtime_ns
+        self.waited_ns += delta.waited_ns
+        self.workers_lost += delta.workers_lost
         self.reads += delta.reads
         self.coalesced_reads += delta.coalesced_reads
         self.unstamped_reads += delta.unstamped_reads
@@ -327,6 +335,8 @@ class ClientMetrics:
         return ClientDelta(
             cpu_ns=self.cpu_ns,
             realtime_ns=self.realtime_ns,
+            waited_ns=self.waited_ns,
+            workers_lost=self.workers_lost,
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,

@@ -6,11 +6,9 @@ from loadgen.metrics.blocks import Blocks
 from loadgen.metrics.gpu_stage import GpuLooks
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.journal import EngineStage, StageEnded, StageSettled, StageStarted
-from loadgen.metrics.result import Goodput, SloCheck
 from loadgen.metrics.snapshot import EngineView
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.metrics.verdict import ClientFacts, client_limit
-from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
+from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit
 
 E2E_WINDOWS = 3.0
 """A window of so many times E2E knows it."""
@@ -166,58 +164,37 @@ class StageRecord:
         """Why the client could not keep up in this stage; None when it could."""
         started, window_s = self.started, self.window_s
         bounded_by_time = started.requests is None
-        e2e = self.metrics.latency.get("e2e", Histogram())
-        # With a limit to the streams at once requests are late as the operator wants it.
-        scheduled = started.rate is not None and started.most is None
+        client, span_ns = self.client, self.client_span_ns
         facts = ClientFacts(
-            cpu_share=self.client.cpu_ns / self.client_span_ns if self.client_span_ns else None,
-            realtime_share=self.client.realtime_ns / self.client_span_ns if self.client_span_ns else None,
-            read_lag_p99_ms=self.client.read_lag.percentile_ms(99),
-            coalesced_share=self.client.coalesced_share,
+            workers_lost=client.workers_lost,
+            span_s=span_ns / 1e9,
+            cpu_share=client.cpu_ns / span_ns if span_ns else None,
+            realtime_share=client.realtime_ns / span_ns if span_ns else None,
+            waited_share=client.waited_ns / span_ns if span_ns else None,
+            lags=client.read_lag.count,
+            read_lag_p99_ms=client.read_lag.percentile_ms(99),
+            reads=client.reads,
+            coalesced_share=client.coalesced_share,
             # A stage that counts requests runs empty at its end, whoever is to blame.
             held_mean=self.held_mean if bounded_by_time and window_s > 1 else None,
             wanted=started.concurrency,
-            send_lag_mean_ms=self.client.send_lag.mean_ms(),
-            e2e_mean_ms=e2e.mean_ms(),
-            send_lag_p99_ms=self.client.send_lag.percentile_ms(99) if scheduled else None,
-            mean_gap_ms=1000 / started.rate if started.rate and scheduled else None,
+            sends=client.send_lag.count,
+            send_lag_mean_ms=client.send_lag.mean_ms(),
+            e2e_mean_ms=self._mean_ms("e2e"),
+            send_lag_p99_ms=client.send_lag.percentile_ms(99) if started.rate is not None else None,
+            mean_gap_ms=1000 / started.rate if started.rate else None,
         )
         return client_limit(facts)
 
-    def slo(self, limits_ms: dict[str, float]) -> dict[str, SloCheck]:
-        """Each limit over the stage against what was measured; a metric without a value misses its limit."""
-        checks = {}
-        for name, limit_ms in stage_limits_ms(limits_ms).items():
-            metric, percent = limit_of(name)
-            latency = self.metrics.latency.get(metric, Histogram())
-            measured_ms = latency.mean_ms() if percent is None else latency.percentile_ms(percent)
-            met = measured_ms is not None and measured_ms <= limit_ms
-            checks[name] = SloCheck(limit_ms=limit_ms, measured_ms=measured_ms, met=met)
-        return checks
+    def capped(self) -> str | None:
+        """What `max_concurrency` kept from being sent in time, as it was asked to; None where nothing."""
+        ttft_ms, from_intended_ms = self._mean_ms("ttft"), self._mean_ms("ttft_from_intended")
+        waited_ms = None if ttft_ms is None or from_intended_ms is None else from_intended_ms - ttft_ms
+        unsent = self.counters.get("unsent", 0)
+        return cap_held_back(self.started.rate, self.started.most, unsent=unsent, waited_mean_ms=waited_ms)
 
-    @property
-    def determined(self) -> int:
-        """Streams of which it is known whether they were good: those that completed, timed, or failed."""
-        counters = self.counters
-        return counters["completed"] - counters["clock_steps"] + counters["failed"]
-
-    def goodput(self, limits_ms: dict[str, float], wanted: float) -> Goodput | None:
-        """The streams that met all limits for a stream, against the wanted share; None without such limits."""
-        limits_ms = per_stream_limits_ms(limits_ms)
-        if not limits_ms:
-            return None
-        good, determined = self.counters["good"], self.determined
-        share = good / determined if determined else None
-        requests_per_s = self.per_second("window_requests")
-        return Goodput(
-            limits_ms=limits_ms,
-            good=good,
-            determined=determined,
-            share=share,
-            requests_per_s=None if requests_per_s is None or share is None else requests_per_s * share,
-            wanted=wanted,
-            met=share is not None and share >= wanted,
-        )
+    def _mean_ms(self, name: str) -> float | None:
+        return self.metrics.latency.get(name, Histogram()).mean_ms()
 
     @property
     def settled_s(self) -> float | None:

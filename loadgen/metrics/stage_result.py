@@ -17,6 +17,7 @@ from loadgen.metrics.result import (
     Throughput,
     Tokens,
 )
+from loadgen.metrics.slo import Limits, judge
 from loadgen.metrics.snapshot import Verdict
 from loadgen.metrics.stage import LATENCIES, OUTCOMES
 from loadgen.metrics.stage_hardware import StageHardware
@@ -33,17 +34,13 @@ def stage_result(
     *,
     started_at: str,
     now_s: float,
-    slo_ms: dict[str, float],
+    limits: Limits,
     urls: Sequence[str],
     machine: StageHardware,
-    goodput: float = 0.95,
 ) -> StageResult:
-    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several.
-
-    `goodput` is the share of streams that must be good.
-    """
+    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
     started, counters, why = stage.started, stage.counters, stage.limit()
-    truth = truth_of(stage)
+    truth, judgement = truth_of(stage), judge(stage, limits)
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     return StageResult(
         index=started.index,
@@ -64,7 +61,7 @@ def stage_result(
         tokens=_tokens(stage),
         throughput=_throughput(stage),
         latency_ms=stage.summaries(*LATENCIES, with_hdr=True),
-        slo=stage.slo(slo_ms),
+        slo=judgement.slo,
         engine=stage.engine,
         limited=why is not None,
         why=why,
@@ -79,7 +76,8 @@ def stage_result(
             *_account_verdicts(stage),
         ],
         truth=truth,
-        goodput=stage.goodput(slo_ms, goodput),
+        goodput=judgement.goodput,
+        failures=judgement.failures,
         settled_s=stage.settled_s,
         inconclusive=stage.inconclusive,
         variant=started.variant,

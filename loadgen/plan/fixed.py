@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import ProfileError
+from loadgen.metrics.slo import Limits, fewest_streams
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Load, Profile, StageSettings
 from loadgen.profile.plan import PlanSettings, Ramp
@@ -23,6 +24,7 @@ SETTLED_S = 10.0
 """Measured time of a settled stage that nothing bounds."""
 SEARCH_SETTLE_S = 30.0
 SEARCH_COMPLETED = 50
+"""Enough to see where the answer lies; the probes that bound it go on until they are sure."""
 _SHORTEST_S = 1.0
 
 
@@ -109,13 +111,15 @@ def search_start(profile: Profile) -> float:
     return min(plan.most, max(plan.least, first))
 
 
-def search_stage(profile: Profile, load: float) -> Stage:
-    """A probe of a search: settled, with a least number of streams."""
-    plan = profile.plan
-    settled = plan.model_copy(
-        update={"settle": plan.settle or SEARCH_SETTLE_S, "completed": plan.completed or SEARCH_COMPLETED}
-    )
-    return _stage(profile.model_copy(update={"plan": settled}), StageSettings(**_setting(plan.by, load)))
+def search_stage(profile: Profile, load: float, *, certain: bool = False) -> Stage:
+    """A probe of a search: settled, with a least number of streams; `certain` is one that goes on until it is sure."""
+    plan, judged = profile.plan, None
+    if plan.search == "slo":
+        judged = Limits(profile.slo.limits_ms, failed=profile.slo.failed, goodput=plan.goodput)
+    fewest = max(SEARCH_COMPLETED, fewest_streams(judged) if judged is not None and certain else 0)
+    settled = plan.model_copy(update={"settle": plan.settle or SEARCH_SETTLE_S, "completed": plan.completed or fewest})
+    stage = _stage(profile.model_copy(update={"plan": settled}), StageSettings(**_setting(plan.by, load)))
+    return msgspec.structs.replace(stage, judged=judged, certain=certain)
 
 
 def _setting(by: str, load: float) -> dict[str, Any]:
@@ -163,7 +167,7 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         label=own.label or "",
         ends_saturated=profile.plan.saturation == "end",
         first_wave=profile.first_wave,
-        limits_ms=per_stream_limits_ms(profile.slo),
+        limits_ms=per_stream_limits_ms(profile.slo.limits_ms),
     )
     return _bounded(stage) if profile.plan.settle is None else _settled(stage, profile.plan)
 

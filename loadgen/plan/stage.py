@@ -11,7 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.result import SloVerdict
+from loadgen.metrics.search import SearchPoint, SearchResult
+from loadgen.metrics.slo import Limits
 from loadgen.profile.workload import REPLAY
 from loadgen.workload.work import Work
 
@@ -52,6 +54,10 @@ class Stage(msgspec.Struct, frozen=True):
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
     limits_ms: dict[str, float] = {}
     """Limits that each stream is held to by itself, by metric."""
+    judged: Limits | None = None
+    """A probe of a search is over as soon as it is sure whether it keeps to these."""
+    certain: bool = False
+    """It goes on past its time until that is sure."""
 
     def by_hand(self, **changes: object) -> Stage:
         """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
@@ -65,6 +71,8 @@ class Stage(msgspec.Struct, frozen=True):
             "completed": 0,
             "longest_s": 0.0,
             "steps": (),
+            "judged": None,
+            "certain": False,
         }
         timed = {"rate_points": (), "arrival": "poisson" if self.arrival == REPLAY else self.arrival}
         work = (
@@ -94,9 +102,6 @@ class Stage(msgspec.Struct, frozen=True):
         return self.rate if self.rate is not None else float(self.concurrency or 0)
 
 
-Verdict = Literal["met", "missed", "unresolved"]
-
-
 class Measured(msgspec.Struct, frozen=True):
     """What a plan needs to know of a stage that is over."""
 
@@ -104,13 +109,22 @@ class Measured(msgspec.Struct, frozen=True):
     held: float | None = None
     """Mean number of open streams."""
     output_tokens_per_s: float | None = None
-    verdict: Verdict = "unresolved"
+    error_percent: float | None = None
+    """The standard error of `output_tokens_per_s`; None where the stage was too short to tell."""
+    verdict: SloVerdict = "unresolved"
     """The SLO, with 95 % confidence."""
     met: bool = False
     """The SLO by the figures as they are."""
+    needs: str = ""
+    """What it takes to be sure, in words."""
     completed: int = 0
     abandoned: bool = False
     """The operator changed the load in the middle of it."""
+
+    @property
+    def point(self) -> SearchPoint:
+        """What the result of a search keeps of it."""
+        return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
     def after(self, *, saturated: bool, abandoned: bool) -> Measured:
         """The same of a stage that ended before its time; one whose queue grew without bound misses every limit."""

@@ -10,6 +10,7 @@ import msgspec
 from loadgen.metrics.curve import LoadCurve, load_curve
 from loadgen.metrics.distribution import distribution_of
 from loadgen.metrics.record import Record
+from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import CurvePoint, Distribution, StageView
 from loadgen.metrics.stage import MAIN_LATENCIES, OUTCOMES, StageMetrics
 from loadgen.metrics.stage_hardware import stage_energy
@@ -65,7 +66,7 @@ class StageViews:
 def stage_view(stage: StageRecord, record: Record) -> StageView:
     """One stage so far."""
     started = stage.started
-    slo = stage.slo(record.slo_ms)
+    judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     truth = truth_of(stage)
@@ -78,7 +79,8 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         osl=started.osl,
         running=stage.ended is None,
         elapsed_s=max(0.0, end_s - started.t_s),
-        slo_met=all(check.met for check in slo.values()) if slo and stage.counters["completed"] else None,
+        slo_met=met_limits(judgement) if stage.counters["sent"] else None,
+        slo_needs=needed_words(judgement),
         stop_reason=stage.ended.reason if stage.ended is not None else None,
         truth=_truth_words(truth) if truth is not None else "",
         truth_agrees=truth.agrees if truth is not None else None,

@@ -24,8 +24,8 @@ LONGEST_FILL_S = 30.0
 class StageWatch:
     """Watches one stage from its beginning."""
 
-    def __init__(self, stage: Stage, held: int) -> None:
-        """`held` streams are open when it begins."""
+    def __init__(self, stage: Stage, held: int, filled: int) -> None:
+        """`held` streams are open when it begins, and `filled` once all workers have filled their shares."""
         self._stage = stage
         self._transient = Transient(stage.concurrency) if stage.settle_s else None
         bounded_by_time = stage.requests is None and not stage.settle_s
@@ -34,7 +34,7 @@ class StageWatch:
         """Many streams begin at once, and are told apart."""
         self.fills = self.first_wave_apart and bounded_by_time
         """It is measured once those have their first tokens."""
-        self.sheds = bounded_by_time and stage.concurrency is not None and held > concurrency
+        self.sheds = bounded_by_time and stage.concurrency is not None and filled > concurrency
         """More streams are open than it wants, and it is measured without them."""
         self._ready = False
         self.late = False

@@ -21,6 +21,7 @@ from loadgen.plan import Measured, Plan, Stage
 from loadgen.plan.wish import PlanWish, following
 from loadgen.profile import Profile
 from loadgen.run.lines import stage_started
+from loadgen.run.measuring import enough
 from loadgen.run.stage_watch import StageWatch
 from loadgen.stream.request import RequestTemplate
 from loadgen.worker.fleet import Fleet, FleetTick
@@ -185,7 +186,8 @@ class Steering:
         self.index, self._next_index = self._next_index, self._next_index + 1
         # The last tick may be older than the last change of the load.
         lasting = (self._last.concurrency or 0) if ended is not None else 0
-        watch = self._watch = StageWatch(stage, max(self._held, lasting))
+        held = max(self._held, lasting)
+        watch = self._watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
         self._last = stage
         now_s, variant = self._clock_s(), self.variant
         self._log(stage_started(stage, self.index, now_s, manual=self.manual, watch=watch, variant=variant))
@@ -233,7 +235,9 @@ class Steering:
         elif self._window_s is None and (watch.settled or watch.late):
             self._open_window(watch.settled)
         elif self._window_s is not None and not self.manual:
-            self._end_if_enough(stage, record, self._clock_s() - self._window_s)
+            why = enough(stage, record, self._clock_s() - self._window_s, self._longest_s)
+            if why is not None:
+                self.advance(why)
 
     def _saturated(self, stage: Stage, why: str) -> None:
         # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
@@ -249,14 +253,6 @@ class Steering:
         self._window_s = self._clock_s()
         self._log(StageSettled(t_s=self._window_s, index=self.index, settled=settled))
         self._fleet.open_window(self.index)
-
-    def _end_if_enough(self, stage: Stage, record: StageRecord, measured_s: float) -> None:
-        if stage.duration_s is None or measured_s < stage.duration_s:
-            return
-        if record.counters["completed"] >= stage.completed:
-            self.advance("its time was up")
-        elif measured_s >= self._longest_s:
-            self.advance(f"too few streams completed in {self._longest_s:g} s")
 
     # The operator.
 

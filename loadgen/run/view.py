@@ -94,7 +94,7 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         gpus_stale=now.gpus_stale,
         telemetry=now.telemetry,
         host=record.hardware.host,
-        slo_ms=record.slo_ms,
+        slo_ms=record.limits.latency_ms,
         search=record.search,
         variants=now.variants,
         result_path=now.result_path,
@@ -169,6 +169,7 @@ def _facts_now(stage: StageRecord, record: Record) -> StageFacts:
     busy = [sample for sample in hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
     return StageFacts(
         client_limit=stage.limit(),
+        capped=stage.capped(),
         waiting=engine.waiting if engine is not None else None,
         kv_usage=engine.kv_usage if engine is not None else None,
         gfx_percent=_mean(sample.gfx_percent for sample in busy),

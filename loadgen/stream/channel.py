@@ -102,7 +102,7 @@ class Channel:
         self.stream = stream
         self._reset_response()
         stream.sent_ns = stream.last_ns = time.time_ns()
-        self._meter.send_lag_ns.append(stream.sent_ns - stream.intended_ns)
+        self._meter.send_lag_ns.append(stream.sent_ns - stream.due_ns)
         self.write(stream.wire)
 
     def close(self) -> None:

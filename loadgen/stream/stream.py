@@ -49,6 +49,7 @@ class Stream:
         "carried",
         "deadline_s",
         "done",
+        "due_ns",
         "events",
         "events_at_sweep",
         "first_ns",
@@ -105,6 +106,8 @@ class Stream:
         """Its stage has ended."""
         self.muted = False
         """Its gaps are not recorded for now."""
+        self.due_ns = intended_ns
+        """Since when the client could have sent it: later than intended where `max_concurrency` held it back."""
         self.request = (0, 0)
         """Its number in the stage, and which turn of its conversation it is."""
         self.model: str | None = None

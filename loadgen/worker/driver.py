@@ -53,6 +53,8 @@ class Driver:
         self._schedule_start_ns = 0
         self._filling = False
         self._preparing = False
+        self._slot_free_ns = 0
+        """When the open loop was last held back by `max_concurrency` and a stream ended."""
         self.meter = Meter()
         self.rows: list[StreamRow] | None = [] if settings.rows else None
         """Of the streams that are over, until they are taken; None if nobody asks for them."""
@@ -303,6 +305,7 @@ class Driver:
 
     def _launch(self, run: StageRun, channel: Channel, intended_ns: int) -> None:
         stream = run.next_stream(intended_ns)
+        stream.due_ns = max(intended_ns, self._slot_free_ns)
         run.open += 1
         run.open_sent += stream.measured
         self._begin(channel, stream)
@@ -323,6 +326,7 @@ class Driver:
         """Close the connection of a stream as an impatient client does, unless the stream is over."""
         if channel.stream is not stream:
             return
+        self._note_free_slot(time.time_ns())
         channel.close()
         self._closed(channel)
         stream.cancel()
@@ -332,7 +336,13 @@ class Driver:
             self._serve_waiting(self.current)
         self._note_held()
 
+    def _note_free_slot(self, at_ns: int) -> None:
+        """A stream is over: what waited for its place could not be sent before."""
+        if self.current is not None and not self._may_send(self.current):
+            self._slot_free_ns = at_ns
+
     def _stream_ended(self, channel: Channel, stream: Stream, stamp_ns: int) -> None:
+        self._note_free_slot(stamp_ns)
         self._closed(channel)
         ended = self.stages[stream.stage]
         ended.note_end(stream)

@@ -7,6 +7,7 @@ from loadgen.metrics.journal import EngineStage
 from loadgen.metrics.result import (
     ClientResult,
     Concurrency,
+    FailureCheck,
     Requests,
     Result,
     SloCheck,
@@ -129,6 +130,21 @@ def test_an_engine_that_speaks_of_other_streams_is_not_shown() -> None:
     table = result_table(result(msgspec.structs.replace(stage(80), truth=other)))
     [line] = [line for line in table.splitlines() if "Engine's own" in line]
     assert line.endswith("- (TTFT and totals not compared: the server was not idle when its figures were read)")
+
+
+def test_a_limit_says_what_missed_it_and_how_sure_that_is() -> None:
+    checks = {
+        "ttft_p99": SloCheck(25.0, None, met=False, verdict="missed", missed=30, population=90),
+        "tpot_p99": SloCheck(25.0, 20.0, met=True, verdict="unresolved", missed=0, population=90, needs=291),
+    }
+    failures = FailureCheck(count=30, unsent=0, scheduled=90, allowed=0.01, met=False, verdict="missed")
+    table = result_table(result(msgspec.structs.replace(stage(80), slo=checks, failures=failures)))
+    for line in [
+        "SLO ttft_p99 <= 25 ms:                      MISSED (-; 30 of 90 beyond it)",
+        "SLO tpot_p99 <= 25 ms:                      met (20.00; sure with 291 more streams)",
+        "SLO failed or unsent <= 1 %:                MISSED (30 of 90)",
+    ]:
+        assert line in table.splitlines()
 
 
 def test_a_stage_in_which_everything_failed_is_no_table_of_zeros() -> None:
