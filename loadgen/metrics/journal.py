@@ -200,6 +200,10 @@ class EngineStage(msgspec.Struct, frozen=True):
     """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
     engines: dict[str, EngineStage] = {}
     """Each engine of a data-parallel server, where there are several."""
+    idle_around: bool | None = None
+    """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
+    doubts: dict[str, str] = {}
+    """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
 
 
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
