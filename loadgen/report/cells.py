@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Comparison
 
@@ -20,6 +21,12 @@ def significant(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return fixed(value, 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)
+
+
+def statistic(summary: Summary, name: str, decimals: int = 0) -> str:
+    """A statistic of a latency; `>= 2,310` where it is only known to be at least that."""
+    value = getattr(summary, name)
+    return f">= {significant(value)}" if name in summary.lower_bounds else fixed(value, decimals)
 
 
 def signed_percent(value: float | None) -> str:

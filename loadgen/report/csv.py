@@ -2,6 +2,8 @@
 
 Columns are only ever added at the end, so that a script may go by position too; what is unknown is an empty cell.
 Latencies are `<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max.
+Of `ttft` and `ttft_from_intended`, `<name>_lower_bounds` names the statistics that are only known to be at least what
+is written, and `<name>_censored` counts the streams that still waited.
 `engine_` columns are the engine's own word, `gpu_` columns means over all GPUs, `met_limits` is `true`,
 `false` or empty where no limit is set. Texts that a spreadsheet would take for a formula begin with an apostrophe.
 """
@@ -20,6 +22,7 @@ from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.stage import LATENCIES
 from loadgen.report.cells import engine_of, hardware_of, model_of
+from loadgen.report.notes import failed_words, took_part
 from loadgen.text import harmless
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
@@ -32,6 +35,16 @@ _ENGINE = (
     "prompt_tokens",
     "generation_tokens",
 )
+_REQUESTS = (
+    "scheduled",
+    "unsent",
+    "unsent_longest_wait_s",
+    "carried_over",
+    "carried_in",
+    "carried_failed",
+    "lost",
+    "warmup",
+)
 _GPU = ("gfx_percent", "memory_percent", "power_w", "temperature_hotspot_c", "gfx_clock_mhz")
 
 Cell = str | float | bool | None
@@ -40,7 +53,7 @@ Cells = dict[str, Cell]
 
 def csv_report(results: Sequence[Result]) -> str:
     """The stages of all results in which requests were sent; raises `ResultError` where there is none."""
-    rows = [stage_cells(result, stage) for result in results for stage in result.stages if stage.requests.sent]
+    rows = [stage_cells(result, stage) for result in results for stage in result.stages if took_part(stage)]
     if not rows:
         raise ResultError("there is no stage in which a request was sent: no row to write")
     file = io.StringIO()
@@ -69,6 +82,9 @@ def stage_cells(result: Result, stage: StageResult) -> dict[str, Cell]:
         "client_limited": stage.limited,
         "client_why": stage.why,
         "verdicts": "; ".join(verdict.text for verdict in stage.verdicts),
+        **_accounts(stage),
+        **_bounds(stage.latency_ms),
+        **_trust(stage),
     }
 
 
@@ -112,6 +128,40 @@ def _latencies(latency_ms: dict[str, Summary]) -> Cells:
         f"{name}_{statistic}_ms": getattr(latency_ms.get(name, empty), statistic)
         for name in LATENCIES
         for statistic in _STATISTICS
+    }
+
+
+def _accounts(stage: StageResult) -> Cells:
+    requests, failures = stage.requests, stage.failures
+    return {
+        **{name: getattr(requests, name) for name in _REQUESTS},
+        "errors": failed_words(requests.errors),
+        "failures": failures.count if failures is not None else None,
+        "failures_allowed": failures.allowed if failures is not None else None,
+    }
+
+
+def _bounds(latency_ms: dict[str, Summary]) -> Cells:
+    cells: Cells = {}
+    for name in ("ttft", "ttft_from_intended"):
+        summary = latency_ms.get(name, Summary(count=0))
+        cells |= {f"{name}_censored": summary.censored, f"{name}_lower_bounds": " ".join(summary.lower_bounds)}
+    return cells
+
+
+def _trust(stage: StageResult) -> Cells:
+    wave = stage.first_wave
+    ttft = wave.ttft_ms if wave is not None else None
+    return {
+        "inconclusive": stage.inconclusive,
+        "e2e_inconclusive": stage.e2e_inconclusive,
+        "carried_share": stage.carried_share,
+        "tpot_parts": stage.tpot_parts,
+        "tail_share": stage.tail_share,
+        "first_wave_streams": wave.streams if wave is not None else None,
+        "first_wave_counted": wave.counted if wave is not None else None,
+        "first_wave_ttft_p50_ms": ttft.p50 if ttft is not None else None,
+        "first_wave_ttft_p99_ms": ttft.p99 if ttft is not None else None,
     }
 
 
