@@ -214,7 +214,7 @@ def _goodput(stage: StageRecord, limits: Limits, confidence: float) -> Goodput |
         requests_per_s=requests_per_s * good / timed if requests_per_s is not None and timed else None,
         wanted=wanted,
         met=count > 0 and _enough(good, count, wanted),
-        verdict=_known(stage, "e2e", verdict),
+        verdict=_known(stage, "e2e" if "e2e" in limits_ms else "", verdict),
         needs=_needs(good, wanted, worth_of, confidence) if verdict == "unresolved" else None,
     )
 
