@@ -206,12 +206,12 @@ class Record:
 
     def _point(self, line: Ticked) -> Point:
         ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
-        current = self.current.started if self.current is not None else None
+        current = self.current
         read_lag = line.client.read_lag
         return Point(
             t_s=round(line.t_s, 3),
             held=line.held,
-            target=None if current is None else current.rate if current.concurrency is None else current.concurrency,
+            target=None if current is None else current.started.load_at(current.measured_s(line.t_s)),
             output_tokens_per_s=_rate(line.client.output_tokens, line.span_s),
             requests_per_s=_rate(line.client.requests, line.span_s),
             ttft_p50_ms=ttft.percentile_ms(50),

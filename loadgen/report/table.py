@@ -110,13 +110,15 @@ def _checked(check: SloCheck) -> str:
 
 
 def _engine_lines(stage: StageResult) -> list[str]:
-    engine = stage.engine
-    if engine is None or engine.ttft_mean_ms is None:
+    truth = stage.truth
+    if truth is None:
         return []
-    outside = stage.truth.ttft_outside_ms if stage.truth is not None else None
+    if truth.ttft_server_ms is None:
+        return [_line("Engine's own mean TTFT (ms)", f"{UNKNOWN} ({truth.why})")]
     return [
-        _line("Engine's own mean TTFT (ms)", engine.ttft_mean_ms),
-        *([_line("Mean TTFT outside the engine (ms)", outside)] if outside is not None else []),
+        _line("Mean TTFT of all streams (ms)", truth.ttft_client_ms),
+        _line("The engine's own of the same (ms)", truth.ttft_server_ms),
+        _line("Mean TTFT outside the engine (ms)", truth.ttft_outside_ms),
     ]
 
 

@@ -273,6 +273,7 @@ class Fleet:
         self._learn_pace()
         self._running = None
         for child in self._children:
+            child.share = None
             child.tell(EndLoad(abort=abort))
 
     def _learn_pace(self) -> None:

@@ -22,6 +22,7 @@ from loadgen.worker.messages import Vocabulary
 from tests.engines import Simulator, simulator
 
 OSL = 20
+OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ class Driven:
 
     def adds_up(self, index: int) -> bool:
         counters = self.stages[index].counters
-        return counters["sent"] == sum(counters[name] for name in ("completed", "failed", "cancelled", "unfinished"))
+        return counters["sent"] == sum(counters[name] for name in OUTCOMES)
 
 
 def closed(concurrency: int) -> Stage:
