@@ -42,6 +42,8 @@ class Estimate(msgspec.Struct, frozen=True):
     value: float
     low: float = -math.inf
     high: float = math.inf
+    at_least: bool = False
+    """The true value is this or more: streams still waited when the stage ended."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -65,6 +67,9 @@ class Compared(msgspec.Struct, frozen=True):
     a: float | None
     b: float | None
     difference: Difference | None
+    a_at_least: bool = False
+    """A's is only a lower bound."""
+    b_at_least: bool = False
 
 
 class Ratio(msgspec.Struct, frozen=True):

@@ -23,10 +23,12 @@ def significant(value: float | None) -> str:
     return fixed(value, 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)
 
 
-def statistic(summary: Summary, name: str, decimals: int = 0) -> str:
-    """A statistic of a latency; `>= 2,310` where it is only known to be at least that."""
+def statistic(summary: Summary, name: str, decimals: int | None = None) -> str:
+    """A statistic of a latency, by itself without `decimals`; `>= 2,310` where it is only known to be at least that."""
     value = getattr(summary, name)
-    return f">= {significant(value)}" if name in summary.lower_bounds else fixed(value, decimals)
+    if name in summary.lower_bounds:
+        return f">= {significant(value)}"
+    return significant(value) if decimals is None else fixed(value, decimals)
 
 
 def signed_percent(value: float | None) -> str:

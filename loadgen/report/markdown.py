@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import Comparison
+from loadgen.metrics.snapshot import Comparison, CurvePoint
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.cells import (
     LATENCY_TITLES,
@@ -24,6 +24,7 @@ from loadgen.report.cells import (
     signed_percent,
     statistic,
 )
+from loadgen.report.load_curve import HEADS, curve_cells, moving_points, shape_of
 from loadgen.report.notes import failed_words, request_counts, stage_notes, took_part
 from loadgen.text import harmless
 
@@ -42,7 +43,8 @@ def markdown_report(result: Result) -> str:
         f"### {escaped(model_of(result))} on {escaped(hardware_of(result))}",
         _facts(result),
         "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in assessment(result)),
-        *([_throughput(stages), *_requests(stages), _latency(stages), *_notes(stages)] if stages else []),
+        *([_throughput(stages), *_requests(stages), *_latency(stages), *_notes(stages)] if stages else []),
+        *_curve(moving_points(result)),
         *(_published(result) if stages else []),
         _trust(result),
     ]
@@ -125,7 +127,7 @@ def _limits_word(stage: StageResult) -> str:
     return {True: "met", False: "**missed**", None: UNKNOWN}[met_limits(stage)]
 
 
-def _latency(stages: Sequence[StageResult]) -> str:
+def _latency(stages: Sequence[StageResult]) -> list[str]:
     names = titles(stages)
     head = ["ms", *(f"{title} {name}" for title in LATENCY_TITLES.values() for name in _STATISTICS)]
     empty = Summary(count=0)
@@ -139,8 +141,15 @@ def _latency(stages: Sequence[StageResult]) -> str:
             ),
         ]
         for stage in stages
+        if not stage.curve
     ]
-    return _table(head, rows, texts=1)
+    return [_table(head, rows, texts=1)] if rows else []
+
+
+def _curve(points: Sequence[CurvePoint]) -> list[str]:
+    """Against the streams held."""
+    rows = [[shape_of(point), *map(escaped, curve_cells(point))] for point in points]
+    return [_table(["ISL/OSL", *HEADS], rows, texts=2)] if rows else []
 
 
 def _published(result: Result) -> list[str]:

@@ -47,6 +47,11 @@ def has_numbers(stage: StageResult) -> bool:
     return any(summary.count or summary.censored for summary in stage.latency_ms.values())
 
 
+def latencies(stage: StageResult) -> dict[str, Summary]:
+    """The latencies of a stage by name; none of one whose load moves, as they are of no single load."""
+    return {} if stage.curve else stage.latency_ms
+
+
 def took_part(stage: StageResult) -> bool:
     """Whether there is anything to say of a stage."""
     requests = stage.requests
@@ -107,9 +112,10 @@ def failed_words(errors: Mapping[str, int]) -> str:
 def stage_notes(stage: StageResult) -> list[Note]:
     """What its figures are of, and what they are not; verdicts and limits are told elsewhere."""
     return [
+        *([Note("Load", "it moves: see the figures by the streams held, E2E is of no load")] if stage.curve else []),
         *_doubts(stage),
-        *waiting_notes(stage.latency_ms),
-        *([parts] if (parts := parts_note(stage.tpot_parts, stage.latency_ms.get("tpot"))) else []),
+        *waiting_notes(latencies(stage)),
+        *([parts] if (parts := parts_note(stage.tpot_parts, latencies(stage).get("tpot"))) else []),
         *([_first_wave(stage.first_wave)] if stage.first_wave is not None else []),
         *_tail(stage),
     ]
@@ -130,13 +136,12 @@ def e2e_words(inconclusive: str) -> str:
 def waiting_notes(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
     """Where streams still waited when the stage ended, so that figures are only lower bounds."""
     ttft, intended = (latency_ms.get(name, Summary(count=0)) for name in ("ttft", "ttft_from_intended"))
+    when = "first token when the stage ended"
     if ttft.censored:
-        streams = "1 stream" if ttft.censored == 1 else f"{ttft.censored:,} streams"
         marked = "; >= is a lower bound" if ttft.lower_bounds else ""
-        yield Note("TTFT", f"{streams} still waited for the first token when the stage ended{marked}")
+        yield Note("TTFT", f"{_counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
     if intended.censored > ttft.censored:
-        arrivals = "1 arrival" if intended.censored == 1 else f"{intended.censored:,} arrivals"
-        yield Note("TTFT from intended", f"not known of {arrivals}, which had no first token when the stage ended")
+        yield Note("TTFT from intended", f"not known of {_counted(intended.censored, 'arrival')}, without a {when}")
 
 
 def parts_note(parts: int, tpot: Summary | None) -> Note | None:
@@ -147,10 +152,14 @@ def parts_note(parts: int, tpot: Summary | None) -> Note | None:
 def _first_wave(wave: FirstWave) -> Note:
     if wave.counted:
         return Note("First wave", "counted, as `vllm bench` and what is published with it do")
-    streams, ttft = f"{wave.streams:,} streams that began at once, in no other figure", wave.ttft_ms
+    streams, ttft = f"{_counted(wave.streams, 'stream')} that began at once, in no other figure", wave.ttft_ms
     if ttft is None or not ttft.count:
         return Note("First wave", streams)
     return Note("First wave", f"{streams}: TTFT p50 {significant(ttft.p50)}, p99 {significant(ttft.p99)} ms")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _tail(stage: StageResult) -> Iterator[Note]:

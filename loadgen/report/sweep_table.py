@@ -11,9 +11,11 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.cells import significant
+from loadgen.report.notes import latencies
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110
@@ -102,7 +104,7 @@ def _rows_of(outcome: Outcome) -> Iterator[SweepRow]:
 
 
 def _row(stage: StageResult, title: str, outcome: Outcome) -> SweepRow:
-    ttft, tpot = stage.latency_ms["ttft"], stage.latency_ms["tpot"]
+    ttft, tpot = (latencies(stage).get(name, Summary(count=0)) for name in ("ttft", "tpot"))
     return SweepRow(
         variant=outcome.variant,
         state=outcome.state,

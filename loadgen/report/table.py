@@ -11,6 +11,7 @@ from loadgen.metrics.result import InstanceResult, ReferenceResult, Requests, Re
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison
 from loadgen.report.cells import UNKNOWN, published_name, signed_percent, statistic
+from loadgen.report.load_curve import curve_lines, run_curve
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 
 _ROWS = (
@@ -29,7 +30,12 @@ def result_table(result: Result) -> str:
     """All stages, the client's health, and how the run ended."""
     shown = [stage for stage in result.stages if took_part(stage)]
     groups = [line for stage in shown for line in _stage_lines(stage, result.reference)]
-    return "\n".join([*groups, *_source_lines(result.reference), _footer(result)])
+    return "\n".join([*groups, *_run_curve(result), *_source_lines(result.reference), _footer(result)])
+
+
+def _run_curve(result: Result) -> list[str]:
+    lines = curve_lines(run_curve(result))
+    return [f"{' all stages, by the streams held ':=^{_WIDTH}}", *lines] if lines else []
 
 
 def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:
@@ -67,14 +73,18 @@ def _measured_lines(stage: StageResult) -> list[str]:
         _line("Request throughput (req/s)", throughput.requests_per_s),
         _line("Output token throughput (tok/s)", throughput.output_tokens_per_s),
         _line("Total token throughput (tok/s)", throughput.total_tokens_per_s),
-        f"{'':<16}{'mean':>12}{'median':>12}{'p90':>12}{'p99':>12}{'max':>12}",
-        *(_latency_line(name, stage.latency_ms[key]) for name, key in _rows_of(stage)),
+        *(curve_lines(stage.curve) or _latency_lines(stage)),
         *_slo_lines(stage),
         *_engine_lines(stage),
         *_goodput_lines(stage),
         *_energy_lines(stage),
         *_instance_lines(stage),
     ]
+
+
+def _latency_lines(stage: StageResult) -> list[str]:
+    head = f"{'':<16}{'mean':>12}{'median':>12}{'p90':>12}{'p99':>12}{'max':>12}"
+    return [head, *(_latency_line(name, stage.latency_ms[key]) for name, key in _rows_of(stage))]
 
 
 def _rows_of(stage: StageResult) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import SCHEMA, Result, StageResult
 from loadgen.report.bench_table import SERVE_METRICS
 from loadgen.report.cells import model_of
-from loadgen.report.notes import has_numbers, stage_notes
+from loadgen.report.notes import has_numbers, latencies, stage_notes
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
 _PERCENTILES = {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
@@ -56,7 +56,7 @@ def _document(result: Result, stage: StageResult) -> dict[str, Any]:
     return {
         **_settings(result, stage, began),
         **_counts(result, stage),
-        **_latencies(stage.latency_ms),
+        **_latencies(latencies(stage)),
         # InferenceX adds these two to vLLM's own, to find the power samples of the run.
         "benchmark_start_time_unix": start_s,
         "benchmark_end_time_unix": start_s + stage.duration_s,
@@ -101,7 +101,7 @@ def _counts(result: Result, stage: StageResult) -> dict[str, Any]:
         "request_goodput": goodput.requests_per_s if goodput is not None else None,
         "output_throughput": rate.output_tokens_per_s or 0.0,
         "total_token_throughput": rate.total_tokens_per_s or 0.0,
-        "latencies": _values_s(stage.latency_ms.get("e2e")),
+        "latencies": _values_s(latencies(stage).get("e2e")),
         "queue_times": [],
         "max_output_tokens_per_s": _peak_tokens_per_s(result, stage),
         "max_concurrent_requests": stage.concurrency.peak,
@@ -169,7 +169,7 @@ def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
         "osl": stage.osl,
         "arrival": stage.target.arrival,
         **{name: getattr(stage.requests, name) for name in _REQUESTS},
-        "lower_bounds": _lower_bounds(stage.latency_ms),
+        "lower_bounds": _lower_bounds(latencies(stage)),
         "notes": [str(note) for note in stage_notes(stage)],
         "client_limited": stage.limited,
         "why": stage.why,

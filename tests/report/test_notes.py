@@ -78,7 +78,7 @@ def test_a_stage_without_a_complete_stream_shows_what_it_knows() -> None:
         "it takes 24.0 s",
         "TTFT:                                       3 streams still waited for the first token when the stage ended; "
         ">= is a lower bound",
-        "TTFT from intended:                         not known of 12 arrivals, which had no first token when the stage "
+        "TTFT from intended:                         not known of 12 arrivals, without a first token when the stage "
         "ended",
         "TPOT:                                       2 of 2 are parts of streams",
         "First wave:                                 64 streams that began at once, in no other figure: "

@@ -14,7 +14,8 @@ from loadgen.report.assessment import best_stage, titles
 from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, fixed, published_name, signed_percent, statistic
 from loadgen.report.html import markup
 from loadgen.report.html.markup import Bad, Column
-from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.load_curve import curve_cells, moving_points, shape_of
+from loadgen.report.notes import has_numbers, latencies, request_counts, stage_notes, took_part
 
 _GIB = 1024**3
 _EMPTY = Summary(count=0)
@@ -59,7 +60,7 @@ _STAGE_COLUMNS = (
 
 def _stage_row(stage: StageResult, name: str) -> Sequence[str]:
     requests, rate = stage.requests, stage.throughput
-    ttft, tpot, e2e = (stage.latency_ms.get(key, _EMPTY) for key in ("ttft", "tpot", "e2e"))
+    ttft, tpot, e2e = (latencies(stage).get(key, _EMPTY) for key in ("ttft", "tpot", "e2e"))
     return (
         name,
         f"{stage.isl} / {stage.osl}",
@@ -178,7 +179,7 @@ def _error_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
 
 def latency_table(result: Result) -> str:
     """Every latency of every stage."""
-    stages = [stage for stage in result.stages if has_numbers(stage)]
+    stages = [stage for stage in result.stages if has_numbers(stage) and not stage.curve]
     names = titles(stages)
     columns = [Column("ms", text=True), Column("load", text=True), *(Column(name) for name in _STATISTICS)]
     rows = [
@@ -191,6 +192,15 @@ def latency_table(result: Result) -> str:
 
 def _statistics(summary: Summary) -> list[str]:
     return [statistic(summary, key, 0 if key == "count" else 2) for key in _STATISTICS.values()]
+
+
+def curve_table(result: Result) -> str:
+    """What was measured against the streams held."""
+    words = [Column("ISL / OSL"), Column("load", text=True), Column("held")]
+    throughput = [Column("tok/s", "output"), Column("per user", "output")]
+    times = [Column(name, group) for group in ("TTFT, ms", "ITL, ms") for name in ("p50", "p99", "count")]
+    rows = [[shape_of(point), *curve_cells(point)] for point in moving_points(result)]
+    return markup.table([*words, *throughput, *times], rows)
 
 
 def published_section(result: Result) -> str:
