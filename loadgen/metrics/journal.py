@@ -149,8 +149,9 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
-    open_sent: int = 0
-    """Open streams of the running stage that count in `sent`."""
+    open_sent: dict[int, int] = {}
+    """Open streams that count in `sent`, by their stage: the running one, or the one before on workers that are behind.
+    """
     queued: int = 0
     open_stages: dict[int, int] = {}
     workers: int = 1

@@ -117,7 +117,6 @@ class Record:
             case StageEnded():
                 stage = self.stages[line.index]
                 stage.ended = line
-                stage.open_sent = 0
                 self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
                 self.current = None
                 self._put_away(line.t_s - _LONG_OVER_S)
@@ -177,6 +176,8 @@ class Record:
 
     def _tick(self, line: Ticked) -> None:
         self.last_tick = line
+        for index, stage in self.stages.items():
+            stage.open_sent = line.open_sent.get(index, 0)
         for number, stages in enumerate(line.instances):
             for index, delta in stages.items():
                 if index in self.stages:
@@ -196,7 +197,6 @@ class Record:
         self.client.add(line.client)
         if self.current is not None:
             self.current.workers = line.workers
-            self.current.open_sent = line.open_sent
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
             self.current.gauges.add(line.engine)

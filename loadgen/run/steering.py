@@ -9,6 +9,7 @@ what has been measured by then; what the operator does beside the plan is none o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -274,9 +275,10 @@ class Steering:
             return
         # One that was held ends that much from now, any other so much later than it would have.
         before_s = self._measured_s(stage) if self.held_open else stage.duration_s
-        more_s = stage.duration_s
-        if needs_s:
-            more_s = max(0.1, round(self._measured_s(stage) + needs_s - before_s, 1))
+        # What is left of its length counts towards what it needs.
+        more_s = math.ceil(10 * (self._measured_s(stage) + (needs_s or 0.0) - before_s)) / 10
+        if more_s <= 0 or not needs_s:
+            more_s = stage.duration_s
         longer = msgspec.structs.replace(stage, duration_s=before_s + more_s)
         self.current, self._bounded = longer, None
         self._longest_s = max(before_s + self._longest_s, longer.duration_s or 0.0)

@@ -187,6 +187,17 @@ def test_a_stage_that_is_too_short_to_tell_is_taken_at_its_worst() -> None:
     assert judged(holding(100, record(*[90.0] * 400)), ttft_p99=50.0).verdict == "missed"
 
 
+@pytest.mark.parametrize(
+    ("good", "missed", "verdict"), [(14, 1, "unresolved"), (47, 3, "missed"), (48, 2, "unresolved")]
+)
+def test_a_miss_among_a_few_is_no_proof(good: int, missed: int, verdict: str) -> None:
+    assert judged(record(*[10.0] * good, *[90.0] * missed), ttft_p99=50.0).verdict == verdict
+
+
+def test_part_of_a_wave_is_no_proof() -> None:
+    assert judged(holding(32, record(*[10.0] * 7, *[90.0] * 15)), ttft_p99=50.0).verdict == "unresolved"
+
+
 def test_a_flawless_p99_is_sure_from_381_streams_on() -> None:
     assert 380 < streams_needed(0.99) < 381
     assert streams_needed(0.95) < streams_needed(0.95, 1) < streams_needed(0.95, 2)

@@ -187,7 +187,8 @@ async def test_the_pace_of_the_last_stage_sizes_the_next(engine: Simulator, monk
 
     monkeypatch.setattr(fleet_module, "workers_for", size)
     async with driven(engine, 1) as run:
-        run.begin(0, concurrency=4, requests=40)
+        # For longer than a few ticks, at which it is sampled.
+        run.begin(0, concurrency=4, requests=400)
         await run.until(lambda tick: tick.finished == 0)
         run.begin(1, concurrency=4, requests=4)
         await run.until(lambda tick: tick.finished == 1)
