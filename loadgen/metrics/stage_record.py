@@ -231,10 +231,12 @@ class StageRecord:
     @property
     def inconclusive(self) -> str | None:
         """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
-        if not self.waits or self.ended is None:
+        if self.ended is None:
             return None
+        if not self.window_s:
+            return f"it ended before {self._awaited if self.waits else 'anything was measured'}"
         if self.settled is None:
-            return f"it ended before {self._awaited}"
+            return None
         problems = []
         if not self.settled.settled:
             problems.append(f"it was measured before {self._awaited}: {self.settled_s:.1f} s were not enough")
