@@ -35,7 +35,8 @@ from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer, Request
 from loadgen.simulator.physics import PRESETS
 from loadgen.simulator.service import Service
-from loadgen.worker.pace import PreciseTimer, ask_for_short_slices, lead_for
+from loadgen.worker.pace import PreciseTimer, lead_for
+from loadgen.worker.realtime import ask_for_short_slices
 from loadgen.workload.arrivals import arrival_offsets_s, slice_for
 
 SEED = 1

@@ -20,7 +20,7 @@ from loadgen.errors import ProfileError
 from loadgen.metrics.journal import journal_is_held
 from loadgen.metrics.result import StageResult
 from loadgen.profile import Profile, build_profile, load_document, variant_names
-from loadgen.report.assessment import met_limits
+from loadgen.report.assessment import best_of
 from loadgen.report.opening import JOURNAL, RESULT, run_folders
 from tui.commands.options import profile_folders, shipped_folders
 
@@ -89,9 +89,7 @@ class PastRun:
     @property
     def best(self) -> StageResult | None:
         """The stage of the most output tokens a second that met its limits; of all, where none met them."""
-        measured = [stage for stage in self.stages if stage.requests.completed]
-        good = [stage for stage in measured if met_limits(stage) is not False]
-        return max(good or measured, key=lambda stage: stage.throughput.output_tokens_per_s or 0.0, default=None)
+        return best_of([stage for stage in self.stages if stage.requests.completed])
 
 
 def entries() -> list[Entry]:

@@ -111,7 +111,7 @@ class BaselineWatch:
         view = beside(
             self._baseline,
             running_load(stage),
-            running_figures(stage, record.slo_ms),
+            running_figures(stage, record.limits),
             doubt=stage.limit() or stage.inconclusive,
             model=record.server.model if record.server is not None else None,
         )

@@ -73,7 +73,8 @@ class Blocks:
         self._window_s = 0.0
         self._is_frozen = False
         self._precision: Precision | None = None
-        """Once frozen."""
+        self._is_known = False
+        """Nothing has come since the precision was computed."""
 
     def add(self, metrics: StageMetrics, window_s: float) -> None:
         """Take in a tick, after which the measured window is `window_s` long; nothing before it has begun.
@@ -90,6 +91,7 @@ class Blocks:
         block.window_s += window_s - self._window_s
         self._window_s = window_s
         block.take(metrics)
+        self._is_known = False
 
     def _begin_block(self) -> None:
         if len(self._blocks) == MOST_BLOCKS:
@@ -99,14 +101,17 @@ class Blocks:
 
     def freeze(self) -> None:
         """Keep what they say, and not them: the stage is over."""
-        self._precision = self.precision()
+        self.precision()
         self._is_frozen = True
         self._blocks = []
 
     def precision(self) -> Precision | None:
         """What the numbers so far are worth; None where there are too few blocks to tell."""
-        if self._is_frozen or not self._blocks:
-            return self._precision
+        if not self._is_frozen and not self._is_known:
+            self._precision, self._is_known = self._computed(), True
+        return self._precision
+
+    def _computed(self) -> Precision | None:
         e2e_ms = _total(self._blocks, "e2e").mean_ms()
         if e2e_ms is None or self._window_s == 0.0:
             return None

@@ -82,7 +82,7 @@ def worth(effective: float, blocks: int, confidence: float) -> float:
 
     Student's t in place of the normal quantile, because their variance was estimated too.
     """
-    return effective * (_normal(confidence) / student_t(blocks - 1, confidence)) ** 2
+    return effective * (normal_quantile(confidence) / student_t(blocks - 1, confidence)) ** 2
 
 
 def percentile_estimate(
@@ -105,19 +105,29 @@ def mean_estimate(value: float, stddev: float, count: float, confidence: float) 
     """A mean of values that are worth `count` independent ones."""
     if count <= 0:
         return Estimate(value)
-    half = _normal(confidence) * stddev / math.sqrt(count)
+    half = normal_quantile(confidence) * stddev / math.sqrt(count)
     return Estimate(value, value - half, value + half)
+
+
+def share_interval(share: float, count: float, confidence: float) -> tuple[float, float]:
+    """Wilson's interval of a share among what is worth `count` independent values; everything without a count.
+
+    It holds for shares near 1, where the normal one does not (Wilson 1927; Brown, Cai and DasGupta 2001).
+    """
+    if count <= 0:
+        return 0.0, 1.0
+    z2 = normal_quantile(confidence) ** 2
+    middle, spread = share + z2 / (2 * count), math.sqrt(z2 * share * (1 - share) / count + z2**2 / (4 * count**2))
+    low, high = (middle - spread) / (1 + z2 / count), (middle + spread) / (1 + z2 / count)
+    return max(0.0, min(low, share)), min(1.0, max(high, share))
 
 
 def share_estimate(share: float, count: float, confidence: float) -> Estimate:
     """A share of 0 to 1, in percent, among what is worth `count` independent values."""
     if count <= 0:
         return Estimate(100 * share)
-    z = _normal(confidence)
-    spread = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    scale, middle = 100 / (1 + z**2 / count), share + z**2 / (2 * count)
-    low, high = scale * (middle - spread), scale * (middle + spread)
-    return Estimate(100 * share, min(low, 100 * share), max(high, 100 * share))
+    low, high = share_interval(share, count, confidence)
+    return Estimate(100 * share, 100 * low, 100 * high)
 
 
 def rate_estimate(value: float, error_percent: float, blocks: int, confidence: float) -> Estimate:
@@ -199,21 +209,37 @@ def _bottom_us(top_us: int) -> int:
     return top_us + 1 - (1 << max(0, top_us.bit_length() - 11))
 
 
-def _normal(confidence: float) -> float:
+def normal_quantile(confidence: float) -> float:
+    """The two-sided quantile of the normal distribution."""
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
+@lru_cache(maxsize=4096)
 def student_t(freedom: int, confidence: float) -> float:
-    """The two-sided quantile of Student's t, from the normal one (Abramowitz and Stegun 26.7.5)."""
-    z = _normal(confidence)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
-    )
-    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))
+    """The two-sided quantile of Student's t for whole degrees of freedom.
+
+    Its square is the quantile of F with 1 and as many degrees of freedom.
+    """
+    low, high = 0.0, 1.0
+    while _student_within(high, freedom) < confidence:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _student_within(t: float, freedom: int) -> float:
+    """The chance of a value between -t and t (Abramowitz and Stegun 26.7.3 and 26.7.4, finite sums)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine2, odd = math.cos(angle) ** 2, freedom % 2
+    term = total = math.cos(angle) if odd else 1.0
+    if freedom == 1:
+        return 2 * angle / math.pi
+    for step in range(2 + odd, freedom - 1, 2):
+        term *= cosine2 * (step - 1) / step
+        total += term
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
 def _log_gap(low: float, high: float) -> float:

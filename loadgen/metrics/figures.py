@@ -24,6 +24,7 @@ from loadgen.metrics.difference import (
 )
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.slo import Limits, judge
 from loadgen.metrics.stage import MAIN_LATENCIES
 from loadgen.metrics.stage_record import StageRecord
 
@@ -93,10 +94,10 @@ def load_of(stage: StageResult) -> Load:
 
 
 def stages_by_load(result: Result) -> dict[Load, list[StageResult]]:
-    """The stages in which something was completed; several may have one load."""
+    """The stages in which something was measured; several may have one load."""
     found: dict[Load, list[StageResult]] = {}
     for stage in result.stages:
-        if stage.requests.completed:
+        if stage.requests.completed or (stage.measured_s and stage.tokens.output):
             found.setdefault(load_of(stage), []).append(stage)
     return found
 
@@ -131,10 +132,10 @@ def figures_of(stage: StageResult, confidence: float = CONFIDENCE) -> dict[str, 
     )
 
 
-def running_figures(stage: StageRecord, limits_ms: Mapping[str, float]) -> dict[str, Estimate]:
+def running_figures(stage: StageRecord, limits: Limits) -> dict[str, Estimate]:
     """The figures of a stage so far; the energy is known only when it is over."""
     known = {name: stage.metrics.latency[name] for name in MAIN_LATENCIES if name in stage.metrics.latency}
-    goodput = stage.goodput(dict(limits_ms), wanted=1.0)
+    goodput = judge(stage, limits).goodput
     return _figures(
         _Stage(
             requests_per_s=stage.per_second("window_requests"),
@@ -202,16 +203,23 @@ def _good(stage: _Stage, confidence: float) -> Estimate | None:
 
 
 def _latencies(name: str, summary: Summary, stage: _Stage, confidence: float) -> Iterator[tuple[str, Estimate]]:
-    assert summary.mean is not None and summary.stddev is not None, "the empty ones were left out"
+    if summary.mean is None:
+        return
     count = _worth(stage, name, "mean", confidence)
-    yield f"{name}_mean", mean_estimate(summary.mean, summary.stddev, count, confidence)
+    mean = mean_estimate(summary.mean, summary.stddev or 0.0, count, confidence)
+    yield f"{name}_mean", _as_known(mean, "mean", summary)
     histogram = stage.histograms.get(name)
     for statistic, percent in PERCENTS.items():
         value, count = getattr(summary, statistic), _worth(stage, name, statistic, confidence)
-        if histogram is None:
-            yield f"{name}_{statistic}", Estimate(value)
-        else:
-            yield f"{name}_{statistic}", percentile_estimate(value, histogram, percent, count, confidence)
+        estimate = Estimate(value)
+        if histogram is not None:
+            estimate = percentile_estimate(value, histogram, percent, count, confidence)
+        yield f"{name}_{statistic}", _as_known(estimate, statistic, summary)
+
+
+def _as_known(estimate: Estimate, statistic: str, summary: Summary) -> Estimate:
+    """A lower bound lies anywhere above its value."""
+    return Estimate(estimate.value, estimate.low) if statistic in summary.lower_bounds else estimate
 
 
 def _worth(stage: _Stage, name: str, statistic: str, confidence: float) -> float:

@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import Verdict
-from loadgen.metrics.verdict import KV_FULL
+from loadgen.metrics.verdict import kv_limit, queueing
 
 MOST_THROTTLED_PERCENT = 5.0
 """Share of the time that a GPU may be held back for one reason before it is worth a word."""
@@ -48,6 +48,8 @@ class StageFacts(msgspec.Struct, frozen=True):
     """One stage, as the rules look at it; means over its time."""
 
     client_limit: str | None = None
+    capped: str | None = None
+    """What `max_concurrency` kept back."""
     waiting: float | None = None
     kv_usage: float | None = None
     """Highest."""
@@ -184,20 +186,6 @@ def _partitioned(gpu: GpuFacts) -> str | None:
 # Stages.
 
 
-def _kv_limited(stage: StageFacts) -> str | None:
-    if stage.preemptions:
-        return f"KV-limited: {stage.preemptions:.0f} preemptions"
-    if stage.waiting is not None and stage.waiting >= 1 and (stage.kv_usage or 0.0) >= KV_FULL:
-        return f"KV-limited: {stage.waiting:.1f} waiting, KV cache up to {stage.kv_usage:.0%} full"
-    return None
-
-
-def _queueing(stage: StageFacts) -> str | None:
-    if stage.waiting is None or stage.waiting < 1:
-        return None
-    return f"queueing: {stage.waiting:.1f} requests waiting on average"
-
-
 def _host_limited(stage: StageFacts) -> str | None:
     if stage.host_percent is not None and stage.host_percent >= HOST_FULL_PERCENT:
         return f"host-limited: its cores were {stage.host_percent:.0f}% busy"
@@ -246,8 +234,9 @@ _GPU_RULES = (
 )
 _STAGE_RULES = (
     _StageRule("client-limited", True, lambda stage: stage.client_limit),
-    _StageRule("kv-limited", False, _kv_limited),
-    _StageRule("queueing", False, _queueing),
+    _StageRule("capped", False, lambda stage: stage.capped),
+    _StageRule("kv-limited", False, lambda stage: kv_limit(stage.waiting, stage.kv_usage, stage.preemptions)),
+    _StageRule("queueing", False, lambda stage: queueing(stage.waiting)),
     _StageRule("host-limited", True, _host_limited),
     _StageRule("bandwidth-bound", False, _bandwidth_bound),
     _StageRule("compute-bound", False, _compute_bound),

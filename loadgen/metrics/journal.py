@@ -3,6 +3,10 @@
 One JSON object a line, each with the seconds since the run began (monotonic). A line is complete or it is not there: a
 reader stops at a torn last line, which is all that a killed run can lose. Everything that the screen or the result
 shows is a fold over these lines (`loadgen.metrics.record`).
+
+What a line takes is bounded by what three digits can tell apart, not by the load: a histogram has 23,552 counters, of
+which a tick touches a few hundred, and takes a byte or two for each in use, 35 kB with all of them. At a step of 10 ms
+an hour is 20 MB with 64 streams and 44 MB with 1,024; each GPU adds 2 MB.
 """
 
 from __future__ import annotations
@@ -105,7 +109,13 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     settle_s: float = 0.0
     """Above zero: it is measured from the line `StageSettled` on."""
     sheds: bool = False
-    """So it is because more streams were open than it wants, which had to go first."""
+    """Measured from there on because more streams were open than it wants, which had to go first."""
+    awaits_first_wave: bool = False
+    """Measured from there on because many of its streams begin at once, which need their first tokens first."""
+    first_wave: Literal["apart", "counted"] = "counted"
+    """Whether those streams are in its statistics."""
+    steps: tuple[tuple[float, float], ...] = ()
+    """A load that moves: (seconds into the measured time, concurrency or rate from then on)."""
     completed: int = 0
     """So many streams must complete for a conclusion."""
     most: int | None = None
@@ -132,12 +142,16 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
+    open_sent: int = 0
+    """Open streams of the running stage that count in `sent`."""
     queued: int = 0
     open_stages: dict[int, int] = {}
     workers: int = 1
     rss_bytes: int | None = None
     """Memory of all workers."""
     engine: EngineView | None = None
+    engine_again: bool = False
+    """In a file only: `engine` is what it was in the tick before."""
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` by the server that the load went to, where there are several."""
 
@@ -289,13 +303,24 @@ class Journal:
         # A filesystem without locks is no reason not to run.
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._engine: EngineView | None = None
 
     def write(self, line: Line) -> None:
         """Append a line; raises `ResultError` when the disk does not take it."""
         try:
-            append_whole(self._file, encode_line(line) + b"\n")
+            append_whole(self._file, encode_line(self._without_repetition(line)) + b"\n")
         except OSError as error:
+            self._engine = None  # nobody can read what it was
             raise ResultError(f"{self.path}: the journal cannot be written: {error.strerror}") from error
+
+    def _without_repetition(self, line: Line) -> Line:
+        """Ticks come four times a second, the engine's word once."""
+        if not isinstance(line, Ticked):
+            return line
+        if line.engine is not None and line.engine == self._engine:
+            return msgspec.structs.replace(line, engine=None, engine_again=True)
+        self._engine = line.engine
+        return line
 
     def close(self) -> None:
         """Close the file."""
@@ -331,17 +356,25 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
 
     With a list for `skipped`, what is no line is passed over and its description goes there.
     """
+    engine: EngineView | None = None
     try:
         with path.open("rb") as file:
             for number, text in enumerate(file, start=1):
                 if not text.endswith(b"\n"):
                     return
                 try:
-                    yield _decode(path, number, text)
+                    line = _decode(path, number, text)
                 except ResultError as error:
                     if skipped is None:
                         raise
                     skipped.append(str(error))
+                    engine = None  # what was said there is not known
+                    continue
+                if isinstance(line, Ticked):
+                    if line.engine_again:
+                        line = msgspec.structs.replace(line, engine=engine, engine_again=False)
+                    engine = line.engine
+                yield line
     except OSError as error:
         raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
 

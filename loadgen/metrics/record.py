@@ -16,6 +16,7 @@ import msgspec
 from pydantic import ValidationError
 
 from loadgen.errors import ResultError
+from loadgen.metrics.curve import load_curve
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.health import gpu_verdicts
@@ -42,6 +43,7 @@ from loadgen.metrics.reference import compare
 from loadgen.metrics.result import ClientResult, ReferenceResult, Result, StageResult
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.slo import Limits, limits_of
 from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Comparison, EngineView, Point, RunEvent
 from loadgen.metrics.stage import MAIN_LATENCIES, ClientMetrics, StageMetrics
 from loadgen.metrics.stage_hardware import StageHardware, stage_hardware
@@ -115,6 +117,7 @@ class Record:
             case StageEnded():
                 stage = self.stages[line.index]
                 stage.ended = line
+                stage.open_sent = 0
                 self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
                 self.current = None
                 self._put_away(line.t_s - _LONG_OVER_S)
@@ -192,6 +195,8 @@ class Record:
             self._recent.popleft()
         self.client.add(line.client)
         if self.current is not None:
+            self.current.workers = line.workers
+            self.current.open_sent = line.open_sent
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
             self.current.gauges.add(line.engine)
@@ -208,12 +213,12 @@ class Record:
             held=line.held,
             target=None if current is None else current.rate if current.concurrency is None else current.concurrency,
             output_tokens_per_s=_rate(line.client.output_tokens, line.span_s),
-            requests_per_s=_rate(sum(delta.completed for delta in line.stages.values()), line.span_s),
+            requests_per_s=_rate(line.client.requests, line.span_s),
             ttft_p50_ms=ttft.percentile_ms(50),
             ttft_p99_ms=ttft.percentile_ms(99),
             tpot_p50_ms=tpot.percentile_ms(50),
             tpot_p99_ms=tpot.percentile_ms(99),
-            errors=sum(delta.failed + delta.warmup_failed for delta in line.stages.values()),
+            errors=sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values()),
             engine_running=line.engine.running if line.engine is not None else None,
             engine_waiting=line.engine.waiting if line.engine is not None else None,
             kv_usage=line.engine.kv_usage if line.engine is not None else None,
@@ -236,9 +241,16 @@ class Record:
         return self.current or next(reversed(self.stages.values()), None)
 
     @property
-    def slo_ms(self) -> dict[str, float]:
-        """The limits of the run's profile, in milliseconds."""
-        return (self.run.profile.get("slo") if self.run is not None else None) or {}
+    def workers(self) -> int:
+        """How many there were at the last tick; before the first, how many there will be."""
+        if self.last_tick is not None:
+            return self.last_tick.workers
+        return self.run.workers if self.run is not None else 0
+
+    @property
+    def limits(self) -> Limits:
+        """What the run's profile asks of each stage."""
+        return limits_of(self.run.profile) if self.run is not None else Limits()
 
     @property
     def engine(self) -> EngineView | None:
@@ -286,6 +298,7 @@ class Record:
             host_series=self.hardware.host_series(),
             verdicts=gpu_verdicts(self.hardware.facts()),
             search=self.search,
+            curve=load_curve(self.stages.values()),
         )
 
     def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
@@ -293,9 +306,8 @@ class Record:
             stage,
             started_at=_iso(run.unix_s + stage.started.t_s),
             now_s=self.points[-1].t_s if self.points else stage.started.t_s,
-            slo_ms=self.slo_ms,
+            limits=self.limits,
             machine=self._machines.get(stage.started.index) or stage_hardware(stage, self.hardware),
-            goodput=(run.profile.get("plan") or {}).get("goodput", 0.95),
             urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
         )
 
@@ -342,7 +354,7 @@ class Record:
         limits = [(stage.started.index, why) for stage in self.stages.values() if (why := stage.limit()) is not None]
         return ClientResult(
             timestamps=self.timestamps,
-            workers=self.run.workers if self.run is not None else 0,
+            workers=self.workers,
             cpu_s=round(client.cpu_ns / 1e9, 3),
             read_lag_ms=client.read_lag.summary(),
             send_lag_ms=client.send_lag.summary(),
@@ -360,7 +372,7 @@ def _understood(run: RunStarted) -> Reference | None:
     published = run.profile.get("reference")
     try:
         asked = msgspec.convert(run.profile, _Asked)
-        problem = next(filter(None, map(slo_problem, asked.slo or {})), None)
+        problem = next(filter(None, (slo_problem(name) for name in asked.slo or {} if name != "failed")), None)
         if problem is None:
             return Reference.model_validate(published) if published else None
     except (msgspec.ValidationError, ValidationError) as error:

@@ -27,7 +27,7 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import EngineStage, RunState
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.series import Columns
-from loadgen.metrics.snapshot import BaselineView, Comparison, RunEvent, Verdict
+from loadgen.metrics.snapshot import BaselineView, Comparison, CurvePoint, RunEvent, Verdict
 from loadgen.metrics.truth import TruthCheck
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
@@ -46,7 +46,7 @@ class ClientResult(msgspec.Struct, frozen=True):
     read_lag_ms: Summary
     """Now minus the kernel's stamp at the moment of each read: the client's own delay."""
     send_lag_ms: Summary
-    """Sent minus intended."""
+    """Sent minus intended; of requests that `max_concurrency` held back, minus the time when a slot was free."""
     coalesced_reads: float | None
     """The share of reads that carried more than one output event."""
     unstamped_reads: int
@@ -66,7 +66,11 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """What became of the requests of a stage."""
+    """What became of the requests of a stage.
+
+    `scheduled = sent + unsent` and `sent = completed + failed + cancelled + unfinished + carried_over`. What results of
+    before do not say is null.
+    """
 
     sent: int
     completed: int
@@ -82,6 +86,18 @@ class Requests(msgspec.Struct, frozen=True):
     """Streams on which the client hung up as the profile wants it: neither completed nor failed."""
     models: dict[str, int] = {}
     """Requests sent, by their model; empty where there is only one."""
+    scheduled: int | None = None
+    unsent: int | None = None
+    """Arrivals that were due and had not been sent when the stage ended."""
+    unsent_longest_wait_s: float | None = None
+    carried_over: int | None = None
+    """Streams that were open when the stage ended."""
+    carried_in: int | None = None
+    """Streams of earlier stages that were open when it began."""
+    carried_failed: int | None = None
+    """Of those, the ones that failed in this stage."""
+    lost: int | None = None
+    """Of the unfinished, those whose worker died or fell silent: the client's failure."""
 
 
 class Concurrency(msgspec.Struct, frozen=True):
@@ -93,11 +109,14 @@ class Concurrency(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Tokens of the completed streams."""
+    """Tokens that arrived in the measured window; those of a prompt when its first token did."""
 
     input: int
     output: int
     source: Literal["usage", "events"]
+    input_per_request: float | None = None
+    """Of the completed streams; null where the server does not say, and in results of before."""
+    output_per_request: float | None = None
 
 
 class Throughput(msgspec.Struct, frozen=True):
@@ -111,12 +130,25 @@ class Throughput(msgspec.Struct, frozen=True):
     """Divided by the mean concurrency."""
 
 
+SloVerdict = Literal["met", "missed", "unresolved"]
+
+
 class SloCheck(msgspec.Struct, frozen=True):
-    """One limit and how it was met."""
+    """One limit on a stage and how it was met."""
 
     limit_ms: float
     measured_ms: float | None
+    """None where nothing was measured, or where failures and unsent arrivals are what the percentile falls on."""
     met: bool
+    """By the figures as they are."""
+    verdict: SloVerdict | None = None
+    """With 95 % confidence; None in results of before, and so are the others."""
+    missed: int | None = None
+    """Of the streams that the limit is for: those beyond it, those that failed, and arrivals that were never sent."""
+    population: int | None = None
+    """Those streams; without those that were still open at the end and within the limit."""
+    needs: int | None = None
+    """While unresolved: so many more streams at least."""
 
 
 class InstanceResult(msgspec.Struct, frozen=True):
@@ -151,13 +183,39 @@ class Goodput(msgspec.Struct, frozen=True):
     limits_ms: dict[str, float]
     good: int
     determined: int
-    """Streams that completed or failed; one that failed is not good."""
+    """Streams that completed, failed, were never sent, or were beyond a limit when the stage ended."""
     share: float | None
     requests_per_s: float | None
-    """`share` of the streams a second that completed in the window."""
+    """Those of the requests a second that completed in the window."""
     wanted: float
     """The share that the profile asks for."""
     met: bool
+    verdict: SloVerdict | None = None
+    """With 95 % confidence; None in results of before."""
+    needs: int | None = None
+    """While unresolved: so many more streams at least."""
+
+
+class FailureCheck(msgspec.Struct, frozen=True):
+    """How many requests failed or stayed unsent, beside the share that `slo.failed` allows."""
+
+    count: int
+    unsent: int
+    """Of them."""
+    scheduled: int
+    allowed: float
+    met: bool
+    verdict: SloVerdict
+
+
+class FirstWave(msgspec.Struct, frozen=True):
+    """The streams that filled a closed loop, all at once."""
+
+    streams: int
+    counted: bool
+    """They are in the statistics of the stage, as in `vllm bench`; else only here."""
+    ttft_ms: Summary | None
+    """None where they are counted."""
 
 
 class StageResult(msgspec.Struct, frozen=True):
@@ -194,6 +252,8 @@ class StageResult(msgspec.Struct, frozen=True):
     """Client against engine; None where the engine's numbers are not known."""
     goodput: Goodput | None = None
     """None without limits for each stream."""
+    failures: FailureCheck | None = None
+    """None in results of before."""
     settled_s: float | None = None
     """How long its transient took; None for a stage that is measured from a fixed moment."""
     inconclusive: str | None = None
@@ -204,6 +264,18 @@ class StageResult(msgspec.Struct, frozen=True):
     """What its numbers are worth beside others; None where it was too short to tell."""
     baseline: BaselineView | None = None
     """Beside an earlier run, where one was named."""
+    first_wave: FirstWave | None = None
+    """None where the load did not begin all at once, and in results of before."""
+    tail_share: float | None = None
+    """Of the window of a stage that requests bound, how much had fewer streams than asked because none were left."""
+    tpot_parts: int = 0
+    """How many values of `tpot` are of parts of streams."""
+    carried_share: float | None = None
+    """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""
+    e2e_inconclusive: str | None = None
+    """Why E2E is not known, and what it would take."""
+    curve: tuple[CurvePoint, ...] = ()
+    """By step, of a stage whose load moves."""
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -246,6 +318,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Why the server died, if it did."""
     reference: ReferenceResult | None = None
     search: SearchResult | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    """Against the streams held: all stages of one load together, however the load came there."""
 
 
 def write_result(result: Result, path: Path) -> None:

@@ -7,6 +7,19 @@ from typing import Literal
 import msgspec
 
 
+class SearchPoint(msgspec.Struct, frozen=True):
+    """One probe of a search; None is unknown."""
+
+    load: float
+    """What was asked for."""
+    held: float | None
+    output_tokens_per_s: float | None
+    error_percent: float | None
+    """The standard error of `output_tokens_per_s`."""
+    verdict: Literal["met", "missed", "unresolved"]
+    """On the limits, with 95 % confidence; a search for the knee has none."""
+
+
 class SearchResult(msgspec.Struct, frozen=True):
     """What a search has found."""
 
@@ -22,3 +35,5 @@ class SearchResult(msgspec.Struct, frozen=True):
     """False: the measurements do not say it with 95 % confidence, or not within the bounds of the search."""
     why: str
     probes: int
+    points: tuple[SearchPoint, ...] = ()
+    """Every probe, in the order in which they were made; empty in results of before."""

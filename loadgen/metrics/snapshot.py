@@ -222,6 +222,24 @@ class GpuView(msgspec.Struct, frozen=True):
     """What is wrong with it, in a word or two each: `THROTTLED power 18%`, `PCIe x8 of x16`."""
 
 
+class CurvePoint(msgspec.Struct, frozen=True):
+    """What was measured while so many streams were held, or at one step of a load that moves."""
+
+    isl: int
+    osl: int
+    load: float
+    """The concurrency, or of an open loop the requests a second."""
+    direction: Literal["", "up", "down"]
+    """Where the load moved; empty where it stood."""
+    held: float
+    """Streams that were really open, on average."""
+    measured_s: float
+    output_tokens_per_s: float | None
+    output_tokens_per_s_per_user: float | None
+    ttft_ms: Summary
+    itl_ms: Summary
+
+
 class StageView(msgspec.Struct, frozen=True):
     """The numbers of one stage so far."""
 
@@ -235,23 +253,42 @@ class StageView(msgspec.Struct, frozen=True):
     elapsed_s: float
     held_mean: float | None
     sent: int
+    """`completed + failed + cancelled + unfinished + carried_over + open`."""
     completed: int
     failed: int
     unfinished: int
     requests_per_s: float | None
     output_tokens_per_s: float | None
     total_tokens_per_s: float | None
+    cancelled: int = 0
+    carried_over: int = 0
+    carried_in: int = 0
+    open: int = 0
+    """Sent and not over yet; 0 once the stage has ended."""
+    unsent: int = 0
+    scheduled: int = 0
+    """`sent + unsent`."""
     latency: dict[str, Summary] = {}
     """By name: ttft, tpot, itl, e2e."""
     joules_per_output_token: float | None = None
     """Of all sockets; None before five seconds of the window, or without energy."""
     tokens_per_s_per_w: float | None = None
     slo_met: bool | None = None
+    slo_needs: str = ""
+    """What it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so."""
     stop_reason: str | None = None
     truth: str = ""
     """Client beside engine, in words; empty while the stage runs, and where the engine does not say."""
     truth_agrees: bool | None = None
     """None where nothing could be compared."""
+    waits_for: str = ""
+    """Why it is not measured yet."""
+    e2e_needs_s: float | None = None
+    """How much longer it must be measured to know E2E; None where nothing can be said, 0 once it is known."""
+    first_wave: int = 0
+    """Streams that began all at once and are in none of the latencies."""
+    curve: tuple[CurvePoint, ...] = ()
+    """By step, of a stage whose load moves."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -354,6 +391,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     host: HostSample | None = None
     verdicts: tuple[Verdict, ...] = ()
     """Of GPUs and of the running stage, the bad ones first."""
+    curve: tuple[CurvePoint, ...] = ()
+    """Against the streams held, over all stages."""
     reference: tuple[Comparison, ...] = ()
     """Published figures beside what the running or last stage measured; of all stages once the run is done."""
     baseline: BaselineView | None = None

@@ -3,11 +3,17 @@
 Workers send a `StageDelta` each tick; a `StageMetrics` is their sum. Every field merges by addition, minimum or
 maximum, so the result is the same for any number of workers and any cut into ticks (property-tested).
 
-What belongs where:
-- a stream belongs to the stage in which it was sent, however late it ends;
-- warm-up streams are counted in `warmup` and kept out of every latency of the result;
-- TTFT, ITL and chunk gaps count when they happen, TPOT, E2E and normalized latency when the stream completes;
-- throughput is what arrived between `window_start_ns` and `window_end_ns`, whichever stream carried it.
+What happens under a load belongs to that load's stage, and nothing else does. Within the window, between
+`window_start_ns` and `window_end_ns`:
+- ITL and chunk gaps: every gap that began and ended in it, of any stream, also of one sent in an earlier stage;
+- TPOT: of the part of each stream that lies in it, if that has 8 tokens or more; a whole stream gives the usual TPOT;
+- TTFT: of streams sent and answered in it; E2E, normalized latency and goodput: of streams wholly in it;
+- tokens and throughput: what arrived in it, whichever stream carried it.
+
+A stream is counted in the stage in which it was sent: `sent` is `completed + failed + cancelled + unfinished +
+carried_over`, once the stage has ended, and what was scheduled is `sent + unsent`. Streams sent before the window was
+opened are counted in `warmup`, those open when the stage began in `carried_in`. What is still awaited when the stage
+ends is in the `censored` latencies, as the time that it has taken until then.
 """
 
 from __future__ import annotations
@@ -24,8 +30,8 @@ LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "n
 MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")
 """Those that are shown while a run goes on, and compared."""
 
-WARMUP_LATENCIES = ("warmup_ttft", "warmup_tpot")
-"""Latencies of warm-up streams: for the time series, never for the result."""
+OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
+"""What becomes of a stream that was sent, once its stage has ended: the counts add up to `sent`."""
 
 MESSAGES_KEPT = 3
 """First messages kept per kind of failure and tick."""
@@ -33,14 +39,22 @@ MESSAGES_KEPT = 3
 COUNTERS = (
     "warmup",
     "warmup_failed",
+    "first_wave",
     "sent",
     "completed",
     "good",
     "failed",
     "cancelled",
     "unfinished",
+    "lost",
+    "carried_over",
+    "carried_in",
+    "carried_failed",
+    "beyond",
+    "unsent",
     "retried",
     "clock_steps",
+    "tpot_parts",
     "input_tokens",
     "output_tokens",
     "counted_by_events",
@@ -51,12 +65,57 @@ COUNTERS = (
 )
 
 
+class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened while a moving load held as many streams as one of its steps wants."""
+
+    span_ns: int = 0
+    """For how long that was so, added over workers."""
+    held_area_ns: int = 0
+    """Open streams integrated over that time."""
+    output_tokens: int = 0
+    ttft: EncodedHistogram | None = None
+    itl: EncodedHistogram | None = None
+
+
+class LoadBinMetrics:
+    """The sum of the bins of one step; `LoadBinMetrics()` is zero."""
+
+    def __init__(self) -> None:
+        self.span_ns = 0
+        self.held_area_ns = 0
+        self.output_tokens = 0
+        self.ttft = Histogram()
+        self.itl = Histogram()
+
+    def add(self, delta: LoadBin) -> None:
+        """Take in what one worker did in a tick."""
+        self.span_ns += delta.span_ns
+        self.held_area_ns += delta.held_area_ns
+        self.output_tokens += delta.output_tokens
+        if delta.ttft is not None:
+            self.ttft.add(Histogram.decode(delta.ttft))
+        if delta.itl is not None:
+            self.itl.add(Histogram.decode(delta.itl))
+
+    def encode(self) -> LoadBin:
+        """The whole sum as one delta."""
+        return LoadBin(
+            span_ns=self.span_ns,
+            held_area_ns=self.held_area_ns,
+            output_tokens=self.output_tokens,
+            ttft=self.ttft.encode() if self.ttft.count else None,
+            itl=self.itl.encode() if self.itl.count else None,
+        )
+
+
 class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happened to one stage on one worker since its last tick."""
 
     warmup: int = 0
-    """Streams sent before the measurement began."""
+    """Streams sent before the window was opened."""
     warmup_failed: int = 0
+    first_wave: int = 0
+    """Streams of the first wave, which all began at once: in no latency but `first_wave_ttft`."""
     sent: int = 0
     completed: int = 0
     good: int = 0
@@ -65,13 +124,30 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     cancelled: int = 0
     """Streams on which the client hung up as the profile wants it: neither completed nor failed."""
     unfinished: int = 0
-    """Streams cut off by an abort: neither completed nor failed."""
+    """Streams cut off by an abort, or lost with their worker: neither completed nor failed."""
+    lost: int = 0
+    """Of the unfinished, those whose worker died or fell silent."""
+    carried_over: int = 0
+    """Streams that were open when the stage ended."""
+    carried_in: int = 0
+    """Streams of earlier stages that were open when this one began."""
+    carried_failed: int = 0
+    """Of those, the ones that failed in this stage."""
+    beyond: int = 0
+    """Of the streams carried over, those that had already missed a limit that is set for a stream."""
+    unsent: int = 0
+    """Arrivals that were due and had not been sent when the stage ended."""
+    unsent_wait_ns: int = 0
+    """The longest that one of them had waited."""
     retried: int = 0
     """Requests sent again because a reused connection died before the first byte of its response."""
     clock_steps: int = 0
     """Streams whose times were thrown away because the wall clock was stepped under them."""
+    tpot_parts: int = 0
+    """How many values of `tpot` are of parts of streams."""
     input_tokens: int = 0
     output_tokens: int = 0
+    """Of completed streams; the tokens that arrived in the window are `window_output_tokens`."""
     counted_by_events: int = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
     window_requests: int = 0
@@ -81,7 +157,11 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """Open streams integrated over the window: divided by its length, the mean concurrency."""
     window_start_ns: int | None = None
     window_end_ns: int | None = None
+    tail_start_ns: int | None = None
+    """When requests ran out in a stage that they bound: from then on fewer streams are open than asked."""
     peak: int = 0
+    bins: dict[int, LoadBin] = {}
+    """By step, of a stage whose load moves."""
     models: dict[str, int] = {}
     """Streams sent, by their model; empty where there is only one."""
     errors: dict[str, int] = {}
@@ -97,7 +177,10 @@ class StageMetrics:
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self.window_start_ns: int | None = None
         self.window_end_ns: int | None = None
+        self.tail_start_ns: int | None = None
+        self.unsent_wait_ns = 0
         self.peak = 0
+        self.bins: dict[int, LoadBinMetrics] = {}
         self.models: dict[str, int] = {}
         self.errors: dict[str, int] = {}
         self.messages: dict[str, list[str]] = {}
@@ -109,7 +192,11 @@ class StageMetrics:
             self.counters[name] += getattr(delta, name)
         self.window_start_ns = _least(self.window_start_ns, delta.window_start_ns)
         self.window_end_ns = _greatest(self.window_end_ns, delta.window_end_ns)
+        self.tail_start_ns = _least(self.tail_start_ns, delta.tail_start_ns)
+        self.unsent_wait_ns = max(self.unsent_wait_ns, delta.unsent_wait_ns)
         self.peak = max(self.peak, delta.peak)
+        for step, part in delta.bins.items():
+            self.bins.setdefault(step, LoadBinMetrics()).add(part)
         for model, count in delta.models.items():
             self.models[model] = self.models.get(model, 0) + count
         for kind, count in delta.errors.items():
@@ -125,7 +212,7 @@ class StageMetrics:
                 self.latency.setdefault("chunk_gap", Histogram()).add(histogram)
 
     def merge(self, other: StageMetrics) -> None:
-        """Take in another sum, without the detour through its encoding."""
+        """Take in another sum, without the detour through the encoding of its latencies."""
         for name, histogram in other.latency.items():
             self.latency.setdefault(name, Histogram()).add(histogram)
         self.add(other._plain())
@@ -148,7 +235,10 @@ class StageMetrics:
             **self.counters,  # type: ignore[arg-type]  # all counters are ints, as COUNTERS lists them
             window_start_ns=self.window_start_ns,
             window_end_ns=self.window_end_ns,
+            tail_start_ns=self.tail_start_ns,
+            unsent_wait_ns=self.unsent_wait_ns,
             peak=self.peak,
+            bins={step: part.encode() for step, part in sorted(self.bins.items())},
             models=dict(sorted(self.models.items())),
             errors=dict(sorted(self.errors.items())),
             messages=dict(sorted(self.messages.items())),
@@ -169,6 +259,13 @@ class StageMetrics:
             return 0.0
         return max(0, self.window_end_ns - self.window_start_ns) / 1e9
 
+    @property
+    def tail_s(self) -> float:
+        """How much of the window is left once requests have run out; 0 where they are not the bound."""
+        if self.tail_start_ns is None or self.window_end_ns is None:
+            return 0.0
+        return max(0, self.window_end_ns - self.tail_start_ns) / 1e9
+
 
 class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one worker did and how late it was since its last tick."""
@@ -176,11 +273,17 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_ns: int = 0
     realtime_ns: int = 0
     """For how long it ran before all other processes."""
+    waited_ns: int = 0
+    """For how long it was ready to run and had no core."""
+    workers_lost: int = 0
+    """Workers that died or had to be ended."""
     reads: int = 0
     coalesced_reads: int = 0
     """Reads that carried more than one output event, all but the last of them therefore stamped late."""
     unstamped_reads: int = 0
     """Reads without a kernel timestamp, stamped by the user-space clock."""
+    requests: int = 0
+    """Streams that completed, measured or not."""
     output_tokens: int = 0
     """Output tokens that arrived, measured or not."""
     connects: int = 0
@@ -194,9 +297,12 @@ class ClientMetrics:
     def __init__(self) -> None:
         self.cpu_ns = 0
         self.realtime_ns = 0
+        self.waited_ns = 0
+        self.workers_lost = 0
         self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
+        self.requests = 0
         self.output_tokens = 0
         self.connects = 0
         self.read_lag = Histogram()
@@ -206,9 +312,12 @@ class ClientMetrics:
         """Take in a tick of one worker."""
         self.cpu_ns += delta.cpu_ns
         self.realtime_ns += delta.realtime_ns
+        self.waited_ns += delta.waited_ns
+        self.workers_lost += delta.workers_lost
         self.reads += delta.reads
         self.coalesced_reads += delta.coalesced_reads
         self.unstamped_reads += delta.unstamped_reads
+        self.requests += delta.requests
         self.output_tokens += delta.output_tokens
         self.connects += delta.connects
         if delta.read_lag is not None:
@@ -226,9 +335,12 @@ class ClientMetrics:
         return ClientDelta(
             cpu_ns=self.cpu_ns,
             realtime_ns=self.realtime_ns,
+            waited_ns=self.waited_ns,
+            workers_lost=self.workers_lost,
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,
+            requests=self.requests,
             output_tokens=self.output_tokens,
             connects=self.connects,
             read_lag=self.read_lag.encode() if self.read_lag.count else None,

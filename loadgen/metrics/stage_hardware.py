@@ -65,6 +65,7 @@ def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, floa
     engine = stage.engine
     return StageFacts(
         client_limit=stage.limit(),
+        capped=stage.capped(),
         waiting=stage.gauges.waiting_mean,
         kv_usage=stage.gauges.kv_usage_max,
         preemptions=engine.preemptions if engine is not None else None,

@@ -6,11 +6,13 @@ from loadgen.metrics.blocks import Blocks
 from loadgen.metrics.gpu_stage import GpuLooks
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.journal import EngineStage, StageEnded, StageSettled, StageStarted
-from loadgen.metrics.result import Goodput, SloCheck
 from loadgen.metrics.snapshot import EngineView
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.metrics.verdict import ClientFacts, client_limit
-from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
+from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit
+
+E2E_WINDOWS = 3.0
+"""A window of so many times E2E knows it."""
+_FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 
 
 class EngineGauges:
@@ -52,6 +54,10 @@ class StageRecord:
         self.settled: StageSettled | None = None
         self.ended: StageEnded | None = None
         self.engine: EngineStage | None = None
+        self.workers = 1
+        """That drive its load."""
+        self.open_sent = 0
+        """Streams that count in `sent` and are not over."""
         self.alone = True
         """No stream of an earlier stage was open when it began."""
         self.looks = GpuLooks({})
@@ -90,67 +96,105 @@ class StageRecord:
         window_s = self.window_s
         return self.counters["held_area_ns"] / 1e9 / window_s if window_s else None
 
+    def histogram(self, name: str) -> Histogram:
+        """A latency by name, empty where nothing was recorded."""
+        return self.metrics.latency.get(name, Histogram())
+
     def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:
-        """The statistics of the named latencies, in milliseconds."""
-        empty = Histogram()
-        return {name: self.metrics.latency.get(name, empty).summary(with_hdr=with_hdr) for name in names}
+        """The statistics of the named latencies, in milliseconds; of E2E only the count where it is not known."""
+        return {name: self._summary(name, with_hdr=with_hdr) for name in names}
+
+    def _summary(self, name: str, *, with_hdr: bool) -> Summary:
+        known = self.histogram(name)
+        if name in ("e2e", "normalized") and self.e2e_inconclusive is not None:
+            return Summary(count=known.count)
+        # How long the longest streams take is the condition for knowing E2E at all; see `e2e_needs_s`.
+        censored = Histogram() if name == "e2e" else self.histogram(f"{name}_censored")
+        return known.summary_with(censored, with_hdr=with_hdr)
+
+    # What a window knows of streams that last.
+
+    @property
+    def e2e_needs_s(self) -> float | None:
+        """How much longer it must be measured to know E2E: 0 where it does, None where nothing can be said.
+
+        Of the streams sent in a window the long ones outlive it more often than the short. A window of three times
+        their length holds at least two thirds of them.
+        """
+        if self.started.steps or not self.window_s:
+            return None
+        if self.started.requests is not None and not self.counters["carried_over"]:
+            return 0.0
+        e2e_s = self._expected_e2e_s()
+        return None if e2e_s is None else max(0.0, E2E_WINDOWS * e2e_s - self.window_s)
+
+    def _expected_e2e_s(self) -> float | None:
+        """How long its longer streams take: as they did, or as their first tokens and gaps say."""
+        first = next((mean for name in _FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
+        gap = self.histogram("itl").mean_ms()
+        seen = self.histogram("e2e").percentile_ms(90)
+        made_up = None if first is None or gap is None else first + gap * (self.started.osl - 1)
+        known = [ms for ms in (seen, made_up) if ms is not None]
+        return max(known) / 1000 if known else None
+
+    @property
+    def e2e_inconclusive(self) -> str | None:
+        """Why E2E is not known, in words; None where it is, or while the stage runs."""
+        needs_s = self.e2e_needs_s
+        if self.ended is None or not needs_s:
+            return None
+        share = self.carried_share
+        outlived = f"{share:.0%} of its streams outlived the stage; " if share else ""
+        return f"E2E: inconclusive: {outlived}it takes {self.window_s + needs_s:.1f} s"
+
+    @property
+    def carried_share(self) -> float | None:
+        """The streams carried over, of all that were sent."""
+        sent = self.counters["sent"]
+        return self.counters["carried_over"] / sent if sent else None
+
+    @property
+    def tail_share(self) -> float | None:
+        """Of the window of a stage that requests bound, how much had fewer streams than asked for."""
+        if self.started.requests is None or self.started.concurrency is None or not self.window_s:
+            return None
+        return min(1.0, self.metrics.tail_s / self.window_s)
 
     def limit(self) -> str | None:
         """Why the client could not keep up in this stage; None when it could."""
         started, window_s = self.started, self.window_s
         bounded_by_time = started.requests is None
-        e2e = self.metrics.latency.get("e2e", Histogram())
-        # With a limit to the streams at once requests are late as the operator wants it.
-        scheduled = started.rate is not None and started.most is None
+        client, span_ns = self.client, self.client_span_ns
         facts = ClientFacts(
-            cpu_share=self.client.cpu_ns / self.client_span_ns if self.client_span_ns else None,
-            realtime_share=self.client.realtime_ns / self.client_span_ns if self.client_span_ns else None,
-            read_lag_p99_ms=self.client.read_lag.percentile_ms(99),
-            coalesced_share=self.client.coalesced_share,
+            workers_lost=client.workers_lost,
+            span_s=span_ns / 1e9,
+            cpu_share=client.cpu_ns / span_ns if span_ns else None,
+            realtime_share=client.realtime_ns / span_ns if span_ns else None,
+            waited_share=client.waited_ns / span_ns if span_ns else None,
+            lags=client.read_lag.count,
+            read_lag_p99_ms=client.read_lag.percentile_ms(99),
+            reads=client.reads,
+            coalesced_share=client.coalesced_share,
             # A stage that counts requests runs empty at its end, whoever is to blame.
             held_mean=self.held_mean if bounded_by_time and window_s > 1 else None,
             wanted=started.concurrency,
-            send_lag_mean_ms=self.client.send_lag.mean_ms(),
-            e2e_mean_ms=e2e.mean_ms(),
-            send_lag_p99_ms=self.client.send_lag.percentile_ms(99) if scheduled else None,
-            mean_gap_ms=1000 / started.rate if started.rate and scheduled else None,
+            sends=client.send_lag.count,
+            send_lag_mean_ms=client.send_lag.mean_ms(),
+            e2e_mean_ms=self._mean_ms("e2e"),
+            send_lag_p99_ms=client.send_lag.percentile_ms(99) if started.rate is not None else None,
+            mean_gap_ms=1000 / started.rate if started.rate else None,
         )
         return client_limit(facts)
 
-    def slo(self, limits_ms: dict[str, float]) -> dict[str, SloCheck]:
-        """Each limit over the stage against what was measured; a metric without a value misses its limit."""
-        checks = {}
-        for name, limit_ms in stage_limits_ms(limits_ms).items():
-            metric, percent = limit_of(name)
-            latency = self.metrics.latency.get(metric, Histogram())
-            measured_ms = latency.mean_ms() if percent is None else latency.percentile_ms(percent)
-            met = measured_ms is not None and measured_ms <= limit_ms
-            checks[name] = SloCheck(limit_ms=limit_ms, measured_ms=measured_ms, met=met)
-        return checks
+    def capped(self) -> str | None:
+        """What `max_concurrency` kept from being sent in time, as it was asked to; None where nothing."""
+        ttft_ms, from_intended_ms = self._mean_ms("ttft"), self._mean_ms("ttft_from_intended")
+        waited_ms = None if ttft_ms is None or from_intended_ms is None else from_intended_ms - ttft_ms
+        unsent = self.counters.get("unsent", 0)
+        return cap_held_back(self.started.rate, self.started.most, unsent=unsent, waited_mean_ms=waited_ms)
 
-    @property
-    def determined(self) -> int:
-        """Streams of which it is known whether they were good: those that completed, timed, or failed."""
-        counters = self.counters
-        return counters["completed"] - counters["clock_steps"] + counters["failed"]
-
-    def goodput(self, limits_ms: dict[str, float], wanted: float) -> Goodput | None:
-        """The streams that met all limits for a stream, against the wanted share; None without such limits."""
-        limits_ms = per_stream_limits_ms(limits_ms)
-        if not limits_ms:
-            return None
-        good, determined = self.counters["good"], self.determined
-        share = good / determined if determined else None
-        requests_per_s = self.per_second("window_requests")
-        return Goodput(
-            limits_ms=limits_ms,
-            good=good,
-            determined=determined,
-            share=share,
-            requests_per_s=None if requests_per_s is None or share is None else requests_per_s * share,
-            wanted=wanted,
-            met=share is not None and share >= wanted,
-        )
+    def _mean_ms(self, name: str) -> float | None:
+        return self.metrics.latency.get(name, Histogram()).mean_ms()
 
     @property
     def settled_s(self) -> float | None:
@@ -158,16 +202,38 @@ class StageRecord:
         return None if self.settled is None else round(self.settled.t_s - self.started.t_s, 3)
 
     @property
+    def waits(self) -> bool:
+        """It is measured from the line `StageSettled` on."""
+        return bool(self.started.settle_s or self.started.sheds or self.started.awaits_first_wave)
+
+    @property
+    def _awaited(self) -> str:
+        if self.started.settle_s:
+            return "its transient was over"
+        awaited = []
+        if self.started.sheds:
+            awaited.append("the streams of a higher load had ended")
+        if self.started.awaits_first_wave:
+            awaited.append("its first wave had its first tokens")
+        return " and ".join(awaited)
+
+    @property
+    def waits_for(self) -> str:
+        """Why it is not measured yet, in words; empty where it is."""
+        if not self.waits or self.settled is not None or self.ended is not None:
+            return ""
+        return f"not measured before {self._awaited}"
+
+    @property
     def inconclusive(self) -> str | None:
         """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
-        waits = self.started.settle_s or self.started.sheds
-        if not waits or self.ended is None:
+        if not self.waits or self.ended is None:
             return None
         if self.settled is None:
-            return "it ended before its transient was over"
+            return f"it ended before {self._awaited}"
         problems = []
         if not self.settled.settled:
-            problems.append(f"its transient was not over within {self.started.settle_s:g} s")
+            problems.append(f"it was measured before {self._awaited}: {self.settled_s:.1f} s were not enough")
         if self.counters["completed"] < self.started.completed:
             problems.append(f"{self.counters['completed']} of at least {self.started.completed} streams completed")
         return "; ".join(problems) or None

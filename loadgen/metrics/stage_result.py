@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from loadgen.metrics.curve import load_curve
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import (
     Concurrency,
+    FirstWave,
     InstanceResult,
     Requests,
     StageResult,
@@ -14,10 +17,16 @@ from loadgen.metrics.result import (
     Throughput,
     Tokens,
 )
-from loadgen.metrics.stage import LATENCIES
+from loadgen.metrics.slo import Limits, judge
+from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.stage import LATENCIES, OUTCOMES
 from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.truth import ClientAccount, TruthCheck, truth_check, truth_verdicts
+
+MOST_TAIL = 0.2
+"""Of the window: with more, the figures are also those of a lower load."""
+_REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
 
 
 def stage_result(
@@ -25,17 +34,13 @@ def stage_result(
     *,
     started_at: str,
     now_s: float,
-    slo_ms: dict[str, float],
+    limits: Limits,
     urls: Sequence[str],
     machine: StageHardware,
-    goodput: float = 0.95,
 ) -> StageResult:
-    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several.
-
-    `goodput` is the share of streams that must be good.
-    """
+    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
     started, counters, why = stage.started, stage.counters, stage.limit()
-    truth = truth_of(stage)
+    truth, judgement = truth_of(stage), judge(stage, limits)
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     return StageResult(
         index=started.index,
@@ -53,14 +58,10 @@ def stage_result(
         stop_reason=stage.ended.reason if stage.ended is not None else "the run ended in this stage",
         requests=_requests(stage),
         concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
-        tokens=Tokens(
-            input=counters["input_tokens"],
-            output=counters["output_tokens"],
-            source="events" if counters["counted_by_events"] else "usage",
-        ),
+        tokens=_tokens(stage),
         throughput=_throughput(stage),
         latency_ms=stage.summaries(*LATENCIES, with_hdr=True),
-        slo=stage.slo(slo_ms),
+        slo=judgement.slo,
         engine=stage.engine,
         limited=why is not None,
         why=why,
@@ -69,14 +70,58 @@ def stage_result(
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
-        verdicts=machine.verdicts + truth_verdicts(f"stage {started.index + 1}", truth, stage.engine),
+        verdicts=[
+            *machine.verdicts,
+            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine),
+            *_account_verdicts(stage),
+        ],
         truth=truth,
-        goodput=stage.goodput(slo_ms, goodput),
+        goodput=judgement.goodput,
+        failures=judgement.failures,
         settled_s=stage.settled_s,
         inconclusive=stage.inconclusive,
         variant=started.variant,
         precision=stage.blocks.precision(),
+        first_wave=_first_wave(stage),
+        tail_share=stage.tail_share,
+        tpot_parts=counters["tpot_parts"],
+        carried_share=stage.carried_share,
+        e2e_inconclusive=stage.e2e_inconclusive,
+        curve=load_curve([stage]) if started.steps else (),
     )
+
+
+def _tokens(stage: StageRecord) -> Tokens:
+    counters = stage.counters
+    completed = counters["completed"]
+    return Tokens(
+        input=counters["window_input_tokens"],
+        output=counters["window_output_tokens"],
+        source="events" if counters["counted_by_events"] else "usage",
+        input_per_request=counters["input_tokens"] / completed if completed and counters["input_tokens"] else None,
+        output_per_request=counters["output_tokens"] / completed if completed else None,
+    )
+
+
+def _first_wave(stage: StageRecord) -> FirstWave | None:
+    started, streams = stage.started, stage.counters["first_wave"]
+    if started.concurrency is None:
+        return None
+    if started.first_wave == "counted":
+        return FirstWave(streams=started.concurrency, counted=True, ttft_ms=None)
+    return FirstWave(streams, False, stage.histogram("first_wave_ttft").summary()) if streams else None
+
+
+def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
+    """What a stage must say of its own requests: that they do not add up, or that its tail is large."""
+    subject, counters = f"stage {stage.started.index + 1}", stage.counters
+    accounted = sum(counters[name] for name in OUTCOMES) + stage.open_sent
+    if accounted != counters["sent"]:
+        yield Verdict("accounting", subject, f"{counters['sent']} requests were sent, {accounted} are accounted for")
+    share = stage.tail_share
+    if share is not None and share > MOST_TAIL:
+        words = f"for {share:.0%} of its time fewer streams than asked for were open, because its requests ran out"
+        yield Verdict("tail", subject, f"{words}: give it more, or a duration", bad=False)
 
 
 def truth_of(stage: StageRecord) -> TruthCheck | None:
@@ -87,8 +132,8 @@ def truth_of(stage: StageRecord) -> TruthCheck | None:
     if stage.engine is None:
         return None
     counters, ttft = stage.counters, Histogram()
-    for name in ("ttft", "warmup_ttft"):
-        ttft.add(stage.metrics.latency.get(name, Histogram()))
+    for name in ("ttft", "first_wave_ttft", "warmup_ttft"):
+        ttft.add(stage.histogram(name))
     account = ClientAccount(
         ttft_ms=ttft.mean_ms(),
         first_tokens=ttft.count,
@@ -116,9 +161,11 @@ def _instance_result(url: str, part: StageRecord) -> InstanceResult:
 
 
 def _requests(stage: StageRecord) -> Requests:
-    names = ("sent", "completed", "failed", "cancelled", "unfinished", "warmup", "retried", "clock_steps")
-    counts = {name: stage.counters[name] for name in names}
-    metrics = stage.metrics
+    metrics, unsent = stage.metrics, stage.counters["unsent"]
+    counts: dict[str, Any] = {name: stage.counters[name] for name in _REQUESTS}
+    counts |= {"scheduled": counts["sent"] + unsent, "unsent": unsent}
+    if unsent:
+        counts["unsent_longest_wait_s"] = round(metrics.unsent_wait_ns / 1e9, 3)
     return Requests(**counts, errors=dict(metrics.errors), messages=dict(metrics.messages), models=dict(metrics.models))
 
 

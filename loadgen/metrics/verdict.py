@@ -1,14 +1,18 @@
-"""Whose fault is it: the rules that say whether the client or the engine was the limit.
+"""Whose fault is it: the rules that say whether the client or the engine was the limit, or the load that was asked for.
 
-Pure functions of numbers, tested as tables. A verdict names the number that broke a rule.
+Pure functions of numbers, tested as tables. A verdict names the number that broke a rule, and is given only where
+enough was seen for what it says: a 99th percentile of two requests is none.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from loadgen.metrics.snapshot import EngineView
-
+FEWEST_FOR_P99 = 100
+FEWEST_FOR_SHARE = 100
+FEWEST_FOR_MEAN = 30
+SHORTEST_S = 2.0
+"""Of the workers' time, for what they took of it."""
 MOST_READ_LAG_MS = 25.0
 """Read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late."""
 MOST_CPU_SHARE = 0.9
@@ -25,20 +29,31 @@ for, and a TTFT from the intended time is in part the client's."""
 MOST_LAG_OF_GAP = 0.5
 """Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
 arrivals are no longer Poisson's (or whatever was asked for)."""
+MOST_WAITED = 0.02
+"""Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
 KV_FULL = 0.95
 
 
 class ClientFacts(msgspec.Struct, frozen=True):
     """What the verdict about the client is made of; None is unknown and breaks no rule."""
 
+    workers_lost: int = 0
+    span_s: float = 0.0
+    """Time of all workers, of which the next three are shares."""
     cpu_share: float | None = None
-    """CPU of all workers over the time of all workers."""
     realtime_share: float | None = None
-    """Of that time, how much the workers ran before all other processes."""
+    """How much they ran before all other processes."""
+    waited_share: float | None = None
+    """How much they were ready to run and had no core."""
+    lags: int = 0
+    """Reads whose lag is known."""
     read_lag_p99_ms: float | None = None
+    reads: int = 0
     coalesced_share: float | None = None
     held_mean: float | None = None
     wanted: float | None = None
+    sends: int = 0
+    """Requests sent; their lag is counted from when they could be: not before a slot was free under max_concurrency."""
     send_lag_mean_ms: float | None = None
     e2e_mean_ms: float | None = None
     send_lag_p99_ms: float | None = None
@@ -47,41 +62,76 @@ class ClientFacts(msgspec.Struct, frozen=True):
 
 
 def client_limit(facts: ClientFacts) -> str | None:
-    """The first rule that says the client could not keep up, in words; None when it could."""
-    if facts.cpu_share is not None and facts.cpu_share > MOST_CPU_SHARE:
+    """The first rule that says the client could not keep up, in words; None when it could, or too little is known."""
+    if facts.workers_lost:
+        who = "a worker" if facts.workers_lost == 1 else f"{facts.workers_lost} workers"
+        return f"{who} died, and a part of the load with it"
+    if facts.cpu_share is not None and facts.span_s >= SHORTEST_S and facts.cpu_share > MOST_CPU_SHARE:
         return f"workers used {facts.cpu_share:.0%} of their cores; give them more with --workers"
-    if facts.read_lag_p99_ms is not None and facts.read_lag_p99_ms > MOST_READ_LAG_MS:
-        advice = " (load.realtime helps; it needs root or CAP_SYS_NICE)" if facts.realtime_share == 0 else ""
-        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{advice}"
-    if facts.coalesced_share is not None and facts.coalesced_share > MOST_COALESCED:
+    if facts.read_lag_p99_ms is not None and facts.lags >= FEWEST_FOR_P99 and facts.read_lag_p99_ms > MOST_READ_LAG_MS:
+        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{_why_late(facts)}"
+    if facts.coalesced_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.coalesced_share > MOST_COALESCED:
         return f"{facts.coalesced_share:.1%} of the reads carried several events"
     if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:
         return f"held {facts.held_mean:.1f} of {facts.wanted:g} streams"
-    if facts.send_lag_mean_ms is not None and facts.e2e_mean_ms:
-        share = facts.send_lag_mean_ms / facts.e2e_mean_ms
+    return _late_sends(facts)
+
+
+def _why_late(facts: ClientFacts) -> str:
+    """Cores that were full are a reason that the operator can do something about."""
+    if facts.waited_share is None or facts.span_s < SHORTEST_S or facts.waited_share <= MOST_WAITED:
+        return ""
+    advice = "; load.realtime = true lets them go first (needs root or CAP_SYS_NICE)"
+    words = f", as the cores are full: its workers waited for one {facts.waited_share:.0%} of the time"
+    return words if facts.realtime_share else words + advice
+
+
+def _late_sends(facts: ClientFacts) -> str | None:
+    mean_ms = facts.send_lag_mean_ms if facts.sends >= FEWEST_FOR_MEAN else None
+    if mean_ms is not None and facts.e2e_mean_ms:
+        share = mean_ms / facts.e2e_mean_ms
         if share > MOST_REFILL_SHARE:
-            return f"requests were sent {facts.send_lag_mean_ms:.1f} ms late on average, {share:.1%} of their time"
-    return _schedule_limit(facts)
-
-
-def _schedule_limit(facts: ClientFacts) -> str | None:
-    """Whether an open loop's requests left when its schedule wanted them."""
-    if facts.send_lag_p99_ms is not None and facts.send_lag_p99_ms > MOST_SEND_LAG_MS:
-        return f"send lag p99 {facts.send_lag_p99_ms:.1f} ms: the client did not keep the schedule"
-    if facts.send_lag_mean_ms is not None and facts.mean_gap_ms is not None:
-        share = facts.send_lag_mean_ms / facts.mean_gap_ms
+            return f"requests were sent {mean_ms:.1f} ms late on average, {share:.1%} of their time"
+    p99_ms = facts.send_lag_p99_ms if facts.sends >= FEWEST_FOR_P99 else None
+    if p99_ms is not None and p99_ms > MOST_SEND_LAG_MS:
+        return f"send lag p99 {p99_ms:.1f} ms: the client did not keep the schedule"
+    if mean_ms is not None and facts.mean_gap_ms is not None:
+        share = mean_ms / facts.mean_gap_ms
         if share > MOST_LAG_OF_GAP:
             return (
-                f"requests were sent {facts.send_lag_mean_ms:.2f} ms late on average, {share:.0%} of the mean gap "
+                f"requests were sent {mean_ms:.2f} ms late on average, {share:.0%} of the mean gap "
                 "between them: the client did not keep the schedule"
             )
     return None
 
 
-def engine_limit(engine: EngineView | None) -> str | None:
-    """What the engine is short of, in words; None when nothing shows."""
-    if engine is None or not engine.waiting:
+def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_mean_ms: float | None) -> str | None:
+    """What `max_concurrency` kept from being sent, or being sent in time; that is what was asked for."""
+    if rate is None or most is None:
         return None
-    if engine.kv_usage is not None and engine.kv_usage >= KV_FULL:
-        return f"KV-limited: {engine.waiting:.0f} waiting, KV cache {engine.kv_usage:.0%} full"
-    return f"engine-limited: queueing, {engine.waiting:.0f} waiting"
+    asked = f"rate asked {rate:g}/s, {most} streams at most"
+    if unsent:
+        return f"{asked}: {unsent} arrivals were not sent, as max_concurrency asks"
+    if waited_mean_ms is not None and waited_mean_ms > MOST_SEND_LAG_MS:
+        return f"{asked}: requests waited {waited_mean_ms:.0f} ms for a slot on average, as max_concurrency asks"
+    return None
+
+
+def kv_limit(waiting: float | None, kv_usage: float | None, preemptions: float | None = None) -> str | None:
+    """That the engine is short of KV cache, in words."""
+    if preemptions:
+        return f"KV-limited: {preemptions:.0f} preemptions"
+    if waiting is None or waiting < 1 or kv_usage is None or kv_usage < KV_FULL:
+        return None
+    return f"KV-limited: {_about(waiting)} waiting, KV cache {kv_usage:.0%} full"
+
+
+def queueing(waiting: float | None) -> str | None:
+    """That requests wait in the engine, in words."""
+    if waiting is None or waiting < 1:
+        return None
+    return f"engine-limited: queueing, {_about(waiting)} waiting"
+
+
+def _about(count: float) -> str:
+    return f"{count:.1f}".removesuffix(".0")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import ProfileError
+from loadgen.metrics.slo import Limits, fewest_streams
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Load, Profile, StageSettings
 from loadgen.profile.plan import PlanSettings, Ramp
@@ -23,6 +24,7 @@ SETTLED_S = 10.0
 """Measured time of a settled stage that nothing bounds."""
 SEARCH_SETTLE_S = 30.0
 SEARCH_COMPLETED = 50
+"""Enough to see where the answer lies; the probes that bound it go on until they are sure."""
 _SHORTEST_S = 1.0
 
 
@@ -47,7 +49,7 @@ def _stages_once(profile: Profile) -> list[Stage]:
     if profile.stages:
         return [_stage(profile, settings) for settings in profile.stages]
     if plan.ramp is not None:
-        return [_stair(profile, plan.ramp, value) for value in ramp_loads(plan.ramp, by=plan.by)]
+        return [_ramp_stage(profile, plan.ramp)]
     if plan.soak is not None:
         soak = StageSettings(**_settings(profile)[0], duration=plan.soak, label="soak")
         return [_stage(profile, soak)]
@@ -79,17 +81,25 @@ def ladder_loads(ladder: int | list[float]) -> list[float]:
 
 
 def ramp_loads(ramp: Ramp, *, by: str) -> list[float]:
-    """The load of each stair, evenly spaced from start to end; a concurrency that would repeat is left out."""
-    stairs = max(2, ramp.steps)
-    loads = [ramp.start + (ramp.end - ramp.start) * stair / (stairs - 1) for stair in range(stairs)]
+    """The load of each step, evenly spaced from start to end; a concurrency that would repeat is left out."""
+    steps = max(2, ramp.steps)
+    loads = [ramp.start + (ramp.end - ramp.start) * step / (steps - 1) for step in range(steps)]
     return loads if by == "rate" else list(dict.fromkeys(float(round(load)) for load in loads))
 
 
-def _stair(profile: Profile, ramp: Ramp, load: float) -> Stage:
-    stairs = len(ramp_loads(ramp, by=profile.plan.by))
-    own = StageSettings(**_setting(profile.plan.by, load), duration=ramp.over / stairs, warmup=0)
-    # A ramp down takes its time too, and no longer.
-    return msgspec.structs.replace(_stage(profile, own), sheds=False)
+def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
+    """One stage whose load moves by steps; what it measures is kept by the step."""
+    by = profile.plan.by
+    loads = ramp_loads(ramp, by=by)
+    own = StageSettings(
+        **_setting(by, loads[0]), duration=ramp.over, warmup=0, label=f"ramp {ramp.start:g} to {ramp.end:g}"
+    )
+    stage = _stage(profile.model_copy(update={"plan": profile.plan.model_copy(update={"settle": None})}), own)
+    steps = tuple((ramp.over * step / len(loads), load) for step, load in enumerate(loads))
+    if by == "concurrency":
+        return msgspec.structs.replace(stage, steps=steps)
+    points = ((0.0, ramp.start), (ramp.over, ramp.end))
+    return msgspec.structs.replace(stage, steps=steps, rate_points=points, rate=mean_rate(points))
 
 
 def search_start(profile: Profile) -> float:
@@ -101,13 +111,15 @@ def search_start(profile: Profile) -> float:
     return min(plan.most, max(plan.least, first))
 
 
-def search_stage(profile: Profile, load: float) -> Stage:
-    """A probe of a search: settled, with a least number of streams."""
-    plan = profile.plan
-    settled = plan.model_copy(
-        update={"settle": plan.settle or SEARCH_SETTLE_S, "completed": plan.completed or SEARCH_COMPLETED}
-    )
-    return _stage(profile.model_copy(update={"plan": settled}), StageSettings(**_setting(plan.by, load)))
+def search_stage(profile: Profile, load: float, *, certain: bool = False) -> Stage:
+    """A probe of a search: settled, with a least number of streams; `certain` is one that goes on until it is sure."""
+    plan, judged = profile.plan, None
+    if plan.search == "slo":
+        judged = Limits(profile.slo.limits_ms, failed=profile.slo.failed, goodput=plan.goodput)
+    fewest = max(SEARCH_COMPLETED, fewest_streams(judged) if judged is not None and certain else 0)
+    settled = plan.model_copy(update={"settle": plan.settle or SEARCH_SETTLE_S, "completed": plan.completed or fewest})
+    stage = _stage(profile.model_copy(update={"plan": settled}), StageSettings(**_setting(plan.by, load)))
+    return msgspec.structs.replace(stage, judged=judged, certain=certain)
 
 
 def _setting(by: str, load: float) -> dict[str, Any]:
@@ -154,7 +166,8 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         warmup_s=0.0 if isinstance(warmup, int) else float(warmup.removesuffix("s")),
         label=own.label or "",
         ends_saturated=profile.plan.saturation == "end",
-        limits_ms=per_stream_limits_ms(profile.slo),
+        first_wave=profile.first_wave,
+        limits_ms=per_stream_limits_ms(profile.slo.limits_ms),
     )
     return _bounded(stage) if profile.plan.settle is None else _settled(stage, profile.plan)
 

@@ -8,8 +8,12 @@ not read off the best probe but computed from a curve through all of them,
     R(N) = a + b*N + c*N*N    (Gunther's universal scalability law, c = 0 unless the probes demand it),
 
 on which power is greatest where a = b*N + 3*c*N*N; with c = 0 that is a/b, where the asymptotes of light and heavy load
-meet as well (Denning and Buzen 1978). Probes double until power has clearly fallen, then go to the knee itself. The
-interval is a jackknife's. A knee outside the probes, or far from the best of them, is not resolved.
+meet as well (Denning and Buzen 1978). Probes double until power has clearly fallen, then go to the knee itself.
+
+Each probe says by its blocks how much its throughput varies, which is its weight in the fit and makes the interval, by
+the delta method (Casella and Berger, Statistical Inference, section 5.5.4). Where the probes lie farther from the curve
+than they vary, their scatter counts, as Birge (1932) has it, with Student's t for the few that they are. A knee outside
+the probes, or far from the best of them, is not resolved.
 """
 
 from __future__ import annotations
@@ -17,25 +21,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.metrics.difference import normal_quantile, student_t
 from loadgen.metrics.search import SearchResult
-from loadgen.plan.evidence import Z95
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.plan import PlanSettings
 
 FALLEN = 0.75
 """Power has clearly fallen below this share of the best: at four times the knee it is 0.64 of it."""
 REFINEMENTS = 3
+CONFIDENCE = 0.95
 _FEWEST = 4
-_CURVED = 10.0
-"""The least F of a curved fit against a straight one: beyond 99 % for more than a few probes."""
+_CURVED = 0.99
+"""How sure the curve must bend up for a third coefficient."""
 _PRECISE = 0.1
 _NEAR = 4.0
 
-Point = tuple[float, float]
-"""Concurrency held, and output tokens a second: finer than requests, of which a short window holds few."""
+Vector = NDArray[np.float64]
+
+
+class Point(msgspec.Struct, frozen=True):
+    """Output tokens a second at the concurrency held: finer than requests, of which a short window holds few."""
+
+    held: float
+    rate: float
+    error_percent: float | None = None
+
+
+class Knee(msgspec.Struct, frozen=True):
+    """The concurrency of most power, and the 95 % interval in which it lies."""
+
+    at: float
+    low: float
+    high: float
 
 
 def knee_search(plan: PlanSettings, probe: Callable[[float], Stage]) -> Plan:
@@ -45,14 +66,18 @@ def knee_search(plan: PlanSettings, probe: Callable[[float], Stage]) -> Plan:
         latest = {point.stage.load: point for point in done if not point.abandoned}
         points = _points(latest.values())
         asked = _wanted(latest, points, plan)
-        return probe(asked) if asked is not None else _found(points, plan, probes=len(done))
+        return probe(asked) if asked is not None else _found(points, plan, done)
 
     return following
 
 
 def _points(measured: Iterable[Measured]) -> list[Point]:
-    points = [(point.held, point.output_tokens_per_s) for point in measured]
-    return sorted((held, rate) for held, rate in points if held and rate)
+    points = [
+        Point(one.held, one.output_tokens_per_s, one.error_percent)
+        for one in measured
+        if one.held and one.output_tokens_per_s
+    ]
+    return sorted(points, key=lambda point: point.held)
 
 
 def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettings) -> float | None:
@@ -60,15 +85,15 @@ def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettin
     if not latest:
         return plan.least
     highest = max(latest)
-    powers = [rate * rate / held for held, rate in points]
+    powers = [_power(point) for point in points]
     fallen = len(points) >= _FEWEST and powers[-1] < FALLEN * max(powers)
     if not fallen and highest < plan.most and points:
         return min(plan.most, 2 * highest)
     refined = sum(1 for load in latest if not _is_rung(load, plan))
     knee = knee_of(points)
-    if knee is None or refined >= REFINEMENTS or not plan.least <= knee <= plan.most:
+    if knee is None or refined >= REFINEMENTS or not plan.least <= knee.at <= plan.most:
         return None
-    return next((load for load in _around(knee) if plan.least <= load <= plan.most and load not in latest), None)
+    return next((load for load in _around(knee.at) if plan.least <= load <= plan.most and load not in latest), None)
 
 
 def _is_rung(load: float, plan: PlanSettings) -> bool:
@@ -80,75 +105,127 @@ def _around(knee: float) -> list[float]:
     return [float(max(1, round(knee * factor))) for factor in (1.0, 1.5, 0.67)]
 
 
-def knee_of(points: Sequence[Point]) -> float | None:
-    """The concurrency of most power on the curve through some points; None if it has none."""
+def _power(point: Point) -> float:
+    return point.rate * point.rate / point.held
+
+
+def knee_of(points: Sequence[Point]) -> Knee | None:
+    """The knee of the curve through some points; None if it has none."""
     if len(points) < _FEWEST - 1:
         return None
-    held = np.array([point[0] for point in points])
-    response = held / np.array([point[1] for point in points])
-    straight, rest = _fit(held, response, 1)
-    coefficients = straight
+    fit = _Fit(points, 1)
     if len(points) > _FEWEST:
-        curved, curved_rest = _fit(held, response, 2)
-        spread = curved_rest / (len(points) - 3)
-        if curved[2] > 0 and curved[0] > 0 and curved[1] > 0 and rest - curved_rest > _CURVED * spread:
-            coefficients = curved
-    return _most_power(coefficients)
+        curved = _Fit(points, 2)
+        if bool((curved.coefficients > 0).all()) and curved.betters(fit):
+            fit = curved
+    at = _most_power(fit.coefficients)
+    if at is None:
+        return None
+    half = fit.quantile(CONFIDENCE) * math.sqrt(_variance_of_log(fit))
+    return Knee(at, at * math.exp(-half), at * math.exp(half) if half < math.log(1e9) else math.inf)
 
 
-def _fit(held: NDArray[np.float64], response: NDArray[np.float64], degree: int) -> tuple[NDArray[np.float64], float]:
-    """Least squares of relative errors: response times vary in proportion to themselves."""
-    design = np.vander(held, degree + 1, increasing=True) / response[:, None]
-    coefficients = np.linalg.lstsq(design, np.ones(len(held)), rcond=None)[0].astype(np.float64)
-    rest = design @ coefficients - 1
-    return coefficients, float(rest @ rest)
+class _Fit:
+    """Least squares of response time over concurrency, each point by the relative error of its throughput."""
+
+    def __init__(self, points: Sequence[Point], degree: int) -> None:
+        held = np.array([point.held for point in points])
+        response = held / np.array([point.rate for point in points])
+        errors, self._known = _relative_errors(points)
+        design = np.vander(held, degree + 1, increasing=True) / (response * errors)[:, None]
+        # Concurrency to one, two and three: scaled, so that the inverse is exact enough.
+        scale = np.abs(design).max(axis=0)
+        inverse = np.linalg.pinv(design / scale)
+        self.coefficients: Vector = inverse @ (1 / errors) / scale
+        residuals = design @ self.coefficients - 1 / errors
+        self.rest = float(residuals @ residuals)
+        self._freedom = len(points) - degree - 1
+        self.covariance: Vector = self._spread * (inverse @ inverse.T) / np.outer(scale, scale)
+
+    @property
+    def _scattered(self) -> bool:
+        """The points lie farther from the curve than they vary by themselves."""
+        return not self._known or self.rest > self._freedom
+
+    @property
+    def _spread(self) -> float:
+        return self.rest / self._freedom if self._scattered else 1.0
+
+    def quantile(self, confidence: float) -> float:
+        """Of Student's t where the scatter of these few points is all that is known of their errors."""
+        return student_t(self._freedom, confidence) if self._scattered else normal_quantile(confidence)
+
+    def betters(self, straight: _Fit) -> bool:
+        """Whether it is surely nearer than a straight line: the F-test of one more coefficient."""
+        return straight.rest - self.rest > self.quantile(_CURVED) ** 2 * self._spread
 
 
-def _most_power(coefficients: NDArray[np.float64]) -> float | None:
+def _relative_errors(points: Sequence[Point]) -> tuple[Vector, bool]:
+    """Of the throughputs, and whether they are known; else they are all alike.
+
+    An error from few blocks can come out too small by chance: none counts as less than half of the usual.
+    """
+    known = [point.error_percent / 100 for point in points if point.error_percent]
+    if len(known) < len(points):
+        return np.ones(len(points)), False
+    return np.maximum(known, np.median(known) / 2), True
+
+
+def _most_power(coefficients: Vector) -> float | None:
     a, b, c = (*coefficients.tolist(), 0.0)[:3]
     if a <= 0 or b <= 0:
         return None
     return float(a / b) if c <= 0 else (math.sqrt(b * b + 12 * a * c) - b) / (6 * c)
 
 
-def _interval(points: Sequence[Point], knee: float) -> tuple[float, float] | None:
-    """The jackknife's 95 % interval: how far the knee moves when one point is left out."""
-    others = [knee_of([*points[:index], *points[index + 1 :]]) for index in range(len(points))]
-    known = [other for other in others if other is not None]
-    if len(known) < len(points) or len(points) < _FEWEST:
-        return None
-    mean = sum(known) / len(known)
-    variance = (len(known) - 1) / len(known) * sum((other - mean) ** 2 for other in known)
-    half = Z95 * math.sqrt(variance)
-    return max(0.0, knee - half), knee + half
+def _variance_of_log(fit: _Fit) -> float:
+    """The variance of the logarithm of the knee, by its derivatives after each coefficient."""
+    slopes = []
+    for index, coefficient in enumerate(fit.coefficients):
+        sides = [_most_power(_moved(fit.coefficients, index, sign * 1e-4 * coefficient)) for sign in (1, -1)]
+        above, below = sides
+        assert above is not None and below is not None, "coefficients above 0 stay so"
+        slopes.append(math.log(above / below) / (2e-4 * coefficient))
+    slope = np.array(slopes)
+    return float(slope @ fit.covariance @ slope)
 
 
-def _found(points: list[Point], plan: PlanSettings, *, probes: int) -> SearchResult:
+def _moved(coefficients: Vector, index: int, by: float) -> Vector:
+    moved = coefficients.copy()
+    moved[index] += by
+    return moved
+
+
+def _found(points: list[Point], plan: PlanSettings, done: Sequence[Measured]) -> SearchResult:
     knee = knee_of(points)
-    interval = _interval(points, knee) if knee is not None else None
-    problem = _problem(points, knee, interval, plan)
+    problem = _problem(points, knee, plan)
     return SearchResult(
         kind="knee",
         by="concurrency",
-        found=None if knee is None or knee > plan.most else knee,
-        low=interval[0] if interval is not None else None,
-        high=interval[1] if interval is not None else None,
+        found=None if knee is None or knee.at > plan.most else knee.at,
+        low=knee.low if knee is not None else None,
+        high=knee.high if knee is not None and math.isfinite(knee.high) else None,
         resolved=problem is None,
         why=problem or "power, throughput over response time, is greatest there",
-        probes=probes,
+        probes=len(done),
+        points=tuple(one.point for one in done if not one.abandoned),
     )
 
 
-def _problem(
-    points: list[Point], knee: float | None, interval: tuple[float, float] | None, plan: PlanSettings
-) -> str | None:
-    if knee is None or interval is None:
-        return f"no knee in {len(points)} probes: response time does not grow with concurrency"
-    if knee > points[-1][0]:
-        return f"throughput still pays for latency at {points[-1][0]:.0f} streams: raise plan.most ({plan.most:g})"
-    best = max(points, key=lambda point: point[1] * point[1] / point[0])[0]
-    if not best / _NEAR <= knee <= best * _NEAR:
-        return f"the curve says {knee:.0f}, but the best probe is {best:.0f}"
-    if interval[1] - interval[0] > 2 * _PRECISE * knee:
-        return f"between {interval[0]:.0f} and {interval[1]:.0f}: the probes vary too much to say it nearer"
+def _problem(points: list[Point], knee: Knee | None, plan: PlanSettings) -> str | None:
+    if not points:
+        return "nothing was measured"
+    tried = f"{points[0].held:.0f} to {points[-1].held:.0f} streams"
+    if knee is None:
+        return f"the curve does not bend within {tried}, {len(points)} probes: response time does not grow with them"
+    if knee.at > points[-1].held:
+        return (
+            f"the curve does not bend within {tried}: throughput still pays for latency there; "
+            f"raise plan.most ({plan.most:g})"
+        )
+    best = max(points, key=_power).held
+    if not best / _NEAR <= knee.at <= best * _NEAR:
+        return f"the curve says {knee.at:.0f}, but the best probe is {best:.0f}"
+    if knee.high - knee.low > 2 * _PRECISE * knee.at:
+        return f"between {knee.low:.0f} and {knee.high:.0f}: the probes vary too much to say it nearer"
     return None

@@ -1,37 +1,50 @@
-"""The highest load that meets the limits: doubling, then bisection, and a second look at what decides.
+"""The highest load that meets the limits: doubling, then bisection, then certainty about what bounds the answer.
 
-A probe whose interval straddles a limit is taken as its figures stand, so that the search goes on; only the two probes
-that bound the answer must be sure. One that is not is measured again, for twice as long, at most `LOOKS` times; if it
-stays unsure, the answer is unresolved. Loads above one that missed do not count, whatever they measured.
+On the way a probe is short, and taken as its figures stand: where the answer lies needs no certainty. Then the two
+loads that bound it are measured until each is sure, which for a p99 takes hundreds of streams. One that lies so near to
+the limit that it stays unsure is given up, and a load farther off is measured in its place. The answer is resolved
+where the loads that surely meet and surely miss are near enough to each other. Loads above one that missed do not
+count, whatever they measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Sequence
+from typing import Protocol
 
 from loadgen.metrics.search import SearchResult
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.plan import PlanSettings
 
-LOOKS = 3
-"""Measurements of one load, at most."""
 MOST_PROBES = 40
+NEAR = 0.3
+"""How far apart the loads that surely meet and surely miss may lie, as a share of what is found."""
+_FARTHER = (0.1, 0.2)
+"""How far off, as shares of what is found, certainty is looked for where it cannot be had at the bound itself."""
+_BETWEEN = (0.5, 0.75)
+"""Where it is looked for once it is known farther off: as shares of the way there."""
 
 
-def slo_search(plan: PlanSettings, start: float, probe: Callable[[float], Stage]) -> Plan:
-    """The search as a plan; `probe` makes the stage of a load."""
+class Probe(Protocol):
+    """Makes the stage of a load."""
+
+    def __call__(self, load: float, *, certain: bool = False) -> Stage:
+        """A short one, or one that goes on until it is sure."""
+
+
+def slo_search(plan: PlanSettings, start: float, probe: Probe) -> Plan:
+    """The search as a plan."""
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
-        done = [point for point in done if not point.abandoned]
-        points = {point.stage.load: point for point in done}
+        kept = [point for point in done if not point.abandoned]
+        points = {point.stage.load: point for point in kept}
+        if len(kept) >= MOST_PROBES:
+            return _found(points, plan, kept)
         asked = _wanted(points, plan, start)
-        if asked is None:
-            asked = _unsure(points, done)
-        if asked is None or len(done) >= MOST_PROBES:
-            return _found(points, plan, probes=len(done))
-        return _longer(probe(asked), sum(point.stage.load == asked for point in done))
+        if asked is not None:
+            return probe(asked)
+        unsure = _unsure(points, plan, {point.stage.load for point in kept if point.stage.certain})
+        return probe(unsure, certain=True) if unsure is not None else _found(points, plan, kept)
 
     return following
 
@@ -66,28 +79,47 @@ def _whole(load: float, plan: PlanSettings) -> float:
     return float(int(load)) if plan.by == "concurrency" else load
 
 
-def _unsure(points: dict[float, Measured], done: Sequence[Measured]) -> float | None:
-    """A bound that should be looked at again."""
-    for load in _bounds(points):
-        looks = sum(point.stage.load == load for point in done)
-        if load is not None and points[load].verdict == "unresolved" and looks < LOOKS:
-            return load
+def _unsure(points: dict[float, Measured], plan: PlanSettings, tried: set[float]) -> float | None:
+    """Where to look for certainty: at the bounds, then farther off on the side that still lacks it."""
+    met, missed = _bounds(points)
+    low, high = _sure_bounds(points)
+    for bound, sure in ((met, low), (missed, high)):
+        if bound is not None and bound != sure and bound not in tried:
+            return bound
+    if met is None or missed is None or _near_enough(low, high, met, plan):
+        return None
+    for bound, sure, side in ((met, low, -1), (missed, high, 1)):
+        farther = [_whole(bound + side * max(_grain(plan), share * bound), plan) for share in _FARTHER]
+        if sure is not None:
+            farther = [_whole(bound + share * (sure - bound), plan) for share in _BETWEEN]
+        for load in farther if sure != bound else []:
+            if plan.least <= load <= plan.most and load not in tried and load != sure:
+                return load
     return None
 
 
-def _longer(stage: Stage, looks: int) -> Stage:
-    """Twice as long with each look."""
-    factor = 2.0 ** min(looks, LOOKS)
-    return msgspec.structs.replace(
-        stage, duration_s=(stage.duration_s or 0.0) * factor, longest_s=stage.longest_s * factor
-    )
-
-
-def _found(points: dict[float, Measured], plan: PlanSettings, *, probes: int) -> SearchResult:
-    met, missed = _bounds(points)
+def _sure_bounds(points: dict[float, Measured]) -> tuple[float | None, float | None]:
+    """The highest load that surely met, and above what met the lowest that surely missed."""
+    met, _ = _bounds(points)
     low = max((load for load in _sure(points, "met") if met is not None and load <= met), default=None)
     high = min((load for load in _sure(points, "missed") if met is None or load > met), default=None)
-    resolved = met is not None and missed is not None and low == met and high == missed
+    return low, high
+
+
+def _sure(points: dict[float, Measured], verdict: str) -> list[float]:
+    return [load for load, point in points.items() if point.verdict == verdict]
+
+
+def _near_enough(low: float | None, high: float | None, met: float, plan: PlanSettings) -> bool:
+    if low is None or high is None:
+        return False
+    return high - low <= max(_grain(plan), max(NEAR, plan.precision) * met)
+
+
+def _found(points: dict[float, Measured], plan: PlanSettings, kept: Sequence[Measured]) -> SearchResult:
+    met, missed = _bounds(points)
+    low, high = _sure_bounds(points)
+    resolved = met is not None and missed is not None and _near_enough(low, high, met, plan)
     return SearchResult(
         kind="slo",
         by=plan.by,
@@ -95,19 +127,22 @@ def _found(points: dict[float, Measured], plan: PlanSettings, *, probes: int) ->
         low=low,
         high=high,
         resolved=resolved,
-        why=_why(met, missed, plan, resolved=resolved),
-        probes=probes,
+        why=_why(points, plan, resolved=resolved),
+        probes=len(kept),
+        points=tuple(point.point for point in kept),
     )
 
 
-def _sure(points: dict[float, Measured], verdict: str) -> list[float]:
-    return [load for load, point in points.items() if point.verdict == verdict]
-
-
-def _why(met: float | None, missed: float | None, plan: PlanSettings, *, resolved: bool) -> str:
+def _why(points: dict[float, Measured], plan: PlanSettings, *, resolved: bool) -> str:
+    met, missed = _bounds(points)
     if met is None:
         return f"{plan.by} {missed:g} misses the limits, and the search goes no lower" if missed else "nothing measured"
     if missed is None:
         return f"{plan.by} {met:g} still meets the limits, and the search goes no higher"
     words = f"{plan.by} {met:g} meets the limits, {missed:g} does not"
-    return words if resolved else f"{words}; not with 95 % confidence"
+    low, high = _sure_bounds(points)
+    if resolved:
+        return words if (low, high) == (met, missed) else f"{words}; surely {low:g} does and {high:g} does not"
+    unsure = [points[load] for load in (met, missed) if points[load].verdict == "unresolved"]
+    needs = next((f" at {plan.by} {one.stage.load:g} {one.needs}" for one in unsure if one.needs), "")
+    return f"{words}; not with 95 % confidence{':' if needs else ''}{needs}"

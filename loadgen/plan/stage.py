@@ -11,7 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.result import SloVerdict
+from loadgen.metrics.search import SearchPoint, SearchResult
+from loadgen.metrics.slo import Limits
 from loadgen.profile.workload import REPLAY
 from loadgen.workload.work import Work
 
@@ -27,6 +29,8 @@ class Stage(msgspec.Struct, frozen=True):
     arrival: str = "poisson"
     rate_points: tuple[tuple[float, float], ...] = ()
     """The rate over time, with `rate` its mean."""
+    steps: tuple[tuple[float, float], ...] = ()
+    """A load that moves: (seconds into the measured time, concurrency or rate from then on), first that at 0."""
     most: int | None = None
     """Open loop: most streams at once."""
     work: Work = Work()
@@ -44,12 +48,16 @@ class Stage(msgspec.Struct, frozen=True):
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
     longest_s: float = 0.0
     """The longest measured time of a settled stage that waits for them."""
-    sheds: bool = True
-    """Closed loop bounded by time: measured once no more streams are open than it wants; false: at once."""
+    first_wave: Literal["apart", "counted"] = "apart"
+    """Whether the streams that fill a closed loop all at once are in its statistics."""
     ends_saturated: bool = True
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
     limits_ms: dict[str, float] = {}
     """Limits that each stream is held to by itself, by metric."""
+    judged: Limits | None = None
+    """A probe of a search is over as soon as it is sure whether it keeps to these."""
+    certain: bool = False
+    """It goes on past its time until that is sure."""
 
     def by_hand(self, **changes: object) -> Stage:
         """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
@@ -62,7 +70,9 @@ class Stage(msgspec.Struct, frozen=True):
             "settle_s": 0.0,
             "completed": 0,
             "longest_s": 0.0,
-            "sheds": True,
+            "steps": (),
+            "judged": None,
+            "certain": False,
         }
         timed = {"rate_points": (), "arrival": "poisson" if self.arrival == REPLAY else self.arrival}
         work = (
@@ -80,12 +90,16 @@ class Stage(msgspec.Struct, frozen=True):
         return f"conc {self.concurrency}" if self.rate is None else f"rate {self.rate:g}/s"
 
     @property
+    def most_streams(self) -> int | None:
+        """As many as it ever holds; None for an open loop without a limit."""
+        if self.concurrency is None:
+            return self.most
+        return max([self.concurrency, *(int(load) for _, load in self.steps)])
+
+    @property
     def load(self) -> float:
         """The concurrency or the rate."""
         return self.rate if self.rate is not None else float(self.concurrency or 0)
-
-
-Verdict = Literal["met", "missed", "unresolved"]
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -95,13 +109,22 @@ class Measured(msgspec.Struct, frozen=True):
     held: float | None = None
     """Mean number of open streams."""
     output_tokens_per_s: float | None = None
-    verdict: Verdict = "unresolved"
+    error_percent: float | None = None
+    """The standard error of `output_tokens_per_s`; None where the stage was too short to tell."""
+    verdict: SloVerdict = "unresolved"
     """The SLO, with 95 % confidence."""
     met: bool = False
     """The SLO by the figures as they are."""
+    needs: str = ""
+    """What it takes to be sure, in words."""
     completed: int = 0
     abandoned: bool = False
     """The operator changed the load in the middle of it."""
+
+    @property
+    def point(self) -> SearchPoint:
+        """What the result of a search keeps of it."""
+        return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
     def after(self, *, saturated: bool, abandoned: bool) -> Measured:
         """The same of a stage that ended before its time; one whose queue grew without bound misses every limit."""

@@ -96,7 +96,7 @@ def following(wish: PlanWish, profile: Profile, present: Stage) -> Following:
     """The plan that a wish becomes from the present stage; raises `ProfileError` for one that cannot be had."""
     if wish.duration_s is not None and wish.duration_s <= 0:
         raise ProfileError(f"each {wish.duration_s:g} s: a stage lasts longer than that")
-    if wish.kind == "slo" and not profile.slo:
+    if wish.kind == "slo" and not profile.slo.asks:
         raise ProfileError('there is no limit to search for: the profile has no [slo], such as ttft_p99 = "2s"')
     wished = _wished(wish, profile, present)
     if wished.plan.search is None:

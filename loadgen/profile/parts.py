@@ -12,12 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from loadgen.profile.lengths import LengthsText
 from loadgen.profile.plan import PlanSettings
-from loadgen.profile.slo import slo_problem
+from loadgen.profile.slo import Slo, slo_problem
 from loadgen.profile.values import (
     BaseUrl,
     Concurrencies,
     Concurrency,
-    Milliseconds,
     Rate,
     Rates,
     Scalar,
@@ -188,6 +187,10 @@ class Load(_Part):
     """One of `requests` and `duration` bounds a stage; `requests` wins, neither means 10 requests a stream."""
     warmup: Warmup = 0
     """Requests (`16`) or time (`"5s"`) at the start of a stage that its statistics leave out."""
+    first_wave: Literal["apart", "counted"] | None = None
+    """Whether the requests that fill a closed loop all at once, into an idle engine, count like others, as in `vllm
+    bench`; None is `counted` for a profile with a `[reference]`, so that it measures what was published, else `apart`.
+    """
     models: dict[str, float] = {}
     """`{ "base" = 1, "adapter" = 3 }`: served models by weight; each request draws its own from the seed."""
     extra_body: dict[str, Any] = {}
@@ -201,8 +204,9 @@ class Load(_Part):
     """A stream without an event for this long has failed; it must exceed the longest TTFT that is to be measured."""
     connect_timeout_s: Seconds = 10.0
     workers: int | None = Field(default=None, ge=1, le=64)
-    realtime: bool = True
-    """Workers run before all other processes, where they may (root, CAP_SYS_NICE) and while they take little."""
+    realtime: bool = False
+    """Workers run before all other processes, the engine's too, where they may (root, CAP_SYS_NICE) and while all of
+    them take less than a quarter of the cores: for machines whose cores are full, at a price for the engine."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """None draws one, so that two runs do not share prompts; the result records it."""
 
@@ -290,13 +294,18 @@ class Profile(_Part):
     load: Load = Load()
     stages: list[StageSettings] = []
     plan: PlanSettings = PlanSettings()
-    slo: dict[str, Milliseconds] = {}
-    """Limits in milliseconds: `ttft_p99 = "2s"` over a stage, `ttft = "2s"` for each of its streams."""
+    slo: Slo = Slo()
+    """`ttft_p99 = "2s"` over a stage, `ttft = "2s"` for each of its streams, `failed = "1%"` of its requests."""
     reference: Reference | None = None
+
+    @property
+    def first_wave(self) -> Literal["apart", "counted"]:
+        """What becomes of the streams that fill a closed loop all at once."""
+        return self.load.first_wave or ("apart" if self.reference is None else "counted")
 
     @model_validator(mode="after")
     def _slo_names_are_metrics(self) -> Self:
-        for name in self.slo:
+        for name in self.slo.limits_ms:
             problem = slo_problem(name)
             if problem is not None:
                 raise ValueError(problem)
@@ -305,7 +314,7 @@ class Profile(_Part):
     @model_validator(mode="after")
     def _plan_fits(self) -> Self:
         plan = self.plan
-        if plan.search == "slo" and not self.slo:
+        if plan.search == "slo" and not self.slo.asks:
             raise ValueError('plan.search = "slo" has no limit to search for: give one, such as slo.ttft_p99 = "2s"')
         named = next((name for name in ("ladder", "ramp", "soak", "search") if getattr(plan, name) is not None), None)
         if named is not None and self.stages:

@@ -24,13 +24,13 @@ Ladder = Annotated[Annotated[int, Field(ge=1, le=_MOST_CONCURRENCY)] | list[Load
 
 
 class Ramp(BaseModel):
-    """A load that rises or falls in stairs, each a stage."""
+    """A load that rises or falls in steps: one stage, whose figures are by step."""
 
     model_config = _CONFIG
     start: Load
     end: Load
     over: Seconds
-    """From the beginning of the first stair to the end of the last."""
+    """From the beginning of the first step to the end of the last."""
     steps: int = Field(default=10, ge=2, le=1000)
 
 
@@ -58,7 +58,10 @@ class PlanSettings(BaseModel):
     settle: Seconds | None = None
     """A stage is measured once its transient is over, or after this long; a search takes 30 s unless told."""
     completed: int | None = Field(default=None, ge=1)
-    """So many streams must be complete before a settled stage is over; a search takes 50 unless told."""
+    """So many streams must be complete before a settled stage is over.
+
+    A search takes 50 unless told, and at the loads that bound its answer as many as its limits need.
+    """
     saturation: Literal["end", "note"] = "end"
     """What happens to an open-loop stage, bounded by time, whose queue grows without bound."""
     longest: Seconds = 120.0

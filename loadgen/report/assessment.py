@@ -6,11 +6,12 @@ Pure functions. They weigh nothing anew: they choose among the verdicts, checks 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult
+from loadgen.metrics.slo import met_limits
 
 _QUEUES = ("kv-limited", "queueing")
 _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
@@ -33,7 +34,7 @@ def assessment(result: Result) -> list[Answer]:
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
-    slo = [_slo(measured)] if any(stage.slo or stage.goodput for stage in measured) else []
+    slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
     return [_healthy(result), _saturated(result, measured), _limit(result, measured), *slo]
 
 
@@ -47,17 +48,60 @@ def best_stage(result: Result) -> StageResult | None:
 
     Of all stages where none met them; None where nothing was completed.
     """
-    stages = measured_stages(result)
+    return best_of(measured_stages(result))
+
+
+def best_of(stages: Sequence[StageResult]) -> StageResult | None:
+    """The same of some stages."""
     good = [stage for stage in stages if met_limits(stage) is not False]
     return max(good or stages, key=lambda stage: stage.throughput.output_tokens_per_s or 0.0, default=None)
 
 
-def met_limits(stage: StageResult) -> bool | None:
-    """Whether a stage met all its limits; None where it has none."""
-    checks = [check.met for check in stage.slo.values()]
-    if stage.goodput is not None:
-        checks.append(stage.goodput.met)
-    return all(checks) if checks else None
+def shortcomings(result: Result) -> list[str]:
+    """What makes the exit code of a run that went its way 1, a line each.
+
+    A search has probes that miss their limits by its nature: it has done its work when it is resolved.
+    """
+    search = result.search
+    if search is not None:
+        return [] if search.resolved else [f"the search is unresolved: {search.why}"]
+    nothing = result.state == "complete" and result.stages and not measured_stages(result)
+    words = ["nothing was completed"] if nothing else []
+    return words + [f"stage {stage.index + 1}: {line}" for stage in result.stages for line in _shortcomings(stage)]
+
+
+def _shortcomings(stage: StageResult) -> list[str]:
+    failures, lines = stage.failures, []
+    if failures is not None and not failures.met:
+        lines.append(
+            f"{failure_words(failures, stage.requests.errors)}; slo.failed allows {100 * failures.allowed:g} %"
+        )
+    missed = missed_words(stage) if stage.requests.sent or lines else []
+    return lines + ([f"limits missed: {'; '.join(missed)}"] if missed else [])
+
+
+def failure_words(failures: FailureCheck, errors: Mapping[str, int]) -> str:
+    """How many requests failed, with their kinds, and how many were never sent."""
+    failed, of = failures.count - failures.unsent, f"of {failures.scheduled:,} requests"
+    kinds = f" ({', '.join(errors)})" if errors else ""
+    words = [f"{failed:,} {of} failed{kinds}"] if failed else []
+    words += [f"{failures.unsent:,} {'' if failed else f'{of} '}were never sent"] if failures.unsent else []
+    return ", ".join(words)
+
+
+def missed_words(stage: StageResult) -> list[str]:
+    """Each limit on latencies that a stage missed."""
+    words = [_missed_check(name, check) for name, check in stage.slo.items() if not check.met]
+    goodput = stage.goodput
+    if goodput is not None and not goodput.met and goodput.share is not None:
+        words.append(f"goodput {goodput.share:.1%}, wanted {goodput.wanted:.0%}")
+    return words
+
+
+def _missed_check(name: str, check: SloCheck) -> str:
+    measured = "-" if check.measured_ms is None else f"{check.measured_ms:,.1f} ms"
+    streams = f" ({check.missed:,} of {check.population:,} beyond it)" if check.missed and check.population else ""
+    return f"{name} {measured}, limit {check.limit_ms:,g} ms{streams}"
 
 
 def titles(stages: Sequence[StageResult]) -> dict[int, str]:
@@ -167,13 +211,9 @@ def _slo(stages: Sequence[StageResult]) -> Answer:
     if not missed:
         return Answer("Within its limits?", "Yes, at every stage.")
     first = missed[0]
-    words = [
-        f"{name} {'-' if check.measured_ms is None else f'{check.measured_ms:,.1f} ms'}, limit {check.limit_ms:,g} ms"
-        for name, check in first.slo.items()
-        if not check.met
-    ]
-    if first.goodput is not None and not first.goodput.met and first.goodput.share is not None:
-        words.append(f"goodput {first.goodput.share:.1%}, wanted {first.goodput.wanted:.0%}")
+    words = missed_words(first)
+    if first.failures is not None and not first.failures.met:
+        words.append(failure_words(first.failures, first.requests.errors))
     text = f"Missed at {len(missed)} of {len(judged)} stages, first at {names[first.index]}: {'; '.join(words)}."
     return Answer("Within its limits?", text, bad=True)
 

@@ -191,14 +191,9 @@ def _doubts(pair: _Pair) -> Iterator[str]:
         yield f"tokens were counted by {pair.a.tokens.source} in A and by {pair.b.tokens.source} in B"
     if (pair.a.isl, pair.a.osl) == (pair.b.isl, pair.b.osl):
         for kind in ("input", "output"):
-            one, other = _tokens_each(pair.a, kind), _tokens_each(pair.b, kind)
-            if abs(other - one) > _TOKENS_WITHIN * one:
+            one, other = (getattr(stage.tokens, f"{kind}_per_request") for stage in (pair.a, pair.b))
+            if one and other and abs(other - one) > _TOKENS_WITHIN * one:
                 yield f"a request had {one:.0f} {kind} tokens in A and {other:.0f} in B"
-
-
-def _tokens_each(stage: StageResult, kind: str) -> float:
-    tokens: int = getattr(stage.tokens, kind)
-    return tokens / stage.requests.completed
 
 
 def _means(stages: Sequence[tuple[Mapping[str, Estimate], Mapping[str, Estimate]]]) -> Iterator[Mean]:

@@ -17,8 +17,8 @@ from loadgen.errors import ResultError
 from loadgen.metrics.gpu_stage import GpuStage
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.slo import met_limits
 from loadgen.metrics.stage import LATENCIES
-from loadgen.report.assessment import met_limits
 from loadgen.report.cells import engine_of, hardware_of, model_of
 from loadgen.text import harmless
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import Comparison
-from loadgen.report.assessment import assessment, met_limits, titles
+from loadgen.report.assessment import assessment, titles
 from loadgen.report.cells import (
     LATENCY_TITLES,
     UNKNOWN,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import InstanceResult, ReferenceResult, Result, StageResult
+from loadgen.metrics.result import InstanceResult, ReferenceResult, Result, SloCheck, StageResult
+from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison
 from loadgen.report.cells import UNKNOWN, published_name, signed_percent
 
@@ -72,12 +73,19 @@ def _latency_line(name: str, summary: Summary) -> str:
 
 
 def _slo_lines(stage: StageResult) -> list[str]:
-    return [
-        _line(
-            f"SLO {name} <= {check.limit_ms:g} ms", f"{'met' if check.met else 'MISSED'} ({_number(check.measured_ms)})"
-        )
-        for name, check in stage.slo.items()
-    ]
+    lines = [_line(f"SLO {name} <= {check.limit_ms:g} ms", _checked(check)) for name, check in stage.slo.items()]
+    failures = stage.failures
+    if failures is not None and (failures.allowed or not failures.met):
+        words = f"{'met' if failures.met else 'MISSED'} ({failures.count} of {failures.scheduled})"
+        lines.append(_line(f"SLO failed or unsent <= {100 * failures.allowed:g} %", words))
+    return lines
+
+
+def _checked(check: SloCheck) -> str:
+    word, missed = "met" if check.met else "MISSED", not check.met and check.missed
+    streams = f"; {check.missed} of {check.population} beyond it" if missed else ""
+    sure = f"; sure with {check.needs} more streams" if check.needs else ""
+    return f"{word} ({_number(check.measured_ms)}{streams}{sure})"
 
 
 def _engine_lines(stage: StageResult) -> list[str]:
@@ -107,7 +115,18 @@ def _search_lines(result: Result) -> list[str]:
     found = "nothing" if search.found is None else f"{search.by} {search.found:g}"
     bounds = f" ({search.low:g} to {search.high:g})" if search.low is not None and search.high is not None else ""
     resolved = "" if search.resolved else "UNRESOLVED: "
-    return [f"search for the {search.kind}: {resolved}{found}{bounds}, {search.probes} probes; {search.why}"]
+    head = f"search for the {search.kind}: {resolved}{found}{bounds}, {search.probes} probes; {search.why}"
+    return [head, *(_curve_lines(search) if search.kind == "knee" else [])]
+
+
+def _curve_lines(search: SearchResult) -> list[str]:
+    """The curve that a knee was looked for on."""
+    points = sorted((point for point in search.points if point.held is not None), key=lambda point: point.load)
+    lines = [
+        f"{_number(point.held):>14}{_number(point.output_tokens_per_s):>16}{_number(point.error_percent):>12}"
+        for point in points
+    ]
+    return [f"{'streams held':>14}{'output tok/s':>16}{'error %':>12}", *lines] if lines else []
 
 
 def _energy_lines(stage: StageResult) -> list[str]:

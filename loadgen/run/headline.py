@@ -6,7 +6,7 @@ import msgspec
 
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.snapshot import ClientView, EngineView, Milestone, Phase
-from loadgen.metrics.verdict import engine_limit
+from loadgen.metrics.verdict import kv_limit, queueing
 
 
 class HeadlineFacts(msgspec.Struct, frozen=True):
@@ -73,7 +73,9 @@ def _load_headline(facts: HeadlineFacts) -> tuple[str, bool]:
         return f"failing: {errors} of {errors + completed} requests", False
     if facts.client.limited:
         return f"client-limited, not trustworthy: {facts.client.why}", False
-    limit = engine_limit(facts.engine)
-    if limit is not None:
-        return limit, True
+    if facts.engine is not None:
+        waiting = facts.engine.waiting
+        limit = kv_limit(waiting, facts.engine.kv_usage) or queueing(waiting)
+        if limit is not None:
+            return limit, True
     return ("ok" if not errors else f"ok, {errors} failed"), True

@@ -12,6 +12,7 @@ from loadgen.profile import Profile
 from loadgen.run.environment import describe_environment
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
+from loadgen.run.stage_watch import StageWatch
 from loadgen.server.masking import masked_document, masked_environment, masked_text
 from loadgen.server.supervisor import ServerState
 from loadgen.worker.fleet import FleetTick
@@ -69,9 +70,9 @@ def server_changed(
 
 
 def stage_started(
-    stage: Stage, index: int, t_s: float, *, manual: bool, sheds: bool, variant: str | None
+    stage: Stage, index: int, t_s: float, *, manual: bool, watch: StageWatch, variant: str | None
 ) -> StageStarted:
-    """A stage begins; `manual` if the operator asked for it, `sheds` if streams of the one before must go first."""
+    """A stage begins; `manual` if the operator asked for it, `watch` says what its measurement waits for."""
     return StageStarted(
         t_s=t_s,
         index=index,
@@ -87,7 +88,10 @@ def stage_started(
         warmup_s=stage.warmup_s,
         manual=manual,
         settle_s=stage.settle_s,
-        sheds=sheds,
+        sheds=watch.sheds,
+        awaits_first_wave=watch.fills,
+        first_wave=stage.first_wave,
+        steps=stage.steps,
         completed=stage.completed,
         most=stage.most,
         variant=variant,
@@ -102,6 +106,7 @@ def ticked(tick: FleetTick, engine: EngineView | None, *, workers: int, t_s: flo
         stages=tick.stages,
         client=tick.client,
         held=tick.held,
+        open_sent=tick.open_sent,
         queued=tick.queued,
         open_stages=tick.open_stages,
         workers=workers,

@@ -1,50 +1,60 @@
-"""From the record of a stage to what a plan decides by: its load, and whether and how surely it keeps to the limits."""
+"""From the record of a stage to what a plan decides by, and when a stage has told enough of it.
+
+A probe is looked at again and again while it runs, and in one of many looks chance makes it seem sure. So it is broken
+off only for what three standard deviations say, which leaves the 95 % of the last look what they are (Haybittle 1971;
+Peto and others 1976). Where it goes on until it is sure, 95 % are enough to say that it meets its limits: for a
+percentile that takes hundreds of streams, more for each that misses, so that there are few moments at which it can be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.slo import Judgement, Limits, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Measured, Stage
-from loadgen.plan.evidence import mean_verdict, share_verdict, together
-from loadgen.plan.stage import Verdict
-from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
+
+INTERIM = 0.9973
+"""The confidence of three standard deviations."""
+_SHORTEST_S = 2.0
 
 
-def measured_of(stage: Stage, record: StageRecord, slo_ms: Mapping[str, float], *, goodput: float) -> Measured:
+def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
     """What is known of a stage as it ends."""
-    tests = list(_tests(record, slo_ms, goodput))
+    judgement, precision = judge(record, limits), record.blocks.precision()
     return Measured(
         stage=stage,
         held=record.held_mean,
         output_tokens_per_s=record.per_second("window_output_tokens"),
-        verdict=together([verdict for verdict, _ in tests]),
-        met=bool(tests) and all(met for _, met in tests),
+        error_percent=precision.error_percent.get("output_tokens_per_s") if precision is not None else None,
+        verdict=judgement.verdict,
+        met=met_limits(judgement) or False,
+        needs=needed_words(judgement),
         completed=record.counters["completed"],
     )
 
 
-def _tests(record: StageRecord, slo_ms: Mapping[str, float], goodput: float) -> Iterator[tuple[Verdict, bool]]:
-    """Each limit with confidence, and by the figures as they are."""
-    for name, limit_ms in stage_limits_ms(slo_ms).items():
-        yield _stage_test(record, name, limit_ms)
-    if per_stream_limits_ms(slo_ms):
-        yield _share_test(record.counters["good"], record.determined, goodput)
+def enough(stage: Stage, record: StageRecord, measured_s: float, longest_s: float) -> str | None:
+    """Why a settled stage, measured for so long, should end; None while it should go on."""
+    if stage.duration_s is None:
+        return None
+    if stage.judged is not None and measured_s >= min(_SHORTEST_S, stage.duration_s):
+        verdict = judge(record, stage.judged, INTERIM).verdict
+        if verdict != "unresolved":
+            return f"it is sure: the limits are {verdict}"
+    if measured_s < stage.duration_s:
+        return None
+    if record.counters["completed"] < stage.completed:
+        return f"too few streams completed in {longest_s:g} s" if measured_s >= longest_s else None
+    if stage.judged is None or not stage.certain:
+        return "its time was up"
+    return _certain(judge(record, stage.judged), record, measured_s, longest_s)
 
 
-def _stage_test(record: StageRecord, name: str, limit_ms: float) -> tuple[Verdict, bool]:
-    metric, percent = limit_of(name)
-    latency = record.metrics.latency.get(metric, Histogram())
-    if percent is None:
-        summary = latency.summary()
-        verdict = mean_verdict(summary.mean, summary.stddev, summary.count, limit_ms)
-        return verdict, summary.mean is not None and summary.mean <= limit_ms
-    # Gaps of one stream are alike: they count as one observation.
-    count = min(latency.count, record.counters["completed"]) if metric == "itl" else latency.count
-    good = count * (1 - latency.share_above(limit_ms))
-    return _share_test(good, count + record.counters["failed"], percent / 100)
-
-
-def _share_test(good: float, count: int, wanted: float) -> tuple[Verdict, bool]:
-    return share_verdict(good, count, wanted), count > 0 and good >= wanted * count
+def _certain(judgement: Judgement, record: StageRecord, measured_s: float, longest_s: float) -> str | None:
+    if judgement.verdict == "met":
+        return "it is sure: the limits are met"
+    if measured_s >= longest_s:
+        return f"it was not sure within {longest_s:g} s"
+    per_s = record.counters["completed"] / measured_s
+    if still_needed(judgement) > per_s * (longest_s - measured_s):
+        return f"it cannot be sure within {longest_s:g} s: {needed_words(judgement)}"
+    return None

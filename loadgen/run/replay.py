@@ -205,7 +205,7 @@ class Replay:
             profile=str(self._run.profile.get("name", self._run.run_id)),
             server=_server_view(record, self._position_s, self._log),
             load=_load_view(record, self._position_s, self._run.stages_planned),
-            workers=self._run.workers,
+            workers=record.workers,
             ending=finished.state if finished is not None else None,
             reason=finished.reason if finished is not None else "",
             telemetry=telemetry_words(record.hardware.meta),

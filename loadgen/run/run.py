@@ -366,7 +366,7 @@ class Run:
 
     def _react(self, tick: FleetTick) -> None:
         if tick.finished is not None and tick.finished == self._steering.index:
-            self._steering.advance("all requests were answered")
+            self._steering.advance(tick.finished_why)
         if self._record.current is not None:
             self._steering.observe(tick, self._record.current)
         broken = self._rail.check(self._record, self._ledger.clock_s())
@@ -374,8 +374,7 @@ class Run:
             raise LoadError(broken)
 
     def _measured(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured:
-        profile, record = self.profile, self._record.stages[index]
-        numbers = measured_of(stage, record, profile.slo, goodput=profile.plan.goodput)
+        numbers = measured_of(stage, self._record.stages[index], self._record.limits)
         return numbers.after(saturated=saturated, abandoned=abandoned)
 
     # The end.

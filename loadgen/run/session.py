@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from loadgen.errors import ProfileError, WorkerError
 from loadgen.metrics.snapshot import EngineView
 from loadgen.plan import Stage
+from loadgen.plan.demand import most_workers, workers_for
 from loadgen.profile import Profile
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.ledger import Ledger
@@ -26,8 +26,7 @@ from loadgen.run.steering import Boundary, TemplatesOf
 from loadgen.server.client import ServerClient, api_key
 from loadgen.server.supervisor import ServerState
 from loadgen.stream.transport import Target
-from loadgen.worker.fleet import Fleet, FleetTick, workers_for
-from loadgen.worker.pace import Precedence, realtime_share
+from loadgen.worker.fleet import Fleet, FleetTick
 
 _LAST_TICKS = 4
 _LAST_READING_S = 2.0
@@ -47,8 +46,7 @@ class Session:
         self.profile = profile
         self.variant = variant
         self.servers = Servers(profile)
-        most_streams = max(stage.concurrency or 0 for stage in plan)
-        self.workers = workers_for(profile.load.workers, most_streams=most_streams, servers=self.servers.count)
+        self._begin_with = workers_for(profile.load.workers, plan, servers=self.servers.count)
         self.began_s = ledger.clock_s()
         self.served: Served | None = None
         self.fleet: Fleet | None = None
@@ -57,7 +55,6 @@ class Session:
         self._clients: list[ServerClient] = []
         self._targets: list[Target] = []
         self._watch: EngineWatch | None = None
-        self._precedence = Precedence(0.0)
         self._open = contextlib.AsyncExitStack()
 
     def another(self, variant: str | None, variants: Mapping[str, Profile]) -> Session:
@@ -95,6 +92,8 @@ class Session:
         self.tell("ready")
         for note in served.notes:
             self._ledger.event("server", note)
+        for note in sorted({data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}):
+            self._ledger.event("note", note)
         self._watch = EngineWatch(self._clients, self._ledger.log, self._ledger.clock_s)
         self._open.push_async_callback(self._watch.close)
         await self._watch.start()
@@ -103,23 +102,26 @@ class Session:
         """Start the workers, which with `rows` send one for each stream; raises `WorkerError`."""
         assert self.served is not None
         settings = fleet_settings(self.profile, self.served, self._targets, seed, rows=rows)
-        fleet = self.fleet = Fleet(settings, self.workers)
+        most = most_workers(self.profile.load.workers, servers=self.servers.count)
+        fleet = self.fleet = Fleet(settings, self._begin_with, most=most)
         await fleet.start()
         await fleet.wait_ready()
-        # The engine may fill all cores: stages end, and the screen answers, on time all the same.
-        self._precedence = Precedence(realtime_share(os.cpu_count() or 1, 1) if settings.realtime else 0.0)
-        self._open.callback(self._precedence.end)
         return fleet
 
     async def tick(self, fleet: Fleet) -> FleetTick:
         """What the workers did in the next quarter of a second, once it is written down."""
-        tick, ledger = await fleet.tick(), self._ledger
-        self._precedence.look()
-        ledger.log(ticked(tick, self.engine, workers=fleet.alive, t_s=ledger.clock_s()))
+        tick = await fleet.tick()
+        self._write(tick, fleet.size)
+        return tick
+
+    def _write(self, tick: FleetTick, workers: int) -> None:
+        ledger = self._ledger
+        ledger.log(ticked(tick, self.engine, workers=workers, t_s=ledger.clock_s()))
         ledger.write_rows(tick.rows, self.served.model if self.served is not None else None)
         for death in tick.deaths:
             ledger.event("error", death)
-        return tick
+        for news in tick.news:
+            ledger.event("load", news)
 
     def check(self, fleet: Fleet, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
@@ -132,7 +134,7 @@ class Session:
         """End the workers and let go of the servers; the load was ended before."""
         # What was cut off comes with the next ticks.
         for _ in range(_LAST_TICKS):
-            if self.fleet is None or not self.fleet.alive or not self._ledger.record.open_streams:
+            if self.fleet is None or not self.fleet.size or not self._ledger.record.open_streams:
                 break
             await self.tick(self.fleet)
         if self._watch is not None:
@@ -141,7 +143,11 @@ class Session:
                 await asyncio.wait_for(self._watch.settle(), _LAST_READING_S)
         await self._open.aclose()
         if self.fleet is not None:
+            workers = self.fleet.size
             await self.fleet.close()
+            rest = self.fleet.rest()
+            if rest.stages or rest.deaths:
+                self._write(rest, workers)
 
     async def settle(self) -> None:
         """Wait for the engines' numbers on the stages that are over."""
@@ -149,6 +155,11 @@ class Session:
             await self._watch.settle()
 
     # What is known of it.
+
+    @property
+    def workers(self) -> int:
+        """How many there are, or will be at first."""
+        return self.fleet.size if self.fleet is not None else self._begin_with
 
     @property
     def templates(self) -> TemplatesOf:

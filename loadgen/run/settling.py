@@ -9,6 +9,7 @@ rule needs no limit that would have to fit every model and machine.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.metrics.stage import StageDelta
 
@@ -68,6 +69,14 @@ def at_rest(series: list[float]) -> bool:
     """Whether the best cut of a series lies in its first half; one that is too short is not at rest."""
     if len(series) < FEWEST_BEATS // 2:
         return False
-    values = np.array(series)
-    errors = [values[cut:].var() / (len(values) - cut) for cut in range(len(values) - _KEPT)]
-    return int(np.argmin(errors)) <= len(values) // 2
+    return int(np.argmin(cut_errors(series))) <= len(series) // 2
+
+
+def cut_errors(series: list[float]) -> NDArray[np.float64]:
+    """The variance over the count of what each cut leaves, which MSER wants least; sums from the end, in one pass."""
+    # Counted from the last value, a series that has come to rest has errors of exactly 0, and no cancellation.
+    values = np.array(series[::-1], dtype=np.float64) - series[-1]
+    counts = np.arange(1, len(values) + 1)
+    means = np.cumsum(values) / counts
+    variances = np.maximum(0.0, np.cumsum(values**2) / counts - means**2)
+    return (variances / counts)[: _KEPT - 1 : -1]

@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from loadgen.metrics.curve import LoadCurve, load_curve
 from loadgen.metrics.distribution import distribution_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import Distribution, StageView
-from loadgen.metrics.stage import MAIN_LATENCIES, StageMetrics
+from loadgen.metrics.slo import judge, met_limits, needed_words
+from loadgen.metrics.snapshot import CurvePoint, Distribution, StageView
+from loadgen.metrics.stage import MAIN_LATENCIES, OUTCOMES, StageMetrics
 from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import truth_of
@@ -25,11 +27,16 @@ class StageViews:
 
     def __init__(self) -> None:
         self._settled: dict[int, StageView] = {}
+        self._curve = LoadCurve()
         self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
         """All stages, oldest first."""
         return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
+
+    def curve(self, record: Record) -> tuple[CurvePoint, ...]:
+        """The load curve of all stages; after `of`."""
+        return self._curve.points(stage for index, stage in record.stages.items() if index not in self._settled)
 
     def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
         if index in self._settled:
@@ -39,6 +46,7 @@ class StageViews:
         silent = tick is not None and index not in tick.open_stages
         if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
             self._settled[index] = view
+            self._curve.add(stage)
         return view
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> dict[str, float | None]:
@@ -58,7 +66,7 @@ class StageViews:
 def stage_view(stage: StageRecord, record: Record) -> StageView:
     """One stage so far."""
     started = stage.started
-    slo = stage.slo(record.slo_ms)
+    judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     truth = truth_of(stage)
@@ -71,10 +79,15 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         osl=started.osl,
         running=stage.ended is None,
         elapsed_s=max(0.0, end_s - started.t_s),
-        slo_met=all(check.met for check in slo.values()) if slo and stage.counters["completed"] else None,
+        slo_met=met_limits(judgement) if stage.counters["sent"] else None,
+        slo_needs=needed_words(judgement),
         stop_reason=stage.ended.reason if stage.ended is not None else None,
         truth=_truth_words(truth) if truth is not None else "",
         truth_agrees=truth.agrees if truth is not None else None,
+        open=stage.open_sent,
+        waits_for=stage.waits_for,
+        e2e_needs_s=stage.e2e_needs_s,
+        curve=load_curve([stage]) if started.steps else (),
         **_numbers(stage),
     )
 
@@ -102,14 +115,17 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
         osl=0,
         running=stages[-1].ended is None,
         elapsed_s=total.window_s,
+        open=sum(stage.open_sent for stage in stages),
         **_numbers(whole),
     )
 
 
 def _numbers(stage: StageRecord) -> dict[str, Any]:
     """The fields of a `StageView` that are measured."""
-    counts = {name: stage.counters[name] for name in ("sent", "completed", "failed", "unfinished")}
+    counters = stage.counters
+    counts = {name: counters[name] for name in (*OUTCOMES, "sent", "unsent", "carried_in", "first_wave")}
     return counts | {
+        "scheduled": counters["sent"] + counters["unsent"],
         "held_mean": stage.held_mean,
         "requests_per_s": stage.per_second("window_requests"),
         "output_tokens_per_s": stage.per_second("window_output_tokens"),

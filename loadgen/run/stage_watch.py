@@ -1,6 +1,8 @@
-"""What a running stage is watched for: the end of its transient, and a queue that grows without bound.
+"""What a running stage is watched for: the moment from which it is measured, and a queue that grows without bound.
 
-The least of a transient are streams of a higher load before: their tokens would be counted as those of the lower one.
+A stage that time bounds is measured under its own load: once no stream is left of a higher one before, and once the
+streams that all begin at once, as into an idle engine, have their first tokens. One that settles waits for the end of
+its whole transient.
 """
 
 from __future__ import annotations
@@ -13,19 +15,31 @@ from loadgen.run.saturation import Flight
 from loadgen.run.settling import Transient, ttft_of
 from loadgen.worker.fleet import FleetTick
 
+_WAVE_SHARE = 0.1
+"""Of the streams that a stage wants: if fewer begin at once, they are requests like any other."""
+LONGEST_FILL_S = 30.0
+"""A stage without an end of its own waits no longer for its first wave, any other for as long as it is measured."""
+
 
 class StageWatch:
     """Watches one stage from its beginning."""
 
-    def __init__(self, stage: Stage, held: int) -> None:
-        """`held` streams are open when it begins."""
+    def __init__(self, stage: Stage, held: int, filled: int) -> None:
+        """`held` streams are open when it begins, and `filled` once all workers have filled their shares."""
         self._stage = stage
         self._transient = Transient(stage.concurrency) if stage.settle_s else None
         bounded_by_time = stage.requests is None and not stage.settle_s
-        self.sheds = stage.sheds and bounded_by_time and stage.concurrency is not None and held > stage.concurrency
+        concurrency = stage.concurrency or 0
+        self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
+        """Many streams begin at once, and are told apart."""
+        self.fills = self.first_wave_apart and bounded_by_time
+        """It is measured once those have their first tokens."""
+        self.sheds = bounded_by_time and stage.concurrency is not None and filled > concurrency
         """More streams are open than it wants, and it is measured without them."""
-        self._shed = False
-        self._flight = Flight(stage.rate) if stage.rate is not None else None
+        self._ready = False
+        self.late = False
+        """Its first wave takes so long that it is measured all the same."""
+        self._flight = Flight(stage.rate) if stage.rate is not None and not stage.steps else None
         self.saturated: str | None = None
         """Why it should not go on, once that is known."""
 
@@ -35,20 +49,26 @@ class StageWatch:
         delta = tick.stages.get(index)
         if self._transient is not None:
             self._transient.beat(held=tick.held, delta=delta, output_tokens=tick.client.output_tokens)
-        if self.sheds and t_s >= self._stage.warmup_s:
-            self._shed = self._shed or tick.held <= (self._stage.concurrency or 0)
+        elif self.waits and t_s >= self._stage.warmup_s:
+            self._look(tick, t_s - self._stage.warmup_s)
         if self._flight is not None and self.saturated is None:
             self.saturated = self._judge(self._flight, tick, record, delta, t_s)
+
+    def _look(self, tick: FleetTick, t_s: float) -> None:
+        filled = tick.awaits == 0 or not self.fills
+        shed = tick.held <= (self._stage.concurrency or 0) or not self.sheds
+        self._ready = self._ready or (tick.awaits is not None and filled and shed)
+        self.late = self.fills and not self._ready and t_s > (self._stage.duration_s or LONGEST_FILL_S)
 
     @property
     def waits(self) -> bool:
         """It is not measured from a time that is known when it begins."""
-        return self.sheds or self._transient is not None
+        return self.sheds or self.fills or self._transient is not None
 
     @property
     def settled(self) -> bool:
         """Its transient is over; never true of a stage that does not wait for that."""
-        return self._shed or (self._transient is not None and self._transient.over)
+        return self._ready or (self._transient is not None and self._transient.over)
 
     def _judge(
         self, flight: Flight, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float

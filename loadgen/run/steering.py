@@ -21,6 +21,7 @@ from loadgen.plan import Measured, Plan, Stage
 from loadgen.plan.wish import PlanWish, following
 from loadgen.profile import Profile
 from loadgen.run.lines import stage_started
+from loadgen.run.measuring import enough
 from loadgen.run.stage_watch import StageWatch
 from loadgen.stream.request import RequestTemplate
 from loadgen.worker.fleet import Fleet, FleetTick
@@ -103,9 +104,10 @@ class Steering:
             return
         if stage is not None:
             self._note_done(abandoned=True)
-            self._switch(None, reason, manual=False)
+            self._switch(None, reason, manual=False, abort=True)
             self._early = (stage.by_hand(rate=stage.rate), True)
-        self._fleet.end_load(abort=True)
+        else:
+            self._fleet.end_load(abort=True)
         self._fleet = None
 
     @property
@@ -141,9 +143,7 @@ class Steering:
         self._finished = True
         self._plan = None
         self._paused = None
-        self._switch(None, reason, manual=False)
-        if self._fleet is not None:
-            self._fleet.end_load(abort=abort)
+        self._switch(None, reason, manual=False, abort=abort)
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
         """The running or paused stage is over; one of the plan's own is told to it."""
@@ -162,7 +162,7 @@ class Steering:
         self._log(SearchEnded(t_s=self._clock_s(), search=following))
         self._event("search", following.why)
 
-    def _switch(self, stage: Stage | None, reason: str, *, manual: bool) -> None:
+    def _switch(self, stage: Stage | None, reason: str, *, manual: bool, abort: bool = False) -> None:
         if self._fleet is None or self._templates_of is None:
             return
         self._cancel_due()
@@ -171,7 +171,7 @@ class Steering:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
         self.current, self.manual, self._early, self._bounded = stage, manual, None, None
         if stage is None:
-            self._fleet.end_load(abort=False)
+            self._fleet.end_load(abort=abort)
             self._boundary(ended, None)
         else:
             self._begin(stage, ended)
@@ -186,12 +186,14 @@ class Steering:
         self.index, self._next_index = self._next_index, self._next_index + 1
         # The last tick may be older than the last change of the load.
         lasting = (self._last.concurrency or 0) if ended is not None else 0
-        watch = self._watch = StageWatch(stage, max(self._held, lasting))
+        held = max(self._held, lasting)
+        watch = self._watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
         self._last = stage
-        now_s, sheds = self._clock_s(), watch.sheds
-        self._log(stage_started(stage, self.index, now_s, manual=self.manual, sheds=sheds, variant=self.variant))
+        now_s, variant = self._clock_s(), self.variant
+        self._log(stage_started(stage, self.index, now_s, manual=self.manual, watch=watch, variant=variant))
         self._boundary(ended, self.index)
-        self._fleet.begin_stage(self.index, stage, self._templates_of(stage), waits=watch.waits)
+        templates, apart = self._templates_of(stage), watch.first_wave_apart
+        self._fleet.begin_stage(self.index, stage, templates, waits=watch.waits, first_wave_apart=apart)
         self._begun_s, self._window_s, self._longest_s = self._clock_s(), None, stage.longest_s
         if stage.settle_s:
             self._due_in(stage.settle_s, self._open_window, False)
@@ -230,10 +232,12 @@ class Steering:
         watch.beat(tick, record, self._clock_s() - self._begun_s)
         if watch.saturated is not None and known is None:
             self._saturated(stage, watch.saturated)
-        elif self._window_s is None and watch.settled:
-            self._open_window(True)
+        elif self._window_s is None and (watch.settled or watch.late):
+            self._open_window(watch.settled)
         elif self._window_s is not None and not self.manual:
-            self._end_if_enough(stage, record, self._clock_s() - self._window_s)
+            why = enough(stage, record, self._clock_s() - self._window_s, self._longest_s)
+            if why is not None:
+                self.advance(why)
 
     def _saturated(self, stage: Stage, why: str) -> None:
         # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
@@ -249,14 +253,6 @@ class Steering:
         self._window_s = self._clock_s()
         self._log(StageSettled(t_s=self._window_s, index=self.index, settled=settled))
         self._fleet.open_window(self.index)
-
-    def _end_if_enough(self, stage: Stage, record: StageRecord, measured_s: float) -> None:
-        if stage.duration_s is None or measured_s < stage.duration_s:
-            return
-        if record.counters["completed"] >= stage.completed:
-            self.advance("its time was up")
-        elif measured_s >= self._longest_s:
-            self.advance(f"too few streams completed in {self._longest_s:g} s")
 
     # The operator.
 

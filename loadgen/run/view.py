@@ -29,7 +29,7 @@ from loadgen.metrics.snapshot import (
     Snapshot,
     Verdict,
 )
-from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage import OUTCOMES, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Stage
 from loadgen.run.headline import HeadlineFacts, headline
@@ -84,6 +84,7 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         whole=whole_view(list(record.stages.values()), record.total),
         recent=record.recent(),
         distributions=distributions(record),
+        curve=views.curve(record),
         errors=error_views(record.total),
         events=tuple(record.events),
         findings=record.findings,
@@ -93,7 +94,7 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         gpus_stale=now.gpus_stale,
         telemetry=now.telemetry,
         host=record.hardware.host,
-        slo_ms=record.slo_ms,
+        slo_ms=record.limits.latency_ms,
         search=record.search,
         variants=now.variants,
         result_path=now.result_path,
@@ -115,7 +116,7 @@ def _headline_facts(record: Record, now: Now, client: ClientView) -> HeadlineFac
         phase=now.phase,
         client=client,
         engine=record.engine,
-        errors=record.total.counters["failed"],
+        errors=sum(record.total.counters[name] for name in ("failed", "warmup_failed", "carried_failed")),
         completed=record.total.counters["completed"],
         milestones=now.server.milestones,
         state=record.finished.state if record.finished is not None else now.ending,
@@ -168,6 +169,7 @@ def _facts_now(stage: StageRecord, record: Record) -> StageFacts:
     busy = [sample for sample in hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
     return StageFacts(
         client_limit=stage.limit(),
+        capped=stage.capped(),
         waiting=engine.waiting if engine is not None else None,
         kv_usage=engine.kv_usage if engine is not None else None,
         gfx_percent=_mean(sample.gfx_percent for sample in busy),
@@ -218,10 +220,10 @@ def progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s
     if stage.duration_s is not None:
         settled = running.settled
         measured_s = elapsed_s if settled is None else elapsed_s - (settled.t_s - running.started.t_s)
-        waits = (stage.settle_s > 0 or running.started.sheds) and settled is None
+        waits = running.waits and settled is None
         done = 0.0 if waits else measured_s / (stage.warmup_s + stage.duration_s)
     if stage.requests is not None:
         counters = running.counters
-        ended = sum(counters[name] for name in ("completed", "failed", "unfinished", "cancelled"))
+        ended = sum(counters[name] for name in OUTCOMES)
         done = max(done, ended / stage.requests)
     return min(1.0, done)

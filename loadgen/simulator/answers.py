@@ -5,12 +5,12 @@ An answer is told three things by the step loop: `opening` before its first toke
 """
 
 import time
-from array import array
 from collections.abc import Callable
 from typing import Protocol
 
 from loadgen.simulator.engine import Engine, Sequence
 from loadgen.simulator.events import Events, Field, Finish
+from loadgen.simulator.history import Served
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
 from loadgen.simulator.tokens import ANSWER
 from loadgen.simulator.truth import Truth
@@ -41,8 +41,8 @@ class Exchange:
         "events",
         "finish",
         "idle_close",
-        "received_ns",
         "sequence",
+        "served",
         "truth",
         "with_usage",
     )
@@ -55,7 +55,7 @@ class Exchange:
         *,
         truth: Truth,
         engine: Engine,
-        received_ns: int,
+        served: Served,
         with_usage: bool,
         idle_close: bool,
     ) -> None:
@@ -63,7 +63,7 @@ class Exchange:
         self.sequence = sequence
         self.events = events
         self.truth = truth
-        self.received_ns = received_ns
+        self.served = served
         self.finish: Finish = sequence.reason
         self.with_usage = with_usage
         self.idle_close = idle_close
@@ -73,7 +73,7 @@ class Exchange:
 
     def completed(self, output_tokens: int) -> None:
         """Everything is written, or waits for a slow client."""
-        if self._settle():
+        if self._settle(completed=True):
             self.truth.completed += 1
             self.truth.input_tokens += self.sequence.prompt_len
             self.truth.output_tokens += output_tokens
@@ -88,11 +88,11 @@ class Exchange:
         if self._settle():
             self.truth.aborted += 1
 
-    def _settle(self) -> bool:
+    def _settle(self, *, completed: bool = False) -> bool:
         if self._settled:
             return False
         self._settled = True
-        self.truth.open -= 1
+        self.truth.ended(self.served, completed=completed)
         self._engine.abort(self.sequence)
         return True
 
@@ -115,7 +115,7 @@ class Whole:
         """Send it."""
         exchange, generated = self.exchange, self.exchange.sequence.generated
         body = exchange.events.whole(generated, exchange.finish, with_usage=exchange.with_usage)
-        exchange.truth.written(exchange.received_ns, time.time_ns())
+        exchange.truth.written(exchange.served.received_ns, time.time_ns())
         exchange.completed(generated)
         exchange.connection.respond(200, body, close=exchange.idle_close)
 
@@ -144,8 +144,7 @@ class Stream:
         events, connection = exchange.events, exchange.connection
         self.exchange = exchange
         self.kind: Field = "content" if events.chat else "text"
-        self.stamps = array("q")
-        """When each event with output was written."""
+        self.stamps = exchange.served.stamps
         self.write = connection.write
         self.frame: Callable[[bytes], bytes] = chunk
         self._send, self._out = connection.send, connection.out
@@ -193,11 +192,11 @@ class Stream:
         self.write(chunk(event))
         self.close(generated)
 
-    def close(self, output_tokens: int, tokens: list[int] | None = None) -> None:
-        """What follows the last token; `tokens` as `Truth.streamed` has it."""
+    def close(self, output_tokens: int) -> None:
+        """What follows the last token."""
         exchange = self.exchange
         events = exchange.events.closing(output_tokens, with_usage=exchange.with_usage)
-        exchange.truth.streamed(exchange.received_ns, self.stamps, tokens)
+        exchange.truth.streamed(exchange.served)
         exchange.completed(output_tokens)
         self.write(b"".join(map(self.frame, events)) + LAST_CHUNK)
         exchange.connection.done(close=exchange.idle_close)

@@ -1,7 +1,8 @@
 """vLLM's endpoints: requests in JSON to sequences and answers, and everything else an operator or a test asks.
 
-Besides vLLM's own: GET /truth (what was served, see `truth`), POST /truth/reset, and to change a running engine POST
-/admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it.
+Besides vLLM's own: GET /truth (what was served, see `truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within that
+window, see `history`; either may be missing), POST /truth/reset, and to change a running engine POST /admin/faults
+`{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it.
 """
 
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from random import Random
 from typing import Any
+from urllib.parse import parse_qsl
 
 from loadgen.errors import ProfileError
 from loadgen.simulator import tokens
@@ -130,9 +132,12 @@ class Api:
         self._check_model(body.model)
         reply(connection, {"prompt": tokens.decode(body.tokens)})
 
-    def _truth(self, connection: Connection, _request: Request) -> None:
-        engine = self._service.engine
-        reply(connection, self._service.truth.report(late_steps=engine.late_steps, steps=engine.steps))
+    def _truth(self, connection: Connection, request: Request) -> None:
+        engine, truth = self._service.engine, self._service.truth
+        if request.query:
+            reply(connection, truth.history.window(**_window(request.query)))
+        else:
+            reply(connection, truth.report(late_steps=engine.late_steps, steps=engine.steps))
 
     def _reset(self, connection: Connection, _request: Request) -> None:
         self._service.truth.reset()
@@ -185,6 +190,8 @@ class Api:
             connection.write(NOT_HTTP)
             connection.close()
             return True
+        if "silent" in faults:
+            return True
         for kind, status in REFUSALS.items():
             if kind in faults:
                 error = Refused(status, f"Simulated: {kind}.", kind="SimulatedError")
@@ -212,11 +219,10 @@ class Api:
             self._events(sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats),
             truth=service.truth,
             engine=service.engine,
-            received_ns=request.received_ns,
+            served=service.truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp),
             with_usage=with_usage and at_the_end,
             idle_close="idle_close" in faults,
         )
-        service.truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp)
         sequence.stream = answer(exchange, faults, stream=body.stream)
         service.submit(sequence, request.received_ns)
 
@@ -277,6 +283,14 @@ def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Ans
 def reply(connection: Connection, body: dict[str, Any]) -> None:
     """Answer with a JSON object."""
     connection.respond(200, encode(body))
+
+
+def _window(query: str) -> dict[str, int]:
+    names = {"since": "since_ns", "until": "until_ns"}
+    try:
+        return {names[name]: int(value) for name, value in parse_qsl(query, strict_parsing=True)}
+    except (KeyError, ValueError):
+        raise Refused(400, f"expected since=UNIX_NS and until=UNIX_NS, or one of them, not {query!r}") from None
 
 
 def _typed(changes: dict[str, float]) -> dict[str, Any]:

@@ -168,10 +168,13 @@ class Engine:
             if self._end_ns:
                 self.late_steps += (end_ns - self._end_ns) // grid - 1
             return end_ns
-        cost_ns = self.physics.step_ns(len(self._decoding) + len(self._prefilling), prefill)
+        cost_ns = self.physics.step_ns(len(self.running), prefill)
         if self.physics.jitter:
             cost_ns = int(cost_ns * min(3.0, max(0.3, self._random.gauss(1.0, self.physics.jitter))))
-        return now_ns + cost_ns
+        # The step began when the one before was over: what its tokens took to be written is no time of the engine's.
+        # What is late by a whole step is not caught up with.
+        begun_ns = self._end_ns if self._end_ns and now_ns < self._end_ns + cost_ns else now_ns
+        return begun_ns + cost_ns
 
     def _grow(self) -> bool:
         """Give every decoding sequence that lacks one a block; True if that cost a preemption."""

@@ -5,15 +5,17 @@ every time: `share=0.1` by a hash of seed and number, `nth=7` only that one, `ev
 all.
 
 Kinds, and the parameters they take besides:
-- before an answer: `http_401` `http_429` `http_500` `http_503`; `not_http` (bytes that are not HTTP); `close_on_reuse`
-  (a kept-alive connection closes when its next request arrives, before any byte of an answer).
+- before an answer: `http_401` `http_429` `http_500` `http_503`; `not_http` (bytes that are not HTTP); `silent` (no byte
+  ever); `close_on_reuse` (a kept-alive connection closes when its next request arrives, before any byte of an answer).
 - ends of a stream, when event `after`+1 is due (default 1): `reset` (RST), `truncate` (closed inside a chunk),
   `early_end` (ends properly, without finish_reason and [DONE]), `error_event`, `stall` (for `seconds`; 0, the default,
-  is forever). `reset`, `truncate` and `stall` also strike answers that are not streamed, in place of the answer.
+  is forever; with `after=0` an answer without any output, or a late one). `reset`, `truncate` and `stall` also strike
+  answers that are not streamed, in place of the answer.
 - oddities that a client must survive: `garbage` (an event that is not JSON, after `after` events), `role_first` (an
   event without output at once), `multi` (`tokens` in an event, default 4), `split` (events in pieces), `crlf`, `ping`,
   `empty` (no output tokens), `usage_none`, and in chat streams `reasoning` (the first half) and `tool_calls`.
-- after an answer: `idle_close` (closed although keep-alive was promised).
+- after an answer: `idle_close` (closed although keep-alive was promised); `twice` (a stream's answer once more, asked
+  by nobody: in the same bytes, or `seconds` later, when the connection may be waiting for another).
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ ENDS = ("reset", "truncate", "early_end", "error_event")
 KINDS = (
     *REFUSALS,
     *ENDS,
-    *("not_http", "close_on_reuse", "stall", "garbage", "role_first", "multi", "split"),
+    *("not_http", "silent", "close_on_reuse", "stall", "garbage", "role_first", "multi", "split", "twice"),
     *("crlf", "ping", "empty", "usage_none", "reasoning", "tool_calls", "idle_close"),
 )
 

@@ -46,10 +46,10 @@ def chunk(data: bytes) -> bytes:
 class Request:
     """One complete request; header names are lower case."""
 
-    __slots__ = ("body", "headers", "keep_alive", "kernel_stamp", "method", "path", "received_ns")
+    __slots__ = ("body", "headers", "keep_alive", "kernel_stamp", "method", "path", "query", "received_ns")
 
     def __init__(self) -> None:
-        self.method = self.path = ""
+        self.method = self.path = self.query = ""
         self.headers: dict[str, str] = {}
         self.body = b""
         self.keep_alive = True
@@ -111,7 +111,7 @@ class Connection:
         """Queue the request with the stamp of the read that completed it."""
         request = self._incoming
         request.method = self._parser.get_method().decode("latin-1")
-        request.path = self._url.decode("latin-1").partition("?")[0]
+        request.path, _, request.query = self._url.decode("latin-1").partition("?")
         request.body = b"".join(self._body)
         request.keep_alive = self._parser.should_keep_alive()
         request.received_ns, request.kernel_stamp = self._stamp_ns, self._kernel_stamp

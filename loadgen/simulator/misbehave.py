@@ -9,7 +9,7 @@ from random import Random
 from loadgen.simulator.answers import Stream, Whole
 from loadgen.simulator.events import DONE, encode
 from loadgen.simulator.faults import ENDS, Fault
-from loadgen.simulator.http import LAST_CHUNK, chunk
+from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, chunk
 
 PING = b": ping\n\n"
 GARBAGE = b'data: {"id": "cmpl-\n\n'
@@ -35,10 +35,12 @@ class OddStream:
         self._exchange = stream.exchange
         self._random = Random(stream.exchange.sequence.number)
         self._sent = 0
-        self._counts: list[int] = []  # tokens of each event
+        self._counts = stream.exchange.served.tokens = []
         self._stalled = self._over = False
         if "split" in faults:
             stream.write = self._write_split
+        elif "twice" in faults and not faults["twice"].seconds:
+            stream.write = self._write_twice
         if "crlf" in faults:
             stream.frame = lambda event: chunk(event.replace(b"\n", b"\r\n"))
         if "role_first" in faults:
@@ -93,7 +95,10 @@ class OddStream:
         self._sent = generated
         stream.write(event)
         if last:
-            stream.close(generated, self._counts)
+            stream.close(generated)
+            if "twice" in self._faults and self._faults["twice"].seconds:
+                later = exchange.connection.server.loop.call_later
+                later(self._faults["twice"].seconds, exchange.connection.write, self._again())
 
     def _stall(self, seconds: float) -> None:
         """Say nothing; the engine goes on, and what it makes meanwhile comes in one event afterwards."""
@@ -122,6 +127,18 @@ class OddStream:
             frame = self._stream.frame
             connection.write(frame(ERROR_EVENT) + frame(DONE) + LAST_CHUNK)
             connection.done()
+
+    def _again(self) -> bytes:
+        """The whole answer once more, in one event."""
+        stream, exchange = self._stream, self._exchange
+        generated = exchange.sequence.generated
+        event = exchange.events.token(stream.kind, 0, generated, exchange.finish)
+        closing = exchange.events.closing(generated, with_usage=exchange.with_usage)
+        return STREAM_HEAD + b"".join(map(stream.frame, (event, *closing))) + LAST_CHUNK
+
+    def _write_twice(self, data: bytes) -> None:
+        # What ends with the last chunk ends the answer.
+        self._exchange.connection.write(data + self._again() if data.endswith(LAST_CHUNK) else data)
 
     def _write_split(self, data: bytes) -> None:
         cuts = sorted(self._random.randrange(len(data) + 1) for _ in range(3))

@@ -20,7 +20,7 @@ class Physics:
     base_ms: float = 6.0
     """What a step costs before it does anything (launches, weights read once)."""
     per_seq_ms: float = 0.08
-    """What each sequence in the batch adds to a step."""
+    """What each running sequence adds to a step."""
     per_prefill_token_ms: float = 0.025
     """What each prompt token computed in the step adds to it."""
     jitter: float = 0.0
@@ -69,9 +69,9 @@ class Physics:
         """Tokens that the whole pool holds."""
         return self.kv_blocks * self.block_size
 
-    def step_ns(self, batch: int, prefill_tokens: int) -> int:
+    def step_ns(self, running: int, prefill_tokens: int) -> int:
         """Nanoseconds of a step with this work in it, before jitter; never so few that an engine spins."""
-        ms = self.base_ms + self.per_seq_ms * batch + self.per_prefill_token_ms * prefill_tokens
+        ms = self.base_ms + self.per_seq_ms * running + self.per_prefill_token_ms * prefill_tokens
         return max(100_000, int(ms * 1e6))
 
 
@@ -98,6 +98,17 @@ PRESETS = {
         max_num_batched_tokens=4096,
         max_model_len=131_072,
         kv_blocks=1 << 17,
+        prefix_caching=False,
+    ),
+    # For tests of a load that changes: 5 ms x (1 + running / 16) and nothing else, so each load has a step of its own.
+    "bends": Physics(
+        base_ms=5.0,
+        per_seq_ms=5.0 / 16,
+        per_prefill_token_ms=0.0,
+        max_num_seqs=8192,
+        max_num_batched_tokens=1 << 24,
+        max_model_len=131_072,
+        kv_blocks=1 << 22,
         prefix_caching=False,
     ),
     # For tests: as quick as the machine, with no cost that grows.

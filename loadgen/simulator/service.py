@@ -48,6 +48,7 @@ class Service:
 
     def _tick(self) -> None:
         now_ns = time.monotonic_ns()
+        self.truth.step()
         emission = self.engine.finish(now_ns)
         self.metrics.step(emission, now_ns)
         for sequence in emission.joined:

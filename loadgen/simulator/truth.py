@@ -2,7 +2,7 @@
 
 Stamps are CLOCK_REALTIME: a request counts from the kernel's receive stamp of the read that completed it, an event from
 right before its `send` (or, when its socket is full, from the moment it was ready to go). Latencies are those of
-completed streams only, as a client reports them; the rest is counted.
+completed streams only; the rest is counted. What happened within a window, or under a load, is told by `history`.
 
 Memory is bounded: percentiles are exact up to `EXACT` samples; beyond that every second sample is kept, then every
 fourth, and so on, spread evenly over time, while count, mean and max stay exact. A report sorts what is kept (a
@@ -14,6 +14,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from operator import sub
 from typing import Any
+
+import numpy as np
+
+from loadgen.simulator.history import History, Served, summary_ms
 
 EXACT = 1 << 18
 
@@ -42,11 +46,10 @@ class Samples:
 
     def summary(self) -> dict[str, float | None]:
         """Count, mean, max and nearest-rank percentiles, in milliseconds; None where there is nothing."""
+        kept = summary_ms(np.array(self._kept, dtype=np.int64))
         if not self.count:
-            return {"count": 0, **dict.fromkeys(("mean", "p50", "p90", "p99", "max"))}
-        ordered = sorted(self._kept)
-        ranks = {f"p{p}": ordered[-(-len(ordered) * p // 100) - 1] / 1e6 for p in (50, 90, 99)}
-        return {"count": self.count, "mean": self.total / self.count / 1e6, **ranks, "max": self.max / 1e6}
+            return kept
+        return kept | {"count": self.count, "mean": self.total / self.count / 1e6, "max": self.max / 1e6}
 
 
 class Truth:
@@ -55,6 +58,7 @@ class Truth:
     def __init__(self) -> None:
         self.open = 0
         """Requests received and not answered completely; a reset leaves it alone."""
+        self.history = History()
         self.reset()
 
     def reset(self) -> None:
@@ -67,9 +71,10 @@ class Truth:
         self.first_received_ns = self.last_write_ns = 0
         self.ttft, self.tpot, self.itl, self.chunk_gap, self.e2e = (Samples() for _ in range(5))
         self._cpu_s = time.process_time()
+        self.history.forget()
 
-    def arrived(self, received_ns: int, *, kernel_stamp: bool) -> None:
-        """A valid request starts."""
+    def arrived(self, received_ns: int, *, kernel_stamp: bool) -> Served:
+        """A valid request starts; returns what is to be known of its answer."""
         self.received += 1
         self.open += 1
         self.peak_concurrency = max(self.peak_concurrency, self.open)
@@ -78,6 +83,16 @@ class Truth:
             self.kernel_stamps += 1
         else:
             self.user_stamps += 1
+        return self.history.arrived(received_ns)
+
+    def step(self) -> None:
+        """The tokens of a step are about to be written."""
+        self.history.step(time.time_ns(), self.open)
+
+    def ended(self, served: Served, *, completed: bool) -> None:
+        """An answer is over, one way or another."""
+        self.open -= 1
+        self.history.ended(served, completed=completed)
 
     def struck(self, kinds: Iterable[str]) -> None:
         """A request was chosen for these faults."""
@@ -89,13 +104,14 @@ class Truth:
         self.e2e.add((at_ns - received_ns,))
         self.last_write_ns = max(self.last_write_ns, at_ns)
 
-    def streamed(self, received_ns: int, stamps: "array[int]", tokens: "list[int] | None") -> None:
-        """A stream completed: when each event with output was written, and how many tokens each had (None: one)."""
+    def streamed(self, served: Served) -> None:
+        """A stream completed."""
+        stamps, tokens = served.stamps, served.tokens
         if not stamps:
             return
         first, last = stamps[0], stamps[-1]
-        self.ttft.add((first - received_ns,))
-        self.written(received_ns, last)
+        self.ttft.add((first - served.received_ns,))
+        self.written(served.received_ns, last)
         gaps = list(map(sub, stamps[1:], stamps))
         self.chunk_gap.add(gaps)
         after_first = len(gaps)
@@ -122,4 +138,5 @@ class Truth:
             "cpu_s": time.process_time() - self._cpu_s,
             "timestamps": {"kernel": self.kernel_stamps, "user": self.user_stamps},
             "faults": self.faults,
+            "by_streams": self.history.window()["by_streams"],
         }

@@ -102,7 +102,7 @@ class Channel:
         self.stream = stream
         self._reset_response()
         stream.sent_ns = stream.last_ns = time.time_ns()
-        self._meter.send_lag_ns.append(stream.sent_ns - stream.intended_ns)
+        self._meter.send_lag_ns.append(stream.sent_ns - stream.due_ns)
         self.write(stream.wire)
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Channel:
         if grown or choice.text or _has_output(choice.delta):
             stamp_ns = self._stamp_ns
             gap_ns = stamp_ns - stream.last_ns
-            if tokens == 1 and gap_ns and stream.first_ns and not stream.held_ns:
+            if tokens == 1 and gap_ns and stream.plain:
                 stream.record_gap(gap_ns)
             else:
                 self._take_odd_output(stream, tokens, gap_ns)
@@ -219,10 +219,15 @@ class Channel:
         stamp_ns = self._stamp_ns
         if stream.first_ns == 0:
             stream.start_output(stamp_ns, tokens)
+            # The engine has read the prompt: it counts from its first token, as in the engine's own counters.
+            self._meter_input(stream)
             return
         if gap_ns == 0 and self._coalesced_ns != stamp_ns:
             self._coalesced_ns = stamp_ns
             self._meter.coalesced_reads += 1
+        if not stream.part_ns:
+            stream.begin_part(stamp_ns, tokens)
+            return
         token_gap_ns = stamp_ns - (stream.held_ns or stream.last_ns)
         stream.record_odd_gap((gap_ns, token_gap_ns, tokens))
         if tokens:
@@ -230,6 +235,7 @@ class Channel:
         elif not stream.held_ns:
             # Text without a new token: the time since the last token goes on until the next.
             stream.held_ns = stream.last_ns
+        stream.plain = not stream.held_ns
 
     def _take_rest(self, stream: Stream, chunk: Chunk) -> None:
         """A chunk without choices: usage, an error, or nothing."""
@@ -312,9 +318,13 @@ class Channel:
 
     def _complete(self, stream: Stream) -> None:
         self._meter.requests += 1
-        self._meter.input_tokens += stream.prompt_tokens
+        self._meter_input(stream)
         stream.finish()
         self._release(stream)
+
+    def _meter_input(self, stream: Stream) -> None:
+        self._meter.input_tokens += stream.prompt_tokens - stream.metered_input
+        stream.metered_input = stream.prompt_tokens
 
     def _end_failed(self, stream: Stream, kind: Failure, message: str) -> None:
         stream.fail(kind, message)

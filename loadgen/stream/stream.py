@@ -1,6 +1,9 @@
 """One request and its streamed answer: what has been seen of it so far, and how it ended.
 
-Times are nanoseconds of CLOCK_REALTIME, the clock of the kernel's receive timestamps; `quiet_since` alone is monotonic.
+A stream records into the tally of the stage that is running, which may be a later one than that in which it was sent.
+Its outcome counts in the stage in which it was sent, until that ends; then it is carried over into the next, where its
+gaps and its part of a TPOT count, and nothing else. Times are nanoseconds of CLOCK_REALTIME, the clock of the kernel's
+receive timestamps; `quiet_since_s` alone is monotonic.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ Failure = Literal[
 ]
 """Every way in which a stream can fail; the result counts them by these names."""
 
+LEAST_PART_TOKENS = 8
+"""A shorter part of a stream has no TPOT."""
+
 
 def http_failure(status: int) -> Failure:
     """The kind of failure of a response that is not a 200."""
@@ -40,16 +46,25 @@ class Stream:
 
     __slots__ = (
         "cancel_after_s",
+        "carried",
         "deadline_s",
         "done",
+        "due_ns",
         "events",
         "events_at_sweep",
         "first_ns",
         "first_tokens",
+        "first_wave",
         "held_ns",
         "intended_ns",
         "last_ns",
+        "measured",
+        "metered_input",
         "model",
+        "muted",
+        "part_ns",
+        "part_tokens",
+        "plain",
         "prompt_tokens",
         "quiet_since_s",
         "record_gap",
@@ -62,15 +77,37 @@ class Stream:
         "tally",
         "tokens",
         "usage_tokens",
+        "warmup",
         "wire",
     )
 
-    def __init__(self, *, stage: int, tally: Tally, wire: bytes, intended_ns: int) -> None:
+    def __init__(
+        self,
+        *,
+        stage: int,
+        tally: Tally,
+        wire: bytes,
+        intended_ns: int,
+        measured: bool = True,
+        first_wave: bool = False,
+    ) -> None:
+        """One that is not `measured` is sent before the window of its stage is open."""
         self.stage = stage
         self.tally = tally
         self.wire = wire
         """The request's bytes, kept until the response begins so that it can be sent once more."""
         self.intended_ns = intended_ns
+        self.measured = measured
+        """Sent in the window that is open, and counted in `sent`."""
+        self.first_wave = first_wave
+        """One of those that all began at once: its TTFT is told apart."""
+        self.warmup = not measured
+        self.carried = False
+        """Its stage has ended."""
+        self.muted = False
+        """Its gaps are not recorded for now."""
+        self.due_ns = intended_ns
+        """Since when the client could have sent it: later than intended where `max_concurrency` held it back."""
         self.request = (0, 0)
         """Its number in the stage, and which turn of its conversation it is."""
         self.model: str | None = None
@@ -80,12 +117,18 @@ class Stream:
         self.retried = False
         self.step_spoiled = False
         """The wall clock was stepped while this stream was open: its times mean nothing."""
-        # Looked up once: the lists live as long as the tally, see `Tally.drain`.
-        self.record_gap = tally.gaps_ns.append
-        self.record_odd_gap = tally.odd_gaps.append
         self.deadline_s = 0.0
         self.quiet_since_s = 0.0
+        # A first wave finds an idle engine: neither its first tokens nor what follows is a steady state.
+        self._record_into(tally, muted=first_wave and measured)
         self.restart()
+
+    def _record_into(self, tally: Tally, *, muted: bool) -> None:
+        """Look the lists up once: they live as long as the tally, see `Tally.drain`."""
+        self.tally = tally
+        self.muted = muted or self.step_spoiled
+        self.record_gap = _forget if self.muted else tally.gaps_ns.append
+        self.record_odd_gap = _forget if self.muted else tally.odd_gaps.append
 
     def restart(self) -> None:
         """Forget whatever was seen, before the request is sent (again)."""
@@ -94,72 +137,171 @@ class Stream:
         self.last_ns = 0
         self.held_ns = 0
         """When the last token came, while text without a token has come after it; else 0."""
+        self.plain = False
+        """The next event that brings one token ends a gap like any other."""
+        self.part_ns = 0
+        """The first output since the window was opened, 0 before it; `part_tokens` are those up to then."""
+        self.part_tokens = 0
         self.first_tokens = 0
         self.tokens = 0
         """Output tokens seen so far: cumulative usage where the server sends it with each chunk, else output events."""
         self.usage_tokens: int | None = None
         self.prompt_tokens = 0
+        self.metered_input = 0
+        """Of the prompt's tokens, those that the meter has counted."""
         self.events = 0
         self.events_at_sweep = 0
         self.done = False
         """A finish reason or `[DONE]` was seen."""
 
+    # Windows.
+
+    def enter_window(self, tally: Tally) -> None:
+        """From now on the gaps and the part of this stream are those of another window."""
+        self.plain = False
+        self.part_ns = 0
+        self._record_into(tally, muted=tally.whole_only)
+
+    def leave_window(self, now_ns: int) -> None:
+        """The stage ends while this stream is open: what it has shown until now is the stage's."""
+        tally = self.tally
+        if tally.is_open:
+            self._record_part()
+        if self.measured:
+            tally.carried_over += 1
+            if not (self.step_spoiled or self.first_wave) and self.sent_ns:
+                self._record_waits(now_ns)
+        self.measured = self.first_wave = False
+        self.carried = True
+
+    def _record_waits(self, now_ns: int) -> None:
+        """What is not known yet is at least what has passed of it."""
+        tally, limits, age_ns = self.tally, self.tally.limits, now_ns - self.sent_ns
+        tally.e2e_censored_ns.append(age_ns)
+        ttft_ns = self.first_ns - self.sent_ns if self.first_ns else age_ns
+        if not self.first_ns:
+            tally.ttft_censored_ns.append(age_ns)
+            tally.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
+        if limits is not None and not limits.met(ttft_ns, 0, age_ns):
+            tally.beyond += 1
+
+    def _record_part(self) -> None:
+        """The TPOT of what came within the window, if that is enough and its tokens are known."""
+        tally, tokens = self.tally, self.tokens - self.part_tokens
+        counted = self.usage_tokens is not None or tally.events_are_tokens
+        if counted and not self.muted and self.part_ns and tokens >= LEAST_PART_TOKENS:
+            tally.tpot_ns.append((self.last_ns - self.part_ns) // tokens)
+            tally.tpot_parts += 1
+
+    # What is seen of it.
+
     def start_output(self, stamp_ns: int, tokens: int) -> None:
         """The first output has arrived, with this many tokens."""
         self.first_ns = stamp_ns
         self.first_tokens = tokens
-        if not self.step_spoiled:
-            self.tally.ttft_ns.append(stamp_ns - self.sent_ns)
-            self.tally.ttft_from_intended_ns.append(stamp_ns - self.intended_ns)
+        self.begin_part(stamp_ns, tokens)
+        tally = self.tally
+        if self.first_wave:
+            tally.awaits -= 1
+        if self.step_spoiled:
+            return
+        ttft_ns = stamp_ns - self.sent_ns
+        if self.first_wave:
+            tally.first_wave_ttft_ns.append(ttft_ns)
+        elif self.measured:
+            tally.ttft_ns.append(ttft_ns)
+            tally.ttft_from_intended_ns.append(stamp_ns - self.intended_ns)
+        else:
+            tally.warmup_ttft_ns.append(ttft_ns)
+
+    def begin_part(self, stamp_ns: int, tokens: int) -> None:
+        """The first event within the window that is open; no gap, as that would begin before the window.
+
+        Bytes that arrived before the window was opened, and were read after it, are not within it.
+        """
+        if stamp_ns >= self.tally.opened_ns or not self.tally.is_open:
+            self.part_ns = stamp_ns
+            self.part_tokens = self.tokens + tokens
+            self.held_ns = 0
+            self.plain = True
 
     def spoil_times(self) -> None:
         """The wall clock was stepped: nothing of this stream can be timed any more."""
         self.step_spoiled = True
-        self.record_gap = self.record_odd_gap = _forget
+        self._record_into(self.tally, muted=True)
+
+    # How it ends.
 
     def finish(self) -> None:
         """Record a stream that ended as it should."""
         tally = self.tally
-        tokens = self.usage_tokens
-        if tokens is None:
-            tokens = self.tokens
-            tally.counted_by_events += 1
-        tally.completed += 1
+        tokens = self.tokens if self.usage_tokens is None else self.usage_tokens
+        if tokens != self.tokens:
+            tally.events_are_tokens = False
         if tally.rows is not None:
             tally.rows.append(self._row("completed"))
-        tally.input_tokens += self.prompt_tokens
-        tally.output_tokens += tokens
+        if self.measured:
+            tally.completed += 1
+            tally.counted_by_events += self.usage_tokens is None
+            tally.input_tokens += self.prompt_tokens
+            tally.output_tokens += tokens
+            tally.clock_steps += self.step_spoiled
         if self.step_spoiled:
-            tally.clock_steps += 1
             return
-        e2e_ns = self.last_ns - self.sent_ns
-        tally.e2e_ns.append(e2e_ns)
-        tally.normalized_ns.append(e2e_ns // max(1, self.prompt_tokens + tokens))
         later = tokens - self.first_tokens
         tpot_ns = (self.last_ns - self.first_ns) // later if later > 0 else 0
-        if later > 0:
+        if self.measured and not self.first_wave:
+            self._record_whole(tokens, tpot_ns if later > 0 else None)
+        elif tally.is_open:
+            self._record_part()
+        elif later > 0:
+            tally.warmup_tpot_ns.append(tpot_ns)
+
+    def _record_whole(self, tokens: int, tpot_ns: int | None) -> None:
+        """Record the times of a stream that was sent and answered within the window."""
+        tally = self.tally
+        e2e_ns = self.last_ns - self.sent_ns
+        tally.e2e_ns.append(e2e_ns)
+        if self.prompt_tokens:
+            tally.normalized_ns.append(e2e_ns // (self.prompt_tokens + tokens))
+        if tpot_ns is not None:
             tally.tpot_ns.append(tpot_ns)
-        if tally.limits is not None and tally.limits.met(self.first_ns - self.sent_ns, tpot_ns, e2e_ns):
+        if tally.limits is not None and tally.limits.met(self.first_ns - self.sent_ns, tpot_ns or 0, e2e_ns):
             tally.good += 1
 
     def fail(self, kind: Failure, message: str) -> None:
         """Record a stream that failed; a failure is data."""
-        self.tally.failed += 1
-        self.tally.note_failure(kind, message)
-        if self.tally.rows is not None:
-            self.tally.rows.append(self._row(f"failed:{kind}"))
+        tally = self.tally
+        self._stop_waiting()
+        if self.measured:
+            tally.failed += 1
+        elif self.carried:
+            tally.carried_failed += 1
+        else:
+            tally.warmup_failed += 1
+        tally.note_failure(kind, message)
+        if tally.rows is not None:
+            tally.rows.append(self._row(f"failed:{kind}"))
 
     def cancel(self) -> None:
         """Record a stream on which the client hung up."""
-        self.tally.cancelled += 1
+        self._stop_waiting()
+        if self.measured:
+            self.tally.cancelled += 1
         if self.tally.rows is not None:
             self.tally.rows.append(self._row("cancelled"))
 
     def cut_off(self) -> None:
         """Record a stream that the end of the load cut off."""
-        self.tally.unfinished += 1
+        self._stop_waiting()
+        if self.measured:
+            self.tally.unfinished += 1
         if self.tally.rows is not None:
             self.tally.rows.append(self._row("unfinished"))
+
+    def _stop_waiting(self) -> None:
+        if self.first_wave and not self.first_ns:
+            self.tally.awaits -= 1
 
     def _row(self, outcome: str) -> StreamRow:
         tokens = self.tokens if self.usage_tokens is None else self.usage_tokens
@@ -172,7 +314,7 @@ class Stream:
             request=request,
             turn=turn,
             outcome=outcome,
-            warmup=self.tally.warmup,
+            warmup=self.warmup,
             intended_unix_s=round(self.intended_ns / 1e9, 6),
             sent_unix_s=_unix_s(sent_ns),
             first_unix_s=_unix_s(first_ns),

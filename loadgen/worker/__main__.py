@@ -13,19 +13,20 @@ import ssl
 import sys
 import time
 
+import msgspec
 import psutil
 import uvloop
 
-from loadgen.metrics.stage import ClientDelta
+from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.worker import messages
+from loadgen.worker.clock import ClockWatch
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
-from loadgen.worker.pace import Precedence, ask_for_short_slices
+from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, waited_ns
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
+_NOTHING = StageDelta()
 _LINE_LIMIT = 64 * 1024 * 1024
-_CLOCK_STEP_NS = 5_000_000
-"""A wall clock that moved by this much against the monotonic one within a tick was stepped; slewing does 0.1 ms."""
 
 
 async def run_worker() -> None:
@@ -64,18 +65,20 @@ def _obey(driver: Driver, command: messages.Command) -> None:
 
 async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.WriteTransport) -> None:
     process = psutil.Process()
-    offset_ns = _clock_offset_ns()
-    precedence = Precedence(settings.realtime_share, otherwise=ask_for_short_slices)
+    clock = ClockWatch()
+    priority = RealtimePriority(settings.realtime_share)
+    waited_now_ns = waited_ns()
     while True:
         number = time.monotonic_ns() // TICK_NS + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
         driver.sweep()
-        offset_before_ns, offset_ns = offset_ns, _clock_offset_ns()
-        if abs(offset_ns - offset_before_ns) > _CLOCK_STEP_NS:
+        if clock.stepped():
             driver.spoil_times()
-        cpu_ns, realtime_ns = precedence.look()
+        cpu_ns, realtime_ns = priority.look()
+        waited_before_ns, waited_now_ns = waited_now_ns, waited_ns()
         driver.send_due()
         client = driver.meter.drain(cpu_ns, realtime_ns, driver.send_due)
+        client = msgspec.structs.replace(client, waited_ns=waited_now_ns - waited_before_ns)
         tick = _collect(driver, settings.worker, number, client, process.memory_info().rss)
         driver.send_due()
         output.write(messages.encode(tick) + b"\n")
@@ -83,33 +86,25 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
 
 def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_bytes: int) -> Tick:
     current = driver.current
-    finished = current.command.index if current is not None and current.finished else None
+    deltas = {index: run.drain(driver.send_due) for index, run in driver.stages.items()}
     tick = Tick(
         worker=worker,
         number=number,
-        stages={index: run.drain(driver.send_due) for index, run in driver.stages.items()},
+        stages={index: delta for index, delta in deltas.items() if delta != _NOTHING},
         client=client,
         held=len(driver.open),
         queued=driver.queued,
         open_stages={index: run.open for index, run in driver.stages.items() if run.open},
-        finished=finished,
+        running=current.command.index if current is not None else None,
+        open_sent=current.open_sent if current is not None else 0,
+        awaits=current.tally.awaits if current is not None else 0,
+        finished=current.command.index if current is not None and current.finished else None,
         rss_bytes=rss_bytes,
         rows=driver.take_rows(),
     )
     for index in [index for index, run in driver.stages.items() if run.over]:
         del driver.stages[index]
     return tick
-
-
-def _clock_offset_ns() -> int:
-    """CLOCK_REALTIME minus CLOCK_MONOTONIC, from the tightest of a few readings."""
-    best = (1 << 62, 0)
-    for _ in range(4):
-        before_ns = time.monotonic_ns()
-        realtime_ns = time.time_ns()
-        after_ns = time.monotonic_ns()
-        best = min(best, (after_ns - before_ns, realtime_ns - (before_ns + after_ns) // 2))
-    return best[1]
 
 
 def _prompts(settings: Configure) -> Prompts:

@@ -2,7 +2,8 @@
 
 Invariants: a free channel is used before a new one is opened; nothing blocks the loop for longer than a slice (`_SLICE`
 requests); a failed stream makes its slot rest a little, so that a dead server is not hammered; lowering the load,
-changing the stage and ending it never touch a running stream.
+changing the stage and ending it never touch a running stream. The first requests of a closed loop are written, and
+their connections opened, before its stage begins; until then the stage before goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.channel import Channel
@@ -24,7 +26,10 @@ from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
+_PREPARE_S = 5.0
+"""A stage begins after this time, whatever is still missing of its connections."""
 _CONNECTING_AT_ONCE = 128
+_PREPARED_OPEN_LOOP = 64
 _REST_FIRST_S = 0.01
 _REST_MOST_S = 1.0
 
@@ -48,6 +53,8 @@ class Driver:
         self._schedule_start_ns = 0
         self._filling = False
         self._preparing = False
+        self._slot_free_ns = 0
+        """When the open loop was last held back by `max_concurrency` and a stream ended."""
         self.meter = Meter()
         self.rows: list[StreamRow] | None = [] if settings.rows else None
         """Of the streams that are over, until they are taken; None if nobody asks for them."""
@@ -55,6 +62,14 @@ class Driver:
         """Channels that carry a stream."""
         self.stages: dict[int, StageRun] = {}
         self.current: StageRun | None = None
+        self._coming: StageRun | None = None
+        """A closed loop that begins once its first requests can be sent."""
+        self._coming_by_s = 0.0
+        self._spares: set[asyncio.Task[None]] = set()
+        """Connections that are being opened for it."""
+        self._unconnected: set[Stream] = set()
+        """Streams that wait for a connection on which to be sent again."""
+        self._steps: list[asyncio.TimerHandle] = []
 
     @property
     def queued(self) -> int:
@@ -71,16 +86,47 @@ class Driver:
     # Commands.
 
     def begin_stage(self, command: BeginStage) -> None:
-        """End the running stage and begin another."""
-        self._end_current()
+        """End the running stage and begin another, once it can send what it begins with."""
         run = StageRun(command, self._prompts, self.meter, self._settings.seed, self.rows)
-        run.window.held_changed(len(self.open))
+        self._coming = None
+        if command.concurrency is None:
+            self._begin_run(run)
+            return
+        self._coming, self._coming_by_s = run, time.monotonic() + _PREPARE_S
+        self._loop.call_later(_PREPARE_S, self._make_ready)
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        """Write the requests that the stage to come begins with and connect; once that is done, begin it."""
+        run = self._coming
+        if run is None:
+            return
+        missing = run.lacks(len(self.open) + len(self._unconnected))
+        if all(run.prepare_one(missing) for _ in range(_SLICE)):
+            self._loop.call_soon(self._make_ready)
+        elif self._connected_enough(missing):
+            self._coming = None
+            self._begin_run(run)
+
+    def _connected_enough(self, missing: int) -> bool:
+        """Whether there are idle connections for so many streams; opens more if not."""
+        missing -= len(self._idle)
+        if missing <= 0 or time.monotonic() >= self._coming_by_s or self._failures_in_row:
+            return True
+        for _ in range(min(missing, _CONNECTING_AT_ONCE) - len(self._spares)):
+            self._spawn(self._connect(None), self._spares)
+        return False
+
+    def _begin_run(self, run: StageRun) -> None:
+        command = run.command
+        self._end_current()
+        run.begin(list(self._streams()))
         self.stages[command.index] = run
         self.current = run
         self._failures_in_row = 0
         self._schedule_start_ns = command.start_ns
         measured_at_s = (command.start_ns + command.warmup_ns - time.monotonic_ns()) / 1e9
-        self._loop.call_later(max(0.0, measured_at_s), run.measure_by_time)
+        self._loop.call_later(max(0.0, measured_at_s), self._measure_by_time, run)
         self._prepare_soon()
         if command.rate is None:
             self._fill_soon()
@@ -90,6 +136,33 @@ class Driver:
             self._next_due_ns = run.next_arrival()
             self._arm()
 
+    def _measure_by_time(self, run: StageRun) -> None:
+        if run is self.current:
+            run.measure_by_time(self._streams)
+            self._begin_steps(run)
+
+    def _begin_steps(self, run: StageRun) -> None:
+        """Move the load from now on, if the stage's does."""
+        if run.window.is_open and not self._steps:
+            self._steps = [
+                self._loop.call_later(offset_ns / 1e9, self._go_to_step, run, step)
+                for step, (offset_ns, _) in enumerate(run.command.steps)
+            ]
+
+    def _go_to_step(self, run: StageRun, step: int) -> None:
+        run.go_to_step(step)
+        self._fill_soon()
+
+    @property
+    def _busy(self) -> int:
+        """Places of the closed loop that are taken."""
+        return len(self.open) + len(self._tasks) + self._resting
+
+    def _streams(self) -> Iterator[Stream]:
+        """All that are open, on a connection or waiting for one."""
+        yield from [channel.stream for channel in self.open if channel.stream is not None]
+        yield from self._unconnected
+
     def send_due(self) -> None:
         """Open loop: send what is due now or within the timer's lead; called before each piece of other work."""
         self._timer.check()
@@ -97,20 +170,24 @@ class Driver:
     def open_window(self, index: int) -> None:
         """The transient of the running stage is over; nothing if another has begun."""
         if self.current is not None and self.current.command.index == index:
-            self.current.open_window()
+            self.current.open_window(self._streams())
+            self._begin_steps(self.current)
 
     def end_load(self, *, abort: bool) -> None:
         """Send no more; with `abort`, cut off what is running and count it as unfinished."""
-        self._end_current()
+        self._coming = None
         if not abort:
+            self._end_current()
             return
-        for task in self._tasks:
+        # Cut off before the end: what is cut off is unfinished, and not carried over into nothing.
+        for task in (*self._tasks, *self._spares):
             task.cancel()
         for channel in list(self.open):
             self._cut_off(channel)
         for channel in self._idle:
             channel.close()
         self._idle.clear()
+        self._end_current()
 
     def _cut_off(self, channel: Channel) -> None:
         stream = channel.stream
@@ -120,12 +197,26 @@ class Driver:
             self._give_up(self.stages[stream.stage], stream)
 
     def _end_current(self) -> None:
+        run = self.current
+        if run is not None:
+            run.end(list(self._streams()), self._unsent(run))
         self._waiting.clear()
         self._timer.cancel()
         self._next_due_ns = None
-        if self.current is not None:
-            self.current.end()
+        for step in self._steps:
+            step.cancel()
+        self._steps = []
         self.current = None
+
+    def _unsent(self, run: StageRun) -> list[int]:
+        """Open loop: when the schedule wanted the requests that are due and were not sent (CLOCK_REALTIME)."""
+        monotonic_ns = time.monotonic_ns()
+        realtime_ns = time.time_ns() - monotonic_ns + self._schedule_start_ns
+        late = []
+        while self._next_due_ns is not None and self._schedule_start_ns + self._next_due_ns <= monotonic_ns:
+            late.append(realtime_ns + self._next_due_ns)
+            self._next_due_ns = run.next_arrival()
+        return [*self._waiting, *late]
 
     # Closed loop.
 
@@ -138,20 +229,21 @@ class Driver:
         self._filling = False
         for _ in range(_SLICE):
             run = self.current
-            if run is None or not self._wants_more(run, len(self.open) + len(self._tasks) + self._resting):
-                return
+            if run is None or not self._wants_more(run):
+                break
             channel = self._take_idle()
             if channel is not None:
                 self._launch(run, channel, time.time_ns())
             elif len(self._tasks) < _CONNECTING_AT_ONCE:
-                self._spawn_connect(run)
+                self._spawn(self._connect(run), self._tasks)
             else:
-                return
-        self._fill_soon()
+                break
+        else:
+            self._fill_soon()
+        self._note_held()
 
-    def _wants_more(self, run: StageRun, busy: int) -> bool:
-        share = run.command.concurrency
-        return share is not None and busy + run.thinking < share and not run.exhausted
+    def _wants_more(self, run: StageRun) -> bool:
+        return run.target is not None and self._busy + run.thinking < run.target and not run.exhausted
 
     def _may_send(self, run: StageRun) -> bool:
         most = run.command.max_concurrency
@@ -198,7 +290,7 @@ class Driver:
         if run.command.max_concurrency is not None:
             wanted = min(wanted, run.command.max_concurrency - len(self.open))
         for _ in range(min(wanted, _CONNECTING_AT_ONCE) - len(self._tasks)):
-            self._spawn_connect(run)
+            self._spawn(self._connect(run), self._tasks)
 
     def _connect_spares(self, run: StageRun) -> None:
         """Keep connections for the next quarter of a second: a request that waits for its own is late."""
@@ -207,13 +299,15 @@ class Driver:
         if command.max_concurrency is not None:
             wanted = min(wanted, command.max_concurrency - len(self.open))
         for _ in range(wanted - len(self._idle) - len(self._tasks)):
-            self._spawn_connect(run)
+            self._spawn(self._connect(run), self._tasks)
 
     # Streams.
 
     def _launch(self, run: StageRun, channel: Channel, intended_ns: int) -> None:
         stream = run.next_stream(intended_ns)
+        stream.due_ns = max(intended_ns, self._slot_free_ns)
         run.open += 1
+        run.open_sent += stream.measured
         self._begin(channel, stream)
         self._prepare_soon()
 
@@ -232,32 +326,40 @@ class Driver:
         """Close the connection of a stream as an impatient client does, unless the stream is over."""
         if channel.stream is not stream:
             return
+        self._note_free_slot(time.time_ns())
         channel.close()
         self._closed(channel)
         stream.cancel()
-        self.stages[stream.stage].note_end()
+        self.stages[stream.stage].note_end(stream)
         self._fill_soon()
         if self.current is not None:
             self._serve_waiting(self.current)
+        self._note_held()
+
+    def _note_free_slot(self, at_ns: int) -> None:
+        """A stream is over: what waited for its place could not be sent before."""
+        if self.current is not None and not self._may_send(self.current):
+            self._slot_free_ns = at_ns
 
     def _stream_ended(self, channel: Channel, stream: Stream, stamp_ns: int) -> None:
+        self._note_free_slot(stamp_ns)
         self._closed(channel)
         ended = self.stages[stream.stage]
-        ended.note_end()
+        ended.note_end(stream)
         self._let_think(ended, stream)
         run = self.current
         failed = not stream.done or not stream.first_ns
         self._failures_in_row = self._failures_in_row + 1 if failed else 0
+        refilled = channel.usable and not failed and run is not None and self._go_on(run, channel, stamp_ns)
         if not channel.usable:
             channel.close()
-        elif run is not None and not failed and self._go_on(run, channel, stamp_ns):
-            return
-        else:
+        elif not refilled:
             self._idle.append(channel)
         if failed:
             self._rest()
-        else:
+        elif not refilled:
             self._fill_soon()
+        self._note_held()
 
     def _let_think(self, run: StageRun, stream: Stream) -> None:
         """After a turn of a conversation the next is due, once its client has thought."""
@@ -278,7 +380,7 @@ class Driver:
         if self._waiting and self._may_send(run):
             self._launch(run, channel, self._waiting.popleft())
             return True
-        if self._wants_more(run, len(self.open) + len(self._tasks) + self._resting):
+        if self._wants_more(run):
             self._launch(run, channel, stamp_ns)
             return True
         return False
@@ -287,6 +389,11 @@ class Driver:
         self.open.discard(channel)
         if self.current is not None:
             self.current.window.held_changed(len(self.open))
+
+    def _note_held(self) -> None:
+        """A moving load keeps its figures by the streams held: told when every free place has been refilled."""
+        if self.current is not None and self.current.bins is not None and self.current.window.is_open:
+            self.current.bins.note_held(len(self.open))
 
     def _rest(self) -> None:
         self._resting += 1
@@ -301,12 +408,13 @@ class Driver:
 
     # Connections.
 
-    def _spawn_connect(self, run: StageRun) -> None:
-        task = self._loop.create_task(self._connect(run))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+        task = self._loop.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
-    async def _connect(self, run: StageRun, stream: Stream | None = None) -> None:
+    async def _connect(self, run: StageRun | None, stream: Stream | None = None) -> None:
+        """Open a connection: for a stream, for the next of a stage, or to have one; `run` is None for the last."""
         channel = Channel(self.meter, self._stream_ended, self._unanswered)
         channel.urgent = self._timer.check
         settings = self._settings
@@ -315,7 +423,8 @@ class Driver:
                 await connect(channel, settings.target, self.meter, self._tls)
         except asyncio.CancelledError:
             if stream is not None:
-                self._give_up(run, stream)
+                self._unconnected.discard(stream)
+                self._give_up(self.stages[stream.stage], stream)
             raise
         except TimeoutError:
             self._connect_failed(run, stream, f"no connection within {settings.connect_timeout_s:g} s")
@@ -328,7 +437,9 @@ class Driver:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.discard(task)  # before the slots are counted
+        self._spares.discard(task)
         if stream is not None:
+            self._unconnected.discard(stream)
             self._begin(channel, stream)
             return
         self._idle.append(channel)
@@ -337,23 +448,31 @@ class Driver:
             self._serve_waiting(run)
         else:
             self._fill_soon()
+        self._make_ready()
 
-    def _connect_failed(self, run: StageRun, stream: Stream | None, message: str) -> None:
+    def _connect_failed(self, run: StageRun | None, stream: Stream | None, message: str) -> None:
         """A request that could not be sent because there is no connection has failed."""
         self._failures_in_row += 1
-        if stream is None:
-            if run is not self.current or run.exhausted or (run.command.rate is not None and not self._waiting):
-                return
-            intended_ns = self._waiting.popleft() if self._waiting else time.time_ns()
-            stream = run.next_stream(intended_ns)
+        if stream is not None:
+            self._unconnected.discard(stream)
+            self.stages[stream.stage].note_end(stream)
+        elif run is None:
+            self._make_ready()
+            return
+        elif run is not self.current or run.exhausted:
+            return
+        elif run.command.rate is None:
+            stream = run.next_stream(time.time_ns())
+        elif self._waiting:
+            stream = run.next_stream(self._waiting.popleft())
         else:
-            run.note_end()
+            return
         stream.fail("connect", message)
         self._rest()
 
     def _give_up(self, run: StageRun, stream: Stream) -> None:
         stream.cut_off()
-        run.note_end()
+        run.note_end(stream)
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
         """A reused connection died before the response: send the request once more on a fresh one."""
@@ -361,10 +480,8 @@ class Driver:
         stream.retried = True
         stream.restart()
         stream.tally.retried += 1
-        run = self.stages[stream.stage]
-        task = self._loop.create_task(self._connect(run, stream))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._unconnected.add(stream)
+        self._spawn(self._connect(self.stages[stream.stage], stream), self._tasks)
 
     # Background.
 
@@ -381,7 +498,7 @@ class Driver:
         # Few at a time: events that arrive meanwhile wait for this.
         for _ in range(4):
             self.send_due()
-            if not run.prepare_one():
+            if not run.prepare_one(_PREPARED_OPEN_LOOP if run.target is None else run.target):
                 return
         self._prepare_soon()
 

@@ -1,39 +1,41 @@
 """The fleet: starts the workers, gives each its share of a stage, and merges their ticks.
 
-A worker that dies is reported in the next `FleetTick` and the rest go on. Ticks are merged by their number; a worker
-that is late by more than one tick is not waited for, and what it brings later is merged then: nothing is lost.
+A worker that dies, is silent for too long or talks nonsense is told in the next `FleetTick`, with the streams that are
+lost with it, and the rest go on. Ticks are merged by their number; a worker that is late by more than one tick is not
+waited for, and what it brings later is merged then: nothing is lost.
 
-Each worker drives one server: of N servers, worker w drives number w mod N. There are as many workers for each, so the
-shares of a stage are even, and a server's figures are those of its workers.
+Each worker drives one server, and a stage has as many for each, so its shares are even and a server's figures are those
+of its workers. A stage that takes more workers than there are has them started; they take part from the next one on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from loadgen.cores import usable_cores
 from loadgen.errors import WorkerError
-from loadgen.metrics.stage import ClientDelta, ClientMetrics, StageDelta, StageMetrics
+from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.metrics.stream_rows import StreamRow
 from loadgen.plan import Stage
+from loadgen.plan.demand import workers_for
 from loadgen.stream.request import RequestTemplate
 from loadgen.stream.tally import StreamLimits
 from loadgen.stream.transport import Target
-from loadgen.worker import messages
+from loadgen.worker.child import Child
+from loadgen.worker.merging import merge_clients, merge_stages, rows_by_worker, sum_by_key
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary
-from loadgen.worker.pace import realtime_share
+from loadgen.worker.realtime import realtime_budget
 from loadgen.workload.arrivals import share_of
 
-_LINE_LIMIT = 64 * 1024 * 1024
-_STDERR_KEPT = 4000
-_STREAMS_A_WORKER = 512
-_START_S = 60.0
+_LONGEST_LOOK_S = 2 * TICK_NS / 1e9
+_ENOUGH_TOKENS = 100
+"""For a guess at how fast they come."""
+_ANSWERED = "all requests were answered"
 
 
 class FleetTick(msgspec.Struct, frozen=True):
@@ -48,10 +50,17 @@ class FleetTick(msgspec.Struct, frozen=True):
     held: int
     queued: int
     open_stages: dict[int, int]
+    open_sent: int
+    """Open streams of the running stage that count in `sent`."""
+    awaits: int | None
+    """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
     finished: int | None
-    """The running stage, once every worker has had all its requests answered."""
+    """The running stage, once every worker that lives has had all its requests answered."""
+    finished_why: str = ""
     deaths: tuple[str, ...] = ()
     """One message for each worker that died since the last tick."""
+    news: tuple[str, ...] = ()
+    """What else became of the workers."""
     rss_bytes: int = 0
     rows: dict[int, list[StreamRow]] = {}
     """Of the streams that ended, by worker, if they are asked for."""
@@ -68,273 +77,291 @@ class FleetSettings(msgspec.Struct, frozen=True):
     stall_timeout_s: float
     connect_timeout_s: float
     verify_tls: bool = True
-    realtime: bool = True
+    realtime: bool = False
     """Workers run before all other processes, where the system lets them and while they take little."""
     rows: bool = False
     """A row for each stream comes with the ticks."""
 
 
-def workers_for(wanted: int | None, *, most_streams: int, servers: int) -> int:
-    """How many workers a load gets: as many for each server, so a wanted number is rounded up.
-
-    Unless told, one for every few hundred streams, but not more than half the cores.
-    """
-    cores = os.cpu_count() or 1
-    workers = wanted or max(1, min(cores // 2, -(-most_streams // _STREAMS_A_WORKER)))
-    return -(-workers // servers) * servers
-
-
-class _Worker:
-    """One worker process and what it said last."""
-
-    def __init__(self, number: int, instance: int, process: asyncio.subprocess.Process) -> None:
-        self.number = number
-        self.instance = instance
-        self.process = process
-        self.ticks: list[Tick] = []
-        self.last: Tick | None = None
-        self.alive = True
-        self.cut_off: dict[int, StageDelta] = {}
-        """The streams that it took with it when it died."""
-        self.stderr = b""
-
-    def tell(self, command: messages.Command) -> None:
-        assert self.process.stdin is not None
-        if self.alive:
-            self.process.stdin.write(messages.encode(command) + b"\n")
-
-    def take_stages(self) -> dict[int, StageDelta]:
-        """What it did in the ticks that are here."""
-        stages = _merge_stages([*(tick.stages for tick in self.ticks), self.cut_off])
-        self.cut_off = {}
-        return stages
-
-
 class Fleet:
-    """The workers of a run; `start`, then commands and `ticks` in any order, then `close`."""
+    """The workers of a run: `start`, `wait_ready`, then commands and `tick` in any order, then `close` and `rest`."""
 
-    def __init__(self, settings: FleetSettings, workers: int) -> None:
+    def __init__(self, settings: FleetSettings, workers: int, *, most: int | None = None) -> None:
+        """It may grow to `most` workers; None leaves it as it is."""
         self._settings = settings
-        self._count = workers
-        self._workers: list[_Worker] = []
-        self._readers: list[asyncio.Task[None]] = []
-        self._deaths: list[str] = []
-        self._arrived = asyncio.Event()
+        self._servers = len(settings.targets)
+        self._begin_with = workers
+        self._most = workers if most is None else most
+        self._children: list[Child] = []
+        self._starting: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._news: list[str] = []
+        self._heard = asyncio.Event()
         self._running: int | None = None
+        self._sharing: list[Child] = []
+        """Those that have a share of the running stage."""
         self._last_number = 0
-        self._ranks: list[_Worker] = []
+        self._looked_s = time.monotonic()
+        self._held_s, self._tokens = 0.0, 0
+        """Stream seconds of the running stage, and the tokens that came in them."""
+        self._token_s: float | None = None
+        """Seconds a token of a stream, in the last stage that had enough of them."""
 
     @property
-    def alive(self) -> int:
-        """How many workers there are."""
-        return sum(worker.alive for worker in self._workers)
+    def size(self) -> int:
+        """How many workers can take a share of the load."""
+        return len(self._ready)
 
     @property
     def pids(self) -> list[int]:
         """Of the workers that live."""
-        return [worker.process.pid for worker in self._workers if worker.alive]
+        return [child.pid for child in self._children if child.pid is not None]
 
     @property
     def complete(self) -> bool:
         """Every server has a worker left; one without would be missing from the load."""
-        return {worker.instance for worker in self._workers if worker.alive} == set(range(len(self._settings.targets)))
+        return {child.instance for child in self._ready} == set(range(self._servers))
+
+    @property
+    def _ready(self) -> list[Child]:
+        return [child for child in self._children if child.ready]
+
+    # Its workers.
 
     async def start(self) -> None:
-        """Start and configure all workers; raises `WorkerError`."""
-        for number in range(self._count):
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    # -P: what lies in the current folder is not ours to import.
-                    *(sys.executable, "-P", "-m", "loadgen.worker"),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    limit=_LINE_LIMIT,
-                    # Ctrl-C in the terminal is for vramp, which ends its workers in order.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise WorkerError(f"worker {number} could not be started: {error.strerror}") from error
-            worker = _Worker(number, number % len(self._settings.targets), process)
-            self._workers.append(worker)
-            self._readers.append(asyncio.create_task(self._read_ticks(worker)))
-            self._readers.append(asyncio.create_task(self._read_stderr(worker)))
-            worker.tell(self._configure(worker))
-
-    def _configure(self, worker: _Worker) -> Configure:
-        settings = msgspec.structs.asdict(self._settings)
-        target = settings.pop("targets")[worker.instance]
-        share = realtime_share(os.cpu_count() or 1, self._count) if settings.pop("realtime") else 0.0
-        return Configure(worker=worker.number, target=target, realtime_share=share, **settings)
+        """Start and configure the workers that a run begins with; raises `WorkerError`."""
+        for child in self._add(self._begin_with):
+            await self._start(child)
 
     async def wait_ready(self) -> None:
-        """Wait until every worker has ticked once and can send; raises `WorkerError`."""
-        try:
-            async with asyncio.timeout(_START_S):
-                while not all(worker.ticks or not worker.alive for worker in self._workers):
-                    self._arrived.clear()
-                    await self._arrived.wait()
-        except TimeoutError:
-            silent = [str(worker.number) for worker in self._workers if not worker.ticks]
-            raise WorkerError(f"worker {', '.join(silent)} did not start within {_START_S:g} s") from None
+        """Wait until every worker can send or is given up; raises `WorkerError` if a server is left without any."""
+        self._looked_s = time.monotonic()
+        while any(child.alive and not child.ready for child in self._children):
+            await self._wait(lambda: all(child.ready or not child.alive for child in self._children), TICK_NS / 1e9)
+            self._look()
         if not self.complete:
-            raise WorkerError("; ".join(self._deaths) or "no worker could be started")
+            deaths = [child.death for child in self._children if child.death is not None]
+            raise WorkerError("; ".join(deaths) or "no worker could be started")
+
+    def grow(self, workers: int) -> None:
+        """Have so many workers, or as many as there may be, from the next stage on; they start in the background."""
+        missing = min(workers, self._most) - sum(child.alive for child in self._children)
+        if missing <= 0:
+            return
+        self._news.append(f"workers: {missing} more are started; they take part from the next stage on")
+        task = asyncio.create_task(self._start_more(self._add(missing)))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start_more(self, children: Sequence[Child]) -> None:
+        for child in children:
+            if self._closing:
+                return
+            with contextlib.suppress(WorkerError):  # its death is told
+                await self._start(child)
+
+    def _add(self, count: int) -> list[Child]:
+        """So many more, each for the server that has the fewest."""
+        before = len(self._children)
+        for _ in range(count):
+            alive = [child.instance for child in self._children if child.alive]
+            instance = min(range(self._servers), key=alive.count)
+            self._children.append(Child(len(self._children), instance, self._heard.set))
+        return self._children[before:]
+
+    async def _start(self, child: Child) -> None:
+        await child.start()
+        child.tell(self._configure(child))
+
+    def _configure(self, child: Child) -> Configure:
+        settings = msgspec.structs.asdict(self._settings)
+        target = settings.pop("targets")[child.instance]
+        budget = realtime_budget(usable_cores(), self._most) if settings.pop("realtime") else 0.0
+        return Configure(worker=child.number, target=target, realtime_share=budget, **settings)
+
+    def _look(self) -> None:
+        """End the workers that have been silent for too long."""
+        before_s, self._looked_s = self._looked_s, time.monotonic()
+        span_s = min(self._looked_s - before_s, _LONGEST_LOOK_S)
+        for child in self._children:
+            child.look(span_s)
+
+    async def close(self) -> None:
+        """End all workers; safe to call at any time and more than once."""
+        self._closing = True
+        # A start that is cancelled could leave its process behind.
+        await asyncio.gather(*self._starting)
+        await asyncio.gather(*(child.close() for child in self._children))
 
     # Commands.
 
-    def begin_stage(self, index: int, stage: Stage, templates: Sequence[RequestTemplate], *, waits: bool) -> None:
+    def begin_stage(
+        self,
+        index: int,
+        stage: Stage,
+        templates: Sequence[RequestTemplate],
+        *,
+        waits: bool,
+        first_wave_apart: bool,
+    ) -> None:
         """End the running stage on all workers and begin another, sliced over them; a template for each server.
 
         One that `waits` is measured from `open_window` on.
         """
-        alive = [worker for worker in self._workers if worker.alive]
-        # A worker without a slot would never send its share of the requests.
-        ranks = min(len(alive), stage.concurrency or stage.most or len(alive))
-        self._running = index
-        self._ranks = alive[:ranks]
+        self._learn_pace()
+        self.grow(workers_for(None, [stage], servers=self._servers, token_s=self._token_s))
+        self._running, self._sharing = index, self._sharers(stage)
+        ranks = len(self._sharing)
         start_ns = time.monotonic_ns()
-        for rank, worker in enumerate(alive):
-            if rank >= ranks:
-                worker.tell(EndLoad(abort=False))
-                continue
-            worker.tell(
+        for child in self._children:
+            if child not in self._sharing:
+                child.share = None
+                child.tell(EndLoad(abort=False))
+        for rank, child in enumerate(self._sharing):
+            child.share = _share(stage.concurrency, rank, ranks)
+            child.tell(
                 BeginStage(
                     index=index,
-                    template=templates[worker.instance],
+                    template=templates[child.instance],
                     isl=stage.isl,
                     osl=stage.osl,
                     rank=rank,
                     ranks=ranks,
-                    concurrency=None if stage.concurrency is None else share_of(stage.concurrency, rank, ranks),
+                    concurrency=child.share,
                     rate=stage.rate,
                     arrival=stage.arrival,
                     rate_points=stage.rate_points,
-                    max_concurrency=None if stage.most is None else share_of(stage.most, rank, ranks),
+                    max_concurrency=_share(stage.most, rank, ranks),
                     work=stage.work,
                     start_ns=start_ns,
                     warmup_requests=stage.warmup_requests,
                     warmup_ns=int(stage.warmup_s * 1e9),
                     requests=stage.requests,
-                    settles=waits,
+                    waits=waits,
+                    first_wave_apart=first_wave_apart,
+                    steps=tuple(
+                        (int(at_s * 1e9), None if stage.concurrency is None else share_of(int(load), rank, ranks))
+                        for at_s, load in stage.steps
+                    ),
                     limits=_limits_of(stage),
                 )
             )
 
+    def streams_at_start(self, stage: Stage) -> int:
+        """How many streams are open once all have filled their shares of a closed loop, before the surplus ends.
+
+        More than it wants where shares are dealt anew: workers that have come fill theirs while others still have more.
+        """
+        sharing = self._sharers(stage)
+        shares = {child.number: _share(stage.concurrency, rank, len(sharing)) for rank, child in enumerate(sharing)}
+        return sum(max(child.held, shares.get(child.number) or 0) for child in self._ready)
+
+    def _sharers(self, stage: Stage) -> list[Child]:
+        """Who takes part: as many for each server."""
+        by_server = [[child for child in self._ready if child.instance == server] for server in range(self._servers)]
+        even = [child for one_for_each in zip(*by_server, strict=False) for child in one_for_each]
+        # A worker without a slot would never send its share of the requests.
+        return even[: stage.most_streams or len(even)]
+
     def open_window(self, index: int) -> None:
         """Measure the running stage from now on."""
-        for worker in self._workers:
-            worker.tell(OpenWindow(index=index))
+        for child in self._children:
+            child.tell(OpenWindow(index=index))
 
     def end_load(self, *, abort: bool) -> None:
         """Send no more; with `abort`, cut the running streams off."""
+        self._learn_pace()
         self._running = None
-        for worker in self._workers:
-            worker.tell(EndLoad(abort=abort))
+        for child in self._children:
+            child.tell(EndLoad(abort=abort))
 
-    async def close(self) -> None:
-        """End all workers; safe to call at any time and more than once."""
-        for worker in self._workers:
-            if worker.process.stdin is not None:
-                worker.process.stdin.close()
-        for worker in self._workers:
-            try:
-                async with asyncio.timeout(2):
-                    await worker.process.wait()
-            except TimeoutError:
-                worker.process.kill()
-                await worker.process.wait()
-        # The pipes end with the processes; what they still hold is read, so that their transports close themselves.
-        if self._readers:
-            await asyncio.wait(self._readers, timeout=2)
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+    def _learn_pace(self) -> None:
+        """Little's law of the stage that ends: a stream's time for a token says how many streams a rate will be."""
+        if self._tokens >= _ENOUGH_TOKENS:
+            self._token_s = self._held_s / self._tokens
+        self._held_s, self._tokens = 0.0, 0
 
     # Ticks.
 
     async def tick(self) -> FleetTick:
         """The next merged tick, about every 250 ms; comes without a worker that is more than a tick late."""
         deadline_s = (time.monotonic_ns() // TICK_NS + 2) * TICK_NS / 1e9
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
-                while not self._all_have_ticked():
-                    self._arrived.clear()
-                    await self._arrived.wait()
+        await self._wait(self._all_have_ticked, deadline_s - time.monotonic())
+        self._look()
+        tick = self._merge()
+        self._held_s += tick.held * tick.span_s
+        self._tokens += tick.client.output_tokens
+        return tick
+
+    def rest(self) -> FleetTick:
+        """After `close`: what the workers said at last, and the streams of those that had to be killed."""
         return self._merge()
 
+    async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                while not condition():
+                    self._heard.clear()
+                    await self._heard.wait()
+
     def _all_have_ticked(self) -> bool:
-        alive = [worker for worker in self._workers if worker.alive]
-        return bool(alive) and all(worker.ticks for worker in alive)
+        ready = self._ready
+        return bool(ready) and all(child.has_ticked for child in ready)
 
     def _merge(self) -> FleetTick:
-        ticks = [tick for worker in self._workers for tick in worker.ticks]
-        instances = self._take_instances()
-        for worker in self._workers:
-            worker.ticks.clear()
-        last = [worker.last for worker in self._workers if worker.alive and worker.last is not None]
-        deaths, self._deaths = tuple(self._deaths), []
-        number = max((tick.number for tick in ticks), default=self._last_number)
-        span_s = (number - self._last_number) * TICK_NS / 1e9 if self._last_number else TICK_NS / 1e9
-        self._last_number = number
+        ticks: list[Tick] = []
+        by_server: list[list[dict[int, StageDelta]]] = [[] for _ in range(self._servers)]
+        for child in self._children:
+            taken = child.take()
+            ticks += taken.ticks
+            by_server[child.instance].append(merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
+        instances = tuple(merge_stages(stages, peak=sum) for stages in by_server)
+        deaths = tuple(death for child in self._children if (death := child.take_death()) is not None)
+        client = merge_clients([tick.client for tick in ticks])
+        last = [child.last for child in self._ready if child.last is not None]
+        finished_why = self._finished_why()
+        news, self._news = tuple(self._news), []
         return FleetTick(
-            span_s=span_s,
-            stages=_merge_stages(instances, peak=sum),
-            instances=instances if len(instances) > 1 else (),
-            client=_merge_clients([tick.client for tick in ticks]),
+            span_s=self._span_s(ticks),
+            stages=merge_stages(instances, peak=sum),
+            instances=instances if self._servers > 1 else (),
+            client=msgspec.structs.replace(client, workers_lost=len(deaths)) if deaths else client,
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
-            open_stages=_sum_by_key([tick.open_stages for tick in last]),
-            finished=self._running if self._all_finished() else None,
+            open_stages=sum_by_key([tick.open_stages for tick in last]),
+            open_sent=sum(tick.open_sent for tick in last),
+            awaits=self._awaits(),
+            finished=self._running if finished_why else None,
+            finished_why=finished_why,
             deaths=deaths,
+            news=news,
             rss_bytes=sum(tick.rss_bytes for tick in last),
-            rows=_rows_by_worker(ticks),
+            rows=rows_by_worker(ticks),
         )
 
-    def _take_instances(self) -> tuple[dict[int, StageDelta], ...]:
-        taken: list[list[dict[int, StageDelta]]] = [[] for _ in self._settings.targets]
-        for worker in self._workers:
-            taken[worker.instance].append(worker.take_stages())
-        return tuple(_merge_stages(stages, peak=sum) for stages in taken)
+    def _awaits(self) -> int | None:
+        last = [child.last for child in self._sharing if child.alive]
+        begun = [tick.awaits for tick in last if tick is not None and tick.running == self._running]
+        return sum(begun) if begun and len(begun) == len(last) else None
 
-    def _all_finished(self) -> bool:
-        # One that has not ticked yet has not finished: its share is still to come.
-        finished = [worker.last.finished if worker.last is not None else None for worker in self._ranks if worker.alive]
-        return bool(finished) and self._running is not None and all(index == self._running for index in finished)
+    def _span_s(self, ticks: Sequence[Tick]) -> float:
+        """From the last merged tick to the newest of these."""
+        before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
+        return (self._last_number - before if before else 1) * TICK_NS / 1e9
 
-    async def _read_ticks(self, worker: _Worker) -> None:
-        assert worker.process.stdout is not None
-        try:
-            while line := await worker.process.stdout.readline():
-                worker.last = messages.decode_tick(line)
-                worker.ticks.append(worker.last)
-                self._arrived.set()
-        except (msgspec.DecodeError, ValueError) as error:
-            self._lost(worker, f"worker {worker.number} sent what is not a tick: {error}")
-            worker.process.kill()
-            return
-        status = await worker.process.wait()
-        self._lost(worker, f"worker {worker.number} died with status {status}{_last_words(worker.stderr)}")
-
-    def _lost(self, worker: _Worker, message: str) -> None:
-        worker.alive = False
-        self._deaths.append(message)
-        if worker.last is not None:
-            open_stages = worker.last.open_stages.items()
-            worker.cut_off = {index: StageDelta(unfinished=count) for index, count in open_stages}
-        self._arrived.set()
-
-    async def _read_stderr(self, worker: _Worker) -> None:
-        assert worker.process.stderr is not None
-        while text := await worker.process.stderr.read(4096):
-            worker.stderr = (worker.stderr + text)[-_STDERR_KEPT:]
+    def _finished_why(self) -> str:
+        """Why the running stage is over; empty while one who has a share of it is not done and lives."""
+        done = [child.last is not None and child.last.finished == self._running for child in self._sharing]
+        short = sum(not is_done and not child.alive for is_done, child in zip(done, self._sharing, strict=True))
+        if self._running is None or not done or sum(done) + short < len(done):
+            return ""
+        if not any(done):
+            return "no worker is left that had a share of it"
+        return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
 
 
-def _rows_by_worker(ticks: Iterable[Tick]) -> dict[int, list[StreamRow]]:
-    rows: dict[int, list[StreamRow]] = {}
-    for tick in ticks:
-        if tick.rows:
-            rows.setdefault(tick.worker, []).extend(tick.rows)
-    return rows
+def _share(total: int | None, rank: int, ranks: int) -> int | None:
+    return None if total is None else share_of(total, rank, ranks)
 
 
 def _limits_of(stage: Stage) -> StreamLimits | None:
@@ -344,44 +371,3 @@ def _limits_of(stage: Stage) -> StreamLimits | None:
     # The mean of a stream's ITLs is its TPOT.
     tpot_ns = min((limits_ns[name] for name in ("tpot", "itl") if name in limits_ns), default=None)
     return StreamLimits(ttft_ns=limits_ns.get("ttft"), tpot_ns=tpot_ns, e2e_ns=limits_ns.get("e2e"))
-
-
-def _last_words(stderr: bytes) -> str:
-    lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    return f": {lines[-1]}" if lines else ""
-
-
-def _merge_stages(
-    parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
-) -> dict[int, StageDelta]:
-    """The sums by stage; `peak` is `max` over ticks of one worker, `sum` over workers, which hold theirs at once."""
-    by_stage: dict[int, list[StageDelta]] = {}
-    for stages in parts:
-        for index, delta in stages.items():
-            by_stage.setdefault(index, []).append(delta)
-    return {index: _merged(deltas, peak) for index, deltas in by_stage.items()}
-
-
-def _merged(deltas: list[StageDelta], peak: Callable[[Iterable[int]], int]) -> StageDelta:
-    # One worker is the usual case, and its delta is the sum already.
-    if len(deltas) == 1:
-        return deltas[0]
-    total = StageMetrics.of(*deltas).encode()
-    return msgspec.structs.replace(total, peak=peak(delta.peak for delta in deltas))
-
-
-def _merge_clients(deltas: list[ClientDelta]) -> ClientDelta:
-    if len(deltas) == 1:
-        return deltas[0]
-    total = ClientMetrics()
-    for delta in deltas:
-        total.add(delta)
-    return total.encode()
-
-
-def _sum_by_key(counts: list[dict[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for count in counts:
-        for key, value in count.items():
-            total[key] = total.get(key, 0) + value
-    return total

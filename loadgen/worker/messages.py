@@ -44,7 +44,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
 
 
 class BeginStage(msgspec.Struct, frozen=True, tag=True):
-    """End the running stage and begin this one; streams on their way belong to the stage in which they were sent."""
+    """End the running stage and begin this one; streams on their way are carried over into it."""
 
     index: int
     template: RequestTemplate
@@ -68,8 +68,13 @@ class BeginStage(msgspec.Struct, frozen=True, tag=True):
     max_concurrency: int | None = None
     """This worker's share of the most streams that the open loop may hold."""
     work: Work = Work()
-    settles: bool = False
+    waits: bool = False
     """Everything is warm-up until `OpenWindow`."""
+    first_wave_apart: bool = False
+    """The streams that fill the closed loop at its beginning are told apart."""
+    steps: tuple[tuple[int, int | None], ...] = ()
+    """A load that moves: (nanoseconds since the window was opened, this worker's share of the closed loop from then
+    on); the share is None in open loop, whose arrivals have the moving rate already."""
     limits: StreamLimits | None = None
     """What makes a stream a good one."""
 
@@ -100,6 +105,12 @@ class Tick(msgspec.Struct, frozen=True):
     queued: int
     open_stages: dict[int, int]
     """Open streams by the stage in which they were sent."""
+    running: int | None
+    """The stage that runs here."""
+    open_sent: int
+    """Its open streams that count in `sent`."""
+    awaits: int
+    """Streams of its first wave that have no first token yet, sent or to be sent."""
     finished: int | None
     """The stage whose requests were all sent and answered, if the running one is such."""
     rss_bytes: int

@@ -7,25 +7,23 @@ depend on the number of workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 
 import msgspec
 
-from loadgen.metrics.histogram import EncodedHistogram
-from loadgen.metrics.stage import WARMUP_LATENCIES, StageDelta
+from loadgen.metrics.stage import StageDelta, StageMetrics
 from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
+from loadgen.worker.load_bins import LoadBins
 from loadgen.worker.messages import BeginStage
 from loadgen.worker.requests import Requests, Turn
 from loadgen.worker.window import Window
 from loadgen.workload.arrivals import arrival_offsets_s, share_of, slice_for
 from loadgen.workload.data import Reader
 from loadgen.workload.prompts import Prompts
-
-_PREPARED_OPEN_LOOP = 64
 
 
 class StageRun:
@@ -41,12 +39,17 @@ class StageRun:
     ) -> None:
         """`rows` takes a row for each stream that is over."""
         self.command = command
-        self._tally = Tally(command.limits, rows=rows)
-        self._warmup_tally = Tally(warmup=True, rows=rows)
+        self.tally = Tally(command.limits, is_open=False, whole_only=command.requests is not None, rows=rows)
         self.window = Window(meter)
         self.open = 0
+        self.open_sent = 0
+        """Of the open streams, those that count in `sent`."""
         self.thinking = 0
         """Conversations whose next turn is not yet due."""
+        self.target = command.concurrency
+        """This worker's share of the closed loop; of a load that moves, at its present step."""
+        self.bins = LoadBins([share for _, share in command.steps], self.tally, meter) if command.steps else None
+        self._first_wave_left = 0
         self._requests = Requests(command, prompts, seed)
         self._turns: dict[Stream, Turn] = {}
         reader = self._requests.writer.reader
@@ -56,7 +59,23 @@ class StageRun:
         self._arrivals = slice_for(_schedule(command, seed, reader), command.rank, command.ranks)
         self._last_end_ns = 0
         self._ended = False
-        self._last_window: dict[str, int] = {}
+        self._pending: list[StageDelta] = []
+        """What was measured before the end, until it is drained."""
+
+    def lacks(self, held: int) -> int:
+        """How many requests the closed loop sends at once when it begins with so many streams open."""
+        missing = max(0, (self.target or 0) - held)
+        left = self._measured_left
+        return missing if left is None else min(missing, self._warmups_left + left)
+
+    def begin(self, streams: Sequence[Stream]) -> None:
+        """The stage begins while these streams of earlier ones are open."""
+        self.window.held_changed(len(streams))
+        for stream in streams:
+            stream.enter_window(self.tally)
+            self.tally.carried_in += 1
+        if self.command.first_wave_apart:
+            self._first_wave_left = self.tally.awaits = self.lacks(len(streams))
 
     # Requests.
 
@@ -70,9 +89,8 @@ class StageRun:
         """All of them have been answered too."""
         return self.exhausted and self.open == 0
 
-    def prepare_one(self) -> bool:
-        """Write one more request before it is needed; False when enough are ready."""
-        wanted = self.command.concurrency if self.command.concurrency is not None else _PREPARED_OPEN_LOOP
+    def prepare_one(self, wanted: int) -> bool:
+        """Write one more request before it is needed; False when so many are ready, or all that memory allows."""
         if self._measured_left is not None:
             wanted = min(wanted, self._warmups_left + self._measured_left)
         return self._requests.write_ahead(wanted)
@@ -80,17 +98,31 @@ class StageRun:
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         turn, wire = self._requests.take()
-        tally = self._tally if self._is_measured() else self._warmup_tally
-        tally.sent += 1
-        if tally is self._warmup_tally:
+        tally, measured = self.tally, self._is_measured()
+        first_wave = self._first_wave_left > 0
+        if first_wave:
+            self._first_wave_left -= 1
+            tally.first_wave += 1
+        if measured:
+            tally.sent += 1
+        else:
+            tally.warmup += 1
+        if not measured:
             self._warmups_left = max(0, self._warmups_left - 1)
         elif self._measured_left is not None:
             self._measured_left -= 1
-        stream = Stream(stage=self.command.index, tally=tally, wire=wire, intended_ns=intended_ns)
+        stream = Stream(
+            stage=self.command.index,
+            tally=tally,
+            wire=wire,
+            intended_ns=intended_ns,
+            measured=measured,
+            first_wave=first_wave,
+        )
         stream.request = turn
         stream.cancel_after_s = self._requests.cancel_after_s(turn)
         model = stream.model = self._requests.model(turn)
-        if model is not None:
+        if model is not None and measured:
             tally.models[model] = tally.models.get(model, 0) + 1
         if self.command.work.turns > 1:
             self._turns[stream] = turn
@@ -121,14 +153,18 @@ class StageRun:
         command = self.command
         if self.window.is_open:
             return True
-        if command.requests is None or self._warmups_left or command.settles:
+        if command.requests is None or self._warmups_left or command.waits:
             return False
         now_ns = time.monotonic_ns()
         if now_ns < command.start_ns + command.warmup_ns:
             return False
         # A stage that counts requests is measured from the first that counts.
-        self.window.open(now_ns)
+        self._open(now_ns)
         return True
+
+    def _open(self, now_ns: int) -> None:
+        self.window.open(now_ns)
+        self.tally.open()
 
     # Open loop.
 
@@ -142,48 +178,68 @@ class StageRun:
 
     # Measurement.
 
-    def note_end(self) -> None:
+    def note_end(self, stream: Stream) -> None:
         """A stream of this stage is over."""
         self.open -= 1
+        self.open_sent -= stream.measured
         self._last_end_ns = time.monotonic_ns()
+        if self.exhausted:
+            self.window.begin_tail()
 
-    def measure_by_time(self) -> None:
+    def measure_by_time(self, streams: Callable[[], Iterable[Stream]]) -> None:
         """Open the window of a stage that time bounds, once its warm-up is over."""
-        if self.command.requests is None and not self.command.settles:
-            self.open_window()
+        if self.command.requests is None and not self.command.waits:
+            self.open_window(streams())
 
-    def open_window(self) -> None:
-        """Measure from now on."""
-        if not self._ended and not self.window.is_open:
-            self.window.open(time.monotonic_ns())
+    def open_window(self, streams: Iterable[Stream]) -> None:
+        """Measure from now on; these streams are open."""
+        if self._ended or self.window.is_open:
+            return
+        self._open(time.monotonic_ns())
+        held = 0
+        for stream in streams:
+            stream.enter_window(self.tally)
+            held += 1
+        if self.bins is not None:
+            self.bins.begin(held)
 
-    def end(self) -> None:
-        """No more streams of this stage will be sent, and what arrives from now on is not in its window."""
-        self._last_window = self._take_window()
+    def go_to_step(self, step: int) -> None:
+        """A load that moves has come to its next step."""
+        self.target = self.command.steps[step][1]
+        if self.bins is not None:
+            self.bins.step = step
+
+    def end(self, streams: Iterable[Stream], unsent: Iterable[int] = ()) -> None:
+        """Nothing of this stage will be sent any more, and what arrives from now on is not in its window.
+
+        `streams` are open, of whatever stage; `unsent` is when the schedule wanted those that were not sent.
+        """
+        now_ns = time.time_ns()
+        for intended_ns in unsent:
+            self.tally.note_unsent(intended_ns, now_ns)
+        for stream in streams:
+            stream.leave_window(now_ns)
+        self._pending.append(self._drained(lambda: None))
         self.window.close()
+        self.tally.close()
+        self.open_sent = 0
         self._ended = True
 
     def drain(self, urgent: Callable[[], None] = lambda: None) -> StageDelta:
         """What happened since the last drain; `urgent` as in `Tally.drain`."""
-        window = self._last_window or self._take_window()
-        self._last_window = {}
-        delta = self._tally.drain(urgent)
-        warmup = self._warmup_tally.drain(urgent)
-        return msgspec.structs.replace(
-            delta,
-            warmup=warmup.sent,
-            warmup_failed=warmup.failed,
-            messages=delta.messages | warmup.messages,
-            latency=delta.latency | _for_series(warmup),
-            **window,
-        )
+        pending, self._pending = self._pending, []
+        drained = self._drained(urgent)
+        return StageMetrics.of(*pending, drained).encode() if pending else drained
+
+    def _drained(self, urgent: Callable[[], None]) -> StageDelta:
+        bins = self.bins.drain() if self.bins is not None and self.tally.is_open else {}
+        return msgspec.structs.replace(self.tally.drain(urgent), bins=bins, **self._take_window())
 
     def drop_samples(self) -> None:
         """Throw away every time since the last drain: the wall clock was stepped."""
-        self._tally.drop_samples()
-        self._warmup_tally.drop_samples()
+        self.tally.drop_samples()
 
-    def _take_window(self) -> dict[str, int]:
+    def _take_window(self) -> dict[str, int | None]:
         # A stage bounded by requests ends with its last answer, not with the tick that sees it.
         return self.window.take(self._last_end_ns if self.finished else time.monotonic_ns())
 
@@ -210,11 +266,6 @@ def _measured_share(command: BeginStage, warmups: int) -> int | None:
         return None
     with_warmup = share_of(warmups + command.requests, command.rank, command.ranks)
     return with_warmup - share_of(warmups, command.rank, command.ranks)
-
-
-def _for_series(warmup: StageDelta) -> dict[str, EncodedHistogram]:
-    named = {name: warmup.latency.get(name.removeprefix("warmup_")) for name in WARMUP_LATENCIES}
-    return {name: latency for name, latency in named.items() if latency is not None}
 
 
 def _schedule(command: BeginStage, seed: int, reader: Reader | None) -> Iterator[float]:

@@ -22,6 +22,7 @@ class Window:
         self._held = 0
         self._peak = 0
         self._marks = (0, 0, 0)
+        self._tail_start_ns: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -42,11 +43,16 @@ class Window:
                 self._peak = held
         self._held = held
 
+    def begin_tail(self) -> None:
+        """A stream has ended and none is left to take its place; only the first time counts."""
+        if self._tail_start_ns is None:
+            self._tail_start_ns = time.monotonic_ns()
+
     def close(self) -> None:
         """Measure no more."""
         self._opened_ns = None
 
-    def take(self, until_ns: int) -> dict[str, int]:
+    def take(self, until_ns: int) -> dict[str, int | None]:
         """What arrived since the last call, by field of `StageDelta`; the window reaches to `until_ns` for now."""
         if self._opened_ns is None:
             return {}
@@ -58,6 +64,7 @@ class Window:
         return {
             "window_start_ns": self._opened_ns,
             "window_end_ns": until_ns,
+            "tail_start_ns": self._tail_start_ns,
             "window_requests": requests,
             "window_input_tokens": inputs,
             "window_output_tokens": outputs,

@@ -56,6 +56,15 @@ class Data(msgspec.Struct, frozen=True):
     span_s: float = 0.0
     """From the first to the last of a trace."""
     has_messages: bool = False
+    sharing: int = 0
+    """Records of a trace with `hash_ids`."""
+
+    @property
+    def note(self) -> str | None:
+        """What of it is not replayed; None if everything is."""
+        if not self.sharing:
+            return None
+        return f"{self.path}: hash_ids of {self.sharing} records are not replayed: shared prefixes are missing"
 
 
 class _Raw(NamedTuple):
@@ -91,7 +100,7 @@ class _Sums:
     def __init__(self, path: Path, form: Format) -> None:
         self._path, self._form = path, form
         self._index = array("q")
-        self._isl = self._osl = self._longest = 0
+        self._isl = self._osl = self._longest = self._sharing = 0
         self._has_osl = True
         self._has_messages = False
         self._first_s: float | None = None
@@ -112,6 +121,7 @@ class _Sums:
         self._longest = max(self._longest, entry.isl + (entry.osl or 0))
         self._has_osl = self._has_osl and entry.osl is not None
         self._has_messages = self._has_messages or bool(entry.messages)
+        self._sharing += entry.shares
 
     def _check_time(self, entry: Entry) -> None:
         if entry.at_s is None:
@@ -136,6 +146,7 @@ class _Sums:
             longest=self._longest if self._form == "trace" else None,
             span_s=self._last_s - (self._first_s or 0.0),
             has_messages=self._has_messages,
+            sharing=self._sharing,
         )
 
 

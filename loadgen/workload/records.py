@@ -3,7 +3,8 @@
     sharegpt  a JSON array of {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}, ...]}
     jsonl     a line each: {"prompt": text} or {"messages": [{"role", "content"}, ...]}, optional "output_tokens"
     text      a line each, the prompt itself
-    trace     a line each: {"timestamp": ms, "input_length": n, "output_length": n}, ascending; "timestamp_s" in seconds
+    trace     a line each: {"timestamp": ms, "input_length": n, "output_length": n}, ascending; "timestamp_s" in
+              seconds; "hash_ids" say what prompts share, and are not replayed yet
 
 A record that is not such is a ValueError whose text says what was expected.
 """
@@ -42,6 +43,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Tokens of the answer, if the record has them: estimated where it has the text."""
     at_s: float | None = None
     """When a trace wants it."""
+    shares: bool = False
+    """A trace says which blocks of the prompt others have too."""
 
 
 class _Turn(msgspec.Struct):
@@ -65,6 +68,7 @@ class _TraceLine(msgspec.Struct):
     output_length: int
     timestamp: float | None = None
     timestamp_s: float | None = None
+    hash_ids: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 _decode_conversation = msgspec.json.Decoder(_Conversation).decode
@@ -129,7 +133,8 @@ def _trace(line: _TraceLine) -> Entry:
     at_s = line.timestamp_s if line.timestamp is None else line.timestamp / 1000
     if at_s is None or at_s < 0 or line.input_length < 1 or line.output_length < 1:
         raise ValueError(f"expected {_SHAPES['trace']}, none of them missing, negative or without tokens")
-    return Entry(isl=line.input_length, osl=line.output_length, at_s=at_s)
+    shares = bytes(line.hash_ids) not in (b"[]", b"null")
+    return Entry(isl=line.input_length, osl=line.output_length, at_s=at_s, shares=shares)
 
 
 def _estimate(text: str) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageStarted
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.slo import Limits
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord
@@ -91,7 +92,7 @@ def result_of(stage: StageRecord) -> StageResult:
         stage,
         started_at="2026-01-01T00:00:00.000Z",
         now_s=60.0,
-        slo_ms={},
+        limits=Limits(),
         urls=[],
         machine=StageHardware(gpu=[], energy=None, host={}, verdicts=[]),
     )

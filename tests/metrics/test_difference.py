@@ -18,6 +18,7 @@ from loadgen.metrics.difference import (
     rank_bounds,
     rate_estimate,
     share_estimate,
+    share_interval,
     student_t,
     worth,
 )
@@ -145,10 +146,19 @@ def test_mean_share_and_rate() -> None:
     assert [rate.low, rate.high] == pytest.approx([968.3, 1031.7], abs=0.1)
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(3, 5.841), (5, 4.032), (10, 3.169), (30, 2.750), (1000, 2.581)])
+def test_wilsons_interval() -> None:
+    # Brown, Cai and DasGupta: x = 0 of 10 leaves at most z2 / (n + z2).
+    assert share_interval(0.0, 10, 0.95) == pytest.approx((0, 0.2775), abs=1e-3)
+    assert share_interval(0.95, 100, 0.95) == pytest.approx((0.8882, 0.9785), abs=1e-3)
+    assert share_interval(0.0, 0, 0.95) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (5, 4.032), (10, 3.169), (30, 2.750), (1000, 2.581)],
+)
 def test_students_quantile(freedom: int, quantile: float) -> None:
-    # The expansion is short of it by 2 % for three degrees of freedom, by nothing that matters for more.
-    assert student_t(freedom, 0.99) == pytest.approx(quantile, rel=0.02 if freedom < 5 else 0.001)
+    assert student_t(freedom, 0.99) == pytest.approx(quantile, rel=1e-4)
 
 
 def test_few_blocks_are_worth_less() -> None:

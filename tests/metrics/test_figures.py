@@ -16,12 +16,13 @@ from loadgen.metrics.figures import (
     without_words,
 )
 from loadgen.metrics.result import Goodput
+from loadgen.metrics.slo import Limits
 from tests.metrics.served import result_of, run_of, served
 
 
 def test_a_running_stage_and_its_result_have_the_same_figures() -> None:
     stage = served(1, in_step=True)
-    now, then = running_figures(stage, {}), figures_of(result_of(stage))
+    now, then = running_figures(stage, Limits()), figures_of(result_of(stage))
     assert now.keys() == then.keys() and {"output_tok_s", "req_s", "ttft_p50", "e2e_p99"} <= now.keys()
     for name, estimate in now.items():
         assert estimate.value == then[name].value
@@ -41,7 +42,7 @@ def test_good_streams_and_energy_are_figures_where_they_are_known() -> None:
     found = figures_of(msgspec.structs.replace(plain, goodput=good))
     assert found["goodput"].value == 100.0 == found["goodput"].high > found["goodput"].low
     assert "goodput" not in figures_of(plain) and "j_per_token" not in figures_of(plain)
-    assert running_figures(served(3), {"ttft": 200.0})["goodput"] == found["goodput"]
+    assert running_figures(served(3), Limits({"ttft": 200.0}))["goodput"] == found["goodput"]
 
 
 def test_a_result_without_histograms_has_values_without_intervals() -> None:

@@ -84,9 +84,10 @@ def test_a_gpu_that_is_well_or_says_nothing(facts: GpuFacts) -> None:
     [
         (StageFacts(), [], ""),
         (StageFacts(client_limit="read lag p99 60.0 ms"), ["client-limited"], "read lag"),
+        (StageFacts(capped="20 streams at most"), ["capped"], "20 streams"),
         (StageFacts(preemptions=7), ["kv-limited"], "7 preemptions"),
-        (StageFacts(waiting=3.0, kv_usage=0.97), ["kv-limited", "queueing"], "up to 97% full"),
-        (StageFacts(waiting=3.0, kv_usage=0.4), ["queueing"], "3.0 requests waiting"),
+        (StageFacts(waiting=3.0, kv_usage=0.97), ["kv-limited", "queueing"], "3 waiting, KV cache 97% full"),
+        (StageFacts(waiting=3.0, kv_usage=0.4), ["queueing"], "engine-limited: queueing, 3 waiting"),
         (StageFacts(waiting=0.2, kv_usage=1.0), [], ""),
         (StageFacts(gfx_percent=98.0, memory_percent=40.0), ["compute-bound"], "GPUs 98% busy"),
         (StageFacts(gfx_percent=98.0, memory_percent=80.0), ["bandwidth-bound"], "80% busy"),

@@ -18,6 +18,7 @@ from loadgen.metrics.journal import (
     journal_is_held,
     read_journal,
 )
+from loadgen.metrics.snapshot import EngineView
 from loadgen.metrics.stage import ClientDelta, StageDelta
 
 
@@ -46,6 +47,23 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     write(tmp_path / "j")
     assert list(read_journal(tmp_path / "j")) == lines()
     assert len((tmp_path / "j").read_bytes().splitlines()) == len(lines())
+
+
+def test_the_engines_word_is_written_once_and_read_with_every_tick(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    views = [None, EngineView(running=1.0), EngineView(running=1.0), EngineView(running=2.0), None, None]
+    ticks = [Ticked(float(n), 0.25, {}, ClientDelta(), held=1, engine=view) for n, view in enumerate(views)]
+    journal = Journal(path)
+    for tick in ticks:
+        journal.write(tick)
+    journal.close()
+    assert list(read_journal(path)) == ticks
+    written = path.read_bytes()
+    assert (written.count(b'"running":1.0'), written.count(b'"engine_again":true')) == (1, 1)
+    # What was said in a damaged line is not known afterwards.
+    path.write_bytes(written.replace(b'"t_s":1.0', b'"t_s":"?"'))
+    kept = [line.engine for line in read_journal(path, skipped=[]) if isinstance(line, Ticked)]
+    assert kept == [None, None, EngineView(running=2.0), None, None]
 
 
 def test_a_torn_last_line_is_not_there(tmp_path: Path) -> None:

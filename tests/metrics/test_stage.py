@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.stage import COUNTERS, LATENCIES, ClientDelta, ClientMetrics, StageDelta, StageMetrics
+from loadgen.metrics.stage import COUNTERS, LATENCIES, ClientDelta, ClientMetrics, LoadBin, StageDelta, StageMetrics
 
 counts = st.integers(0, 1000)
 stamps = st.none() | st.integers(0, 10**15)
@@ -18,12 +18,26 @@ def histograms(draw: st.DrawFn) -> Histogram:
 
 
 @st.composite
+def bins(draw: st.DrawFn) -> LoadBin:
+    return LoadBin(
+        span_ns=draw(counts),
+        held_area_ns=draw(counts),
+        output_tokens=draw(counts),
+        ttft=draw(st.none() | histograms().map(Histogram.encode)),
+        itl=draw(st.none() | histograms().map(Histogram.encode)),
+    )
+
+
+@st.composite
 def deltas(draw: st.DrawFn) -> StageDelta:
     return StageDelta(
         **{name: draw(counts) for name in COUNTERS},
         window_start_ns=draw(stamps),
         window_end_ns=draw(stamps),
+        tail_start_ns=draw(stamps),
+        unsent_wait_ns=draw(counts),
         peak=draw(counts),
+        bins=draw(st.dictionaries(st.integers(0, 3), bins(), max_size=2)),
         models=draw(st.dictionaries(st.sampled_from(["base", "adapter"]), counts, max_size=2)),
         errors=draw(st.dictionaries(st.sampled_from(["reset", "stall"]), counts, max_size=2)),
         messages=draw(

@@ -26,15 +26,19 @@ def test_a_ladder_goes_up_each_shape() -> None:
     assert [(stage.isl, stage.concurrency) for stage in stages] == [(10, 1), (10, 2), (30, 1), (30, 2)]
 
 
-def test_a_ramp_rises_and_falls_in_stairs() -> None:
-    up = plan_of(profile(plan={"ramp": {"start": 1, "end": 10, "over": "20s"}}))
-    assert [stage.concurrency for stage in up] == list(range(1, 11))
-    assert {stage.duration_s for stage in up} == {2.0}
-    down = plan_of(profile(plan={"ramp": {"start": 4, "end": 1, "over": "60s", "steps": 30}}))
-    assert [stage.concurrency for stage in down] == [4, 3, 2, 1]
-    assert sum(stage.duration_s or 0 for stage in down) == 60
-    rates = loads(plan={"ramp": {"start": 1, "end": 2, "over": "3s", "steps": 3}, "by": "rate"})
-    assert rates == [1, 1.5, 2]
+def test_a_ramp_is_one_stage_whose_load_moves_by_steps() -> None:
+    (up,) = plan_of(profile(plan={"ramp": {"start": 1, "end": 10, "over": "20s"}}))
+    assert up.steps == tuple((2.0 * step, 1.0 + step) for step in range(10))
+    assert (up.concurrency, up.duration_s, up.requests, up.most_streams) == (1, 20.0, None, 10)
+    (down,) = plan_of(profile(plan={"ramp": {"start": 4, "end": 1, "over": "60s", "steps": 30}}))
+    assert [load for _, load in down.steps] == [4, 3, 2, 1]
+    assert (down.concurrency, down.duration_s, down.most_streams) == (4, 60.0, 4)
+
+
+def test_a_ramp_of_rates_goes_in_a_straight_line() -> None:
+    (stage,) = plan_of(profile(plan={"ramp": {"start": 1, "end": 2, "over": "3s", "steps": 3}, "by": "rate"}))
+    assert [load for _, load in stage.steps] == [1, 1.5, 2]
+    assert (stage.rate, stage.rate_points, stage.concurrency) == (1.5, ((0.0, 1.0), (3.0, 2.0)), None)
 
 
 def test_a_soak_is_one_long_stage() -> None:

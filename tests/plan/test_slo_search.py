@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.difference import share_interval
+from loadgen.metrics.result import SloVerdict
 from loadgen.plan import Measured, Plan, Stage, next_stages
-from loadgen.plan.evidence import mean_verdict, share_interval, share_verdict, together
+from loadgen.plan.fixed import search_stage
 from tests.plan.probing import play, profile, search
 
 SLO = {"ttft_p99": "2s"}
@@ -25,14 +28,16 @@ def sure(limit: float) -> Callable[[Stage], Measured]:
 
 
 def noisy(limit: float, seed: int) -> Callable[[Stage], Measured]:
-    """The share of good streams falls from 1 to 0 around the limit; more streams are seen in a longer stage."""
+    """The share of good streams falls from 1 to 0 around the limit; more are seen where it must be sure."""
     random = Random(seed)
 
     def measure(stage: Stage) -> Measured:
         share = min(1.0, max(0.0, 0.95 + 0.5 * (1 - stage.load / limit)))
-        count = int(50 * (stage.duration_s or 0))
+        count = 2000 if stage.certain else 500
         good = sum(random.random() < share for _ in range(count))
-        return Measured(stage=stage, met=good >= 0.95 * count, verdict=share_verdict(good, count, 0.95))
+        low, high = share_interval(good / count, count, 0.95)
+        verdict: SloVerdict = "met" if low >= 0.95 else "missed" if high < 0.95 else "unresolved"
+        return Measured(stage=stage, met=good >= 0.95 * count, verdict=verdict)
 
     return measure
 
@@ -70,33 +75,80 @@ def test_the_bounds_of_the_search() -> None:
     assert "misses the limits, and the search goes no lower" in found.why
 
 
-def test_the_bounds_of_the_answer_are_looked_at_again_for_longer() -> None:
+def test_the_bounds_of_the_answer_are_looked_at_again_until_they_are_sure() -> None:
     def measure(stage: Stage) -> Measured:
         met = stage.load <= 20
-        unsure = stage.load == 16 and (stage.duration_s or 0) < 20
+        unsure = stage.load in (16, 24) and not stage.certain
         return Measured(stage=stage, met=met, verdict="unresolved" if unsure else "met" if met else "missed")
 
     plan = next_stages(profile(plan={"search": "slo", "precision": 0.5}, slo=SLO))
     found, stages = play(plan, measure)
-    assert [(stage.load, stage.duration_s, stage.longest_s) for stage in stages] == [
-        (8, 10, 120),
-        (16, 10, 120),
-        (32, 10, 120),
-        (24, 10, 120),
-        (16, 20, 240),
+    assert [(stage.load, stage.certain, stage.completed) for stage in stages] == [
+        (8, False, 50),
+        (16, False, 50),
+        (32, False, 50),
+        (24, False, 50),
+        (16, True, 381),
+        (24, True, 381),
     ]
     assert found is not None
-    assert found.resolved
+    assert (found.found, found.low, found.high, found.resolved) == (16, 16, 24, True)
+    assert [(one.load, one.verdict) for one in found.points][-2:] == [(16, "met"), (24, "missed")]
 
 
-def test_what_stays_unsure_is_unresolved() -> None:
+def unsure_near(limit: float, band: float) -> Callable[[Stage], Measured]:
+    """Nothing within a share of the limit can be told."""
+
     def measure(stage: Stage) -> Measured:
-        return Measured(stage=stage, met=stage.load <= 10, verdict="missed" if stage.load > 11 else "unresolved")
+        met, near = stage.load <= limit, abs(stage.load - limit) <= band * limit
+        needs = "ttft_p99 needs 99 more streams" if near else ""
+        return Measured(stage=stage, met=met, verdict="unresolved" if near else "met" if met else "missed", needs=needs)
 
-    found, loads = search(measure, plan={"search": "slo"}, slo=SLO)
-    assert (found.found, found.low, found.high, found.resolved) == (10, None, 12, False)
-    assert loads.count(10) == loads.count(11) == 3
-    assert "not with 95 % confidence" in found.why
+    return measure
+
+
+def test_where_a_bound_stays_unsure_one_farther_off_is_measured() -> None:
+    found, loads = search(unsure_near(100, 0.04), plan={"search": "slo"}, slo=SLO)
+    assert found.resolved and found.found is not None
+    assert found.low is not None and found.high is not None
+    assert found.low < 96 <= found.found <= 100 < 104 < found.high
+    assert found.high - found.low <= 0.3 * found.found
+    assert f"surely {found.low:g} does and {found.high:g} does not" in found.why
+    assert max(loads.count(load) for load in loads) <= 2
+
+
+@given(limit=st.integers(1, 500), band=st.floats(0, 1), start=st.integers(1, 1000))
+def test_whatever_can_be_told_the_search_ends_and_says_nothing_that_is_false(
+    limit: int, band: float, start: int
+) -> None:
+    found, loads = search(unsure_near(limit, band), plan={"search": "slo"}, slo=SLO, load={"concurrency": start})
+    assert len(loads) <= 30
+    assert found.low is None or found.low <= limit
+    assert found.high is None or found.high > limit
+    if found.resolved:
+        assert found.found is not None and found.low is not None and found.high is not None
+        assert found.low <= found.found < found.high
+
+
+def test_what_stays_unsure_is_unresolved_and_says_what_it_would_take() -> None:
+    found, loads = search(unsure_near(100, 0.5), plan={"search": "slo"}, slo=SLO)
+    assert found.found is not None and not found.resolved
+    assert "not with 95 % confidence: at concurrency" in found.why
+    assert found.why.endswith("ttft_p99 needs 99 more streams")
+    assert len(loads) <= 20
+
+
+def test_a_search_asks_for_as_many_streams_as_its_limits_need() -> None:
+    def completed(**parts: Any) -> int:
+        return search_stage(profile(**parts), 8, certain=True).completed
+
+    plan = {"search": "slo"}
+    assert completed(plan=plan, slo={"ttft_p99": "2s", "tpot_p50": "9ms"}) == 381
+    assert completed(plan=plan, slo={"ttft_p999": "2s"}) == 3838
+    assert completed(plan=plan, slo={"ttft": "2s"}) == 73
+    assert completed(plan=plan, slo={"ttft_mean": "2s"}) == 50
+    assert completed(plan=plan | {"completed": 7}, slo={"ttft_p99": "2s"}) == 7
+    assert search_stage(profile(plan={"search": "knee"}), 8).judged is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -116,35 +168,3 @@ def test_a_stage_that_the_operator_broke_off_is_no_evidence() -> None:
 def test_a_server_that_answers_nothing_ends_the_search() -> None:
     found, _ = search(lambda stage: Measured(stage=stage), plan={"search": "slo"}, slo=SLO)
     assert (found.found, found.resolved) == (None, False)
-
-
-def test_wilsons_interval() -> None:
-    # Brown, Cai and DasGupta: x = 0 of 10 leaves at most z2 / (n + z2).
-    assert share_interval(0, 10) == pytest.approx((0, 0.2775), abs=1e-3)
-    assert share_interval(95, 100) == pytest.approx((0.8882, 0.9785), abs=1e-3)
-    assert share_interval(0, 0) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("good", "count", "wanted", "verdict"),
-    [
-        (100, 100, 0.99, "unresolved"),
-        (400, 400, 0.99, "met"),
-        (80, 100, 0.95, "missed"),
-        (95, 100, 0.95, "unresolved"),
-        (0, 0, 0.5, "unresolved"),
-    ],
-)
-def test_a_share_needs_enough_streams(good: int, count: int, wanted: float, verdict: str) -> None:
-    assert share_verdict(good, count, wanted) == verdict
-
-
-def test_a_mean_and_all_limits_together() -> None:
-    assert mean_verdict(100, 10, 100, 103) == "met"
-    assert mean_verdict(100, 10, 100, 97) == "missed"
-    assert mean_verdict(100, 10, 100, 101) == "unresolved"
-    assert mean_verdict(None, None, 0, 101) == "unresolved"
-    assert together(["met", "unresolved", "missed"]) == "missed"
-    assert together(["met", "unresolved"]) == "unresolved"
-    assert together(["met", "met"]) == "met"
-    assert together([]) == "unresolved"

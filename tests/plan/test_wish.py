@@ -101,11 +101,11 @@ def test_an_open_loop_stays_open_and_a_dataset_stays_what_is_sent() -> None:
 
 def test_a_ramp_goes_from_the_present_load() -> None:
     parts = profile()
-    up = all_of(PlanWish("ramp", to=26, over_s=60), parts, present(parts))
-    assert [stage.concurrency for stage in up] == [8, 10, 12, 14, 16, 18, 20, 22, 24, 26]
-    assert sum(stage.duration_s or 0 for stage in up) == pytest.approx(60)
-    down = all_of(PlanWish("ramp", to=1, over_s=10), parts, present(parts))
-    assert (down[0].concurrency, down[-1].concurrency) == (8, 1)
+    (up,) = all_of(PlanWish("ramp", to=26, over_s=60), parts, present(parts))
+    assert [load for _, load in up.steps] == [8, 10, 12, 14, 16, 18, 20, 22, 24, 26]
+    assert up.duration_s == 60
+    (down,) = all_of(PlanWish("ramp", to=1, over_s=10), parts, present(parts))
+    assert (down.steps[0][1], down.steps[-1][1]) == (8, 1)
 
 
 def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -> None:

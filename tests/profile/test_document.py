@@ -47,6 +47,9 @@ def test_a_profile_cannot_change(tmp_path: Path) -> None:
         (MINIMAL + "[[stages]]\nconcurrency = 1\nrate = 2", ["stages.0", "not both"]),
         (MINIMAL + "[slo]\nttfx_p99 = '2s'", ["slo.ttfx_p99", "ttft_p99"]),
         (MINIMAL + "[slo]\nttft_p99 = 2", ["slo.ttft_p99", "2", "with its unit"]),
+        (MINIMAL + "[slo]\nfailed = '120%'", ["slo.failed", "'120%'", 'a share such as "1%" or 0.01']),
+        (MINIMAL + "[slo]\nfailed = -1", ["slo.failed", "-1", 'a share such as "1%" or 0.01']),
+        (MINIMAL + "[slo]\nfailed = 'many'", ["slo.failed", "'many'", 'a share such as "1%" or 0.01']),
         ('[server]\nengine = "attach"', ["server", "url"]),
         ('[server]\nengine = "attach"\nurl = "localhost:80"', ["server", "http://host:port", "localhost:80"]),
         ('[server]\nengine = "vllm"', ["server", "model"]),
@@ -93,7 +96,9 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
         ("server.args.max-model-len=99", lambda p: p.server.args["max-model-len"], 99),
         ("server.served_model_name=a/b", lambda p: p.server.served_model_name, "a/b"),
         ("stages.0.osl=7", lambda p: p.stages[0].osl, 7),
-        ("slo.tpot_p50=50ms", lambda p: p.slo["tpot_p50"], 50.0),
+        ("slo.tpot_p50=50ms", lambda p: p.slo.limits_ms["tpot_p50"], 50.0),
+        ("slo.failed=1%", lambda p: p.slo.failed, 0.01),
+        ("slo.failed=0.02", lambda p: p.slo.failed, 0.02),
     ],
 )
 def test_overrides(tmp_path: Path, override: str, get: object, value: object) -> None:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.profile import build_profile, parse_duration_s
+from loadgen.profile.values import parse_share
 
 
 @given(st.integers(1, 10_000), st.sampled_from([("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]))
@@ -25,3 +26,26 @@ def test_durations(number: int, unit: tuple[str, float]) -> None:
 )
 def test_a_server_as_its_clients_are_told_of_it(given_url: str, url: str) -> None:
     assert build_profile({"server": {"engine": "attach", "url": given_url}}, where="test").server.url == url
+
+
+@given(st.floats(0, 100))
+def test_shares(percent: float) -> None:
+    assert parse_share(f"{percent:.6f}%") == pytest.approx(percent / 100, abs=1e-6)
+    assert parse_share(min(percent / 100, 0.999)) == min(percent / 100, 0.999)
+
+
+@pytest.mark.parametrize(
+    "given_share", ["120%", "-1%", -1, -0.01, 1, "1", 1.5, "many", "%", "", "nan", True, None, "1%%"]
+)
+def test_what_is_no_share(given_share: object) -> None:
+    with pytest.raises(ValueError, match='a share such as "1%"'):
+        parse_share(given_share)
+
+
+def test_a_limit_on_failures_is_none_of_the_latencies() -> None:
+    document = {"server": {"engine": "simulator"}, "slo": {"failed": "1%", "ttft_p99": "2s"}}
+    slo = build_profile(document, where="test").slo
+    assert (slo.failed, slo.limits_ms) == (0.01, {"ttft_p99": 2000.0})
+    assert slo.model_dump(mode="json") == {"failed": 0.01, "ttft_p99": 2000.0}
+    none = build_profile({"server": {"engine": "simulator"}}, where="test").slo
+    assert (none.asks, none.model_dump(mode="json")) == (False, {})

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.result import Result, SloCheck, StageResult, Target, Throughput
+from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult, Target, Throughput
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Verdict
-from loadgen.report.assessment import assessment, best_stage, titles
+from loadgen.report.assessment import assessment, best_stage, shortcomings, titles
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace
@@ -113,6 +113,48 @@ def test_the_headline_is_of_the_stage_that_pays_and_keeps_its_limits() -> None:
     missed = best_stage(result(at(8, 900.0, met=False), at(16, 1500.0, met=False, index=1)))
     assert missed is not None and missed.label == "conc 16"
     assert best_stage(result(stage(0))) is None
+
+
+def failing(count: int, unsent: int = 0, allowed: float = 0.0, **errors: int) -> StageResult:
+    """Of 90 requests."""
+    check = FailureCheck(count + unsent, unsent, 90, allowed, met=False, verdict="missed")
+    good = at(8, 900.0)
+    return replace(good, failures=check, requests=replace(good.requests, errors=errors))
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (failing(30, http_5xx=30), "30 of 90 requests failed (http_5xx); slo.failed allows 0 %"),
+        (failing(0, 20), "20 of 90 requests were never sent; slo.failed allows 0 %"),
+        (
+            failing(5, 6, 0.01, http_5xx=3, reset=2),
+            "5 of 90 requests failed (http_5xx, reset), 6 were never sent; slo.failed allows 1 %",
+        ),
+        (at(8, 1.0, met=False), "limits missed: ttft_p99 30.0 ms, limit 25 ms"),
+    ],
+)
+def test_what_makes_the_exit_code_1(stage: StageResult, words: str) -> None:
+    assert shortcomings(result(at(4, 1.0), replace(stage, index=1))) == [f"stage 2: {words}"]
+
+
+def test_a_search_is_judged_by_its_answer_and_not_by_its_probes() -> None:
+    probes = replace(ladder(), stages=[*ladder().stages, replace(failing(30), index=2)])
+    assert len(shortcomings(probes)) == 2
+    found = SearchResult("slo", "concurrency", 8.0, 8.0, 16.0, True, "sure", 3)
+    assert shortcomings(replace(probes, search=found)) == []
+    unsure = replace(found, resolved=False, why="ttft_p99 needs 120 more streams")
+    assert shortcomings(replace(probes, search=unsure)) == ["the search is unresolved: ttft_p99 needs 120 more streams"]
+
+
+def test_a_run_in_which_nothing_was_completed_is_no_success() -> None:
+    assert shortcomings(result(replace(stage(0, reset=3), slo={}))) == ["nothing was completed"]
+    assert shortcomings(result()) == []
+
+
+def test_failures_beyond_what_is_borne_are_told_with_the_limits() -> None:
+    text = answers(result(failing(30, http_5xx=30)))["Within its limits?"]
+    assert text == "Missed at 1 of 1 stages, first at conc 8: 30 of 90 requests failed (http_5xx)."
 
 
 def test_stages_have_names_of_their_own() -> None:

@@ -87,7 +87,7 @@ def test_what_speaks_against_a_stage_takes_its_words() -> None:
     first: StageResult = SLOWER.stages[0]
     failed = msgspec.structs.replace(first.requests, failed=60)
     assert doubts_of(requests=failed) == ["B had 60 of 300 requests failing: the rest is not the same load"]
-    short = msgspec.structs.replace(first.tokens, output=first.tokens.output // 2)
+    short = msgspec.structs.replace(first.tokens, output_per_request=64.0)
     assert doubts_of(tokens=short) == ["a request had 128 output tokens in A and 64 in B"]
     by_events = msgspec.structs.replace(first.tokens, source="events")
     assert doubts_of(tokens=by_events) == ["tokens were counted by usage in A and by events in B"]

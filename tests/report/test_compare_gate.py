@@ -73,7 +73,7 @@ def test_a_slower_server_breaks_the_limits_that_it_passes() -> None:
 
 
 def test_without_evidence_only_a_strict_limit_is_broken() -> None:
-    short, slower = run_of(served(1, seconds=3.0)), run_of(served(2, seconds=3.0, scale=1.2))
+    short, slower = run_of(served(1, seconds=3.5)), run_of(served(2, seconds=3.5, scale=1.2))
     assert broken(short, slower, "ttft_p50>+10%") == []
     assert broken(short, slower, "ttft_p50>+10%", strict=True) == ["ttft_p50>+10%"]
 

@@ -40,7 +40,7 @@ def test_the_configuration_comes_first_then_stages_then_the_mean(comparison: Run
 
 
 def test_what_cannot_be_told_says_so() -> None:
-    short = compare_runs(("A", run_of(served(1, seconds=3.0))), ("B", run_of(served(2, seconds=3.0))))
+    short = compare_runs(("A", run_of(served(1, seconds=3.5))), ("B", run_of(served(2, seconds=3.5))))
     line = next(line for line in compare_table(short).splitlines() if line.startswith("TTFT p99"))
     assert line.endswith("too short to tell")
 

@@ -29,7 +29,7 @@ def stage(index: int) -> list[Line]:
     ttft.record_ns([20_000_000])
     delta = StageDelta(sent=1, completed=1, latency={"ttft": ttft.encode()})
     ticks = [
-        Ticked(start_s + 0.25 * n, 0.25, {index: delta}, ClientDelta(), held=2, open_stages={index: 2})
+        Ticked(start_s + 0.25 * n, 0.25, {index: delta}, ClientDelta(), held=2, open_sent=2, open_stages={index: 2})
         for n in range(1, 5)
     ]
     return [StageStarted(start_s, index, "", 3, None, "poisson", 16, 16, None, 20.0, 0, 0.0), *ticks]
@@ -100,7 +100,7 @@ def test_a_journal_without_a_run_changes_nothing(tmp_path: Path, content: bytes)
 
 def test_numbers_that_nobody_can_have_measured_cost_their_line_only(tmp_path: Path) -> None:
     path = journal(tmp_path, STARTED, *stage(0))
-    path.write_text(path.read_text().replace('"counts":[1]', '"counts":[3]', 1))
+    path.write_text(path.read_text().replace('"count":1', '"count":3', 1))
     result = recovered(tmp_path)
     assert result.stages[0].requests.completed == 3
     assert "counts do not add up" in result.events[-1].text

@@ -1,10 +1,13 @@
 """The table, from a result that a run could have left."""
 
+import msgspec
+
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineStage
 from loadgen.metrics.result import (
     ClientResult,
     Concurrency,
+    FailureCheck,
     Requests,
     Result,
     SloCheck,
@@ -102,6 +105,21 @@ def test_the_published_lines() -> None:
     ]:
         assert line in table.splitlines()
     assert max(len(line) for line in table.splitlines()) <= 80
+
+
+def test_a_limit_says_what_missed_it_and_how_sure_that_is() -> None:
+    checks = {
+        "ttft_p99": SloCheck(25.0, None, met=False, verdict="missed", missed=30, population=90),
+        "tpot_p99": SloCheck(25.0, 20.0, met=True, verdict="unresolved", missed=0, population=90, needs=291),
+    }
+    failures = FailureCheck(count=30, unsent=0, scheduled=90, allowed=0.01, met=False, verdict="missed")
+    table = result_table(result(msgspec.structs.replace(stage(80), slo=checks, failures=failures)))
+    for line in [
+        "SLO ttft_p99 <= 25 ms:                      MISSED (-; 30 of 90 beyond it)",
+        "SLO tpot_p99 <= 25 ms:                      met (20.00; sure with 291 more streams)",
+        "SLO failed or unsent <= 1 %:                MISSED (30 of 90)",
+    ]:
+        assert line in table.splitlines()
 
 
 def test_a_stage_in_which_everything_failed_is_no_table_of_zeros() -> None:

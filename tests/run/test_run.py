@@ -370,8 +370,9 @@ async def test_a_worker_that_dies_is_reported_and_the_rest_goes_on(engine: Simul
 
     result, error = await outcome(attach(engine, load=load), once(flowing, kill_one))
     assert (result.state, error) == ("complete", None)
-    assert any("died" in event.text for event in result.events if event.kind == "error")
+    assert any("was killed by SIGKILL" in event.text for event in result.events if event.kind == "error")
     assert result.stages[0].requests.completed > 0
+    assert result.client.workers == 1
 
 
 async def test_without_any_worker_the_result_is_partial(engine: Simulator) -> None:

@@ -3,9 +3,13 @@
 import math
 from random import Random
 
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageDelta
-from loadgen.run.settling import FEWEST_BEATS, Transient, at_rest, ttft_of
+from loadgen.run.settling import FEWEST_BEATS, Transient, at_rest, cut_errors, ttft_of
 
 
 def noise(count: int, mean: float, seed: int = 1) -> list[float]:
@@ -41,6 +45,26 @@ def test_it_comes_to_rest_once_the_transient_is_a_small_part() -> None:
 def test_too_few_points_say_nothing() -> None:
     assert not at_rest([1.0] * (FEWEST_BEATS // 2 - 1))
     assert at_rest([1.0] * FEWEST_BEATS)
+
+
+def by_definition(series: list[float]) -> list[float]:
+    """MSER as White wrote it: the variance of all that follows a cut, over their number."""
+    values = np.array(series)
+    return [float(values[cut:].var() / (len(values) - cut)) for cut in range(len(values) - 4)]
+
+
+COUNTS = st.integers(0, 100_000).map(float)
+TIMES = st.floats(0.01, 100_000)
+
+
+@given(st.lists(COUNTS, min_size=6, max_size=200) | st.lists(TIMES, min_size=6, max_size=200))
+def test_the_sums_from_the_end_are_the_definition(series: list[float]) -> None:
+    exact = by_definition(series)
+    assert np.allclose(cut_errors(series), exact, rtol=1e-6, atol=1e-9 * max(map(abs, series)) ** 2)
+    # Of two cuts that are equally good, rounding may choose the other.
+    best = min(exact)
+    near = {cut <= len(series) // 2 for cut, error in enumerate(exact) if error <= best * (1 + 1e-6) + 1e-9}
+    assert at_rest(series) in near
 
 
 def test_every_slot_must_have_turned_over() -> None:

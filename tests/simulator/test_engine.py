@@ -56,6 +56,19 @@ def test_a_step_costs_what_is_in_it() -> None:
     assert ends == [2 * MS, 3_500_000, 5 * MS]
 
 
+def test_a_step_begins_where_the_one_before_should_have_ended() -> None:
+    engine = Engine(replace(SMALL, per_prefill_token_ms=0.0))
+    add(engine, 1, 9)
+    begun = [0, 1_700_000, 3_100_000, 9 * MS]  # the last comes when its whole step is over
+    ends = []
+    for now in begun:
+        end = engine.begin(now)
+        assert end is not None
+        ends.append(end)
+        engine.finish(end)
+    assert ends == [1_500_000, 3 * MS, 4_500_000, 10_500_000]
+
+
 def test_a_prompt_longer_than_the_budget_is_prefilled_in_chunks() -> None:
     engine = Engine(SMALL)
     sequence = add(engine, 20, 1)

@@ -223,3 +223,28 @@ def test_a_client_that_leaves_during_a_stall_is_aborted(server: Running) -> None
         if server.truth()["requests"]["aborted"]:
             break
     assert server.truth()["requests"]["aborted"] == 1
+
+
+@pytest.mark.parametrize("fault", ["twice", "twice:seconds=0.05"])
+def test_twice(server: Running, fault: str) -> None:
+    server.faults(fault)
+    with server.connect() as sock:
+        sock.sendall(request(4))
+        data = b""
+        while data.count(b"0\r\n\r\n") < 2:
+            data += sock.recv(65536)
+    first, _, second = data.partition(b"0\r\n\r\n")
+    first_text, second_text = (text_of(body_of(each)) for each in (first + b"0\r\n\r\n", second))
+    assert first_text == second_text != ""
+    assert server.truth()["requests"]["completed"] == 1
+
+
+def test_silent_says_nothing_and_stays(server: Running) -> None:
+    server.faults("silent")
+    with server.connect() as sock:
+        sock.sendall(request(4))
+        while not server.truth()["requests"]["failed"]:
+            pass
+        sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            sock.recv(1)

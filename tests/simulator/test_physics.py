@@ -39,6 +39,11 @@ def test_a_step_is_never_so_short_that_the_engine_spins() -> None:
     assert nothing.step_ns(1, 0) == 100_000
 
 
+@pytest.mark.parametrize("running", [1, 8, 16, 64, 1024])
+def test_bends_has_a_step_of_its_own_for_each_load(running: int) -> None:
+    assert PRESETS["bends"].step_ns(running, prefill_tokens=4096) == 5e6 * (1 + running / 16)
+
+
 def test_the_published_preset_has_the_means_of_its_publication() -> None:
     engine = Engine(PRESETS["published"])
     unsent, served = deque(engine.sequence(number, [1] * 4096, 1024) for number in range(80)), []

@@ -1,13 +1,20 @@
 import time
-from array import array
 from itertools import pairwise
 
 import pytest
 
+from loadgen.simulator.history import Served
 from loadgen.simulator.truth import Samples, Truth
 from tests.simulator.conftest import Running, body_of, events_of, request
 
 MS = 1_000_000
+
+
+def served(stamps: list[int], tokens: list[int] | None = None) -> Served:
+    stream = Served(received_ns=0)
+    stream.stamps.extend(stamps)
+    stream.tokens = tokens
+    return stream
 
 
 def test_percentiles_are_nearest_rank() -> None:
@@ -33,7 +40,7 @@ def test_memory_is_bounded_and_totals_stay_exact() -> None:
 
 def test_tokens_of_the_first_event_are_not_time_per_output_token() -> None:
     truth = Truth()
-    truth.streamed(0, array("q", [10 * MS, 30 * MS, 50 * MS]), [3, 4, 1])
+    truth.streamed(served([10 * MS, 30 * MS, 50 * MS], [3, 4, 1]))
     latency = truth.report(late_steps=0, steps=0)["latency_ms"]
     assert latency["ttft"]["mean"] == 10
     assert latency["tpot"]["mean"] == 8
@@ -45,7 +52,7 @@ def test_tokens_of_the_first_event_are_not_time_per_output_token() -> None:
 
 def test_a_single_token_has_no_time_per_output_token() -> None:
     truth = Truth()
-    truth.streamed(0, array("q", [10 * MS]), None)
+    truth.streamed(served([10 * MS]))
     assert truth.report(late_steps=0, steps=0)["latency_ms"]["tpot"]["count"] == 0
 
 

@@ -116,6 +116,21 @@ def test_a_missed_slo_is_exit_code_1(engine: Simulator, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("slo", "code", "word"), [((), 1, ""), (("--slo", "ttft_p50=1h"), 1, "MISSED"), (("--slo", "failed=40%"), 0, "met")]
+)
+def test_failures_that_nobody_bears_are_exit_code_1(
+    engine: Simulator, tmp_path: Path, slo: tuple[str, ...], code: int, word: str
+) -> None:
+    engine.faults("http_500:every=3")
+    load = ["--url", engine.url, "--concurrency", "2", "--requests", "30"]
+    done = vramp(tmp_path, "run", *load, *slo, *SMALL)
+    assert done.returncode == code, done.stderr
+    assert word in done.stdout
+    last = done.stderr.splitlines()[-1]
+    assert ("requests failed (http_5xx); slo.failed allows 0 %" in last) == (code == 1)
+
+
+@pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["run", "nowhere.toml"], 2, "no such profile"),
@@ -126,6 +141,9 @@ def test_a_missed_slo_is_exit_code_1(engine: Simulator, tmp_path: Path) -> None:
         (["run", "simulator", "--concurrency", "1", "--rate", "2"], 2, "not allowed with"),
         (["run", "simulator", "--slo", "ttft_p99"], 2, "metric_statistic=time"),
         (["run", "simulator", "--slo", "ttfx_p99=2s"], 2, "ttft_p99"),
+        (["run", "simulator", "--slo", "failed=120%"], 2, 'a share such as "1%"'),
+        (["run", "simulator", "--slo", "failed=many"], 2, 'a share such as "1%"'),
+        (["run", "simulator", "--set", "slo.failed=-1"], 2, 'a share such as "1%"'),
         (["run", "--url", "localhost"], 2, "http://host:port"),
         (["run", "--url", "http://127.0.0.1:9"], 3, "nobody listens"),
     ],

@@ -51,7 +51,7 @@ def marks(run: StageRun, *, prepared: bool) -> list[tuple[str, float | None]]:
     """The model and the patience of every request of a worker, in order."""
     found = []
     while not run.exhausted:
-        while prepared and run.prepare_one():
+        while prepared and run.prepare_one(4):
             pass
         stream = run.next_stream(0)
         found.append((body_of(stream)["model"], stream.cancel_after_s))

@@ -49,6 +49,14 @@ def test_a_trace(tmp_path: Path) -> None:
     assert list(Reader(data).times_s()) == [0.0, 1.5]
 
 
+def test_a_trace_that_says_what_prompts_share_is_read_with_a_note(tmp_path: Path) -> None:
+    sharing = TRACE.replace("}", ', "hash_ids": [0, 46, 47]}')
+    data = look_through(written(tmp_path, TRACE + sharing + sharing))
+    assert data.records == 3
+    assert data.note == f"{data.path}: hash_ids of 2 records are not replayed: shared prefixes are missing"
+    assert look_through(written(tmp_path, TRACE + TRACE, "other")).note is None
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -45,7 +45,9 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--workers", metavar="N", help="worker processes")
     load.add_argument("--seed", metavar="N", help="makes the prompts and the schedule reproducible")
     load.add_argument(
-        "--slo", metavar="ttft_p99=2s,...", help="limits (ttft=2s: for each stream); a missed one makes the exit code 1"
+        "--slo",
+        metavar="ttft_p99=2s,...",
+        help="limits (ttft=2s: for each stream; failed=1%%: of the requests); a missed one makes the exit code 1",
     )
 
 
@@ -167,7 +169,7 @@ def port_of(text: str) -> int:
 def _parse_slo(entry: str) -> tuple[str, str]:
     name, separator, limit = entry.partition("=")
     if not separator:
-        raise ProfileError(f"--slo {entry}: expected metric_statistic=time, such as ttft_p99=2s")
+        raise ProfileError(f"--slo {entry}: expected metric_statistic=time, such as ttft_p99=2s, or failed=1%")
     return name.strip(), limit.strip()
 
 

@@ -172,6 +172,7 @@ def _run_cockpit(options: argparse.Namespace) -> int:
 
 def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
     """Print what a run that is over has measured, as `table` shows it, and where it lies; the exit code."""
+    from loadgen.report.assessment import shortcomings
     from loadgen.report.curve import curve_table, is_rate_ladder
     from loadgen.report.table import result_table
 
@@ -183,8 +184,9 @@ def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
         for path in run.result_paths:
             if path.exists():
                 print(f"result: {path}", file=sys.stderr)
-    if run.error is not None:
-        print(harmless(f"vramp: {run.error}"), file=sys.stderr)
+    words = [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result is not None else []
+    for line in words:
+        print(harmless(f"vramp: {line}"), file=sys.stderr)
     return exit_code(run, interrupted=interrupted)
 
 
@@ -194,15 +196,6 @@ def exit_code(run: Run, *, interrupted: bool) -> int:
         return run.error.exit_code
     if interrupted:
         return INTERRUPTED
-    return 1 if run.result is None or _something_failed(run) else 0
+    from loadgen.report.assessment import shortcomings
 
-
-def _something_failed(run: Run) -> bool:
-    assert run.result is not None
-    stages = run.result.stages
-    missed = any(not check.met for stage in stages for check in stage.slo.values() if stage.requests.sent)
-    missed = missed or any(stage.goodput is not None and not stage.goodput.met for stage in stages)
-    search = run.result.search
-    missed = missed or (search is not None and not search.resolved)
-    nothing = bool(stages) and not any(stage.requests.completed for stage in stages) and run.result.state == "complete"
-    return missed or nothing
+    return 1 if run.result is None or shortcomings(run.result) else 0

@@ -127,12 +127,13 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
 
 
 def _ended(run: Run, name: str, path: Path) -> Variant:
+    from loadgen.report.assessment import shortcomings
     from loadgen.run.sweep import Variant
 
     assert run.result is not None
     reason = run.result.reason if run.error is None else str(run.error)
-    if run.error is not None:
-        _say(f"vramp: {reason}")
+    for line in shortcomings(run.result) if run.error is None else [reason]:
+        _say(f"vramp: {line}")
     written = path.name if path.exists() else None
     return Variant(name=name, state=run.result.state, reason=reason, result=written)
 

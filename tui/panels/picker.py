@@ -93,9 +93,10 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
     if server.attached:
         rows.append(_labelled("at", (", ".join(fmt.plain(url) for url in server.attached), "text")))
     rows += [_labelled("load" if not number else "", (line, "text")) for number, line in enumerate(load_words(profile))]
-    if profile.slo:
-        limits = ", ".join(f"{name} {limit:g} ms" for name, limit in profile.slo.items())
-        rows.append(_labelled("limits", (limits, "text")))
+    if profile.slo.asks:
+        limits = [f"{name} {limit:g} ms" for name, limit in profile.slo.limits_ms.items()]
+        limits += [f"failed {profile.slo.failed:.2%}"] if profile.slo.failed else []
+        rows.append(_labelled("limits", (", ".join(limits), "text")))
     if entry.variants:
         rows.append(_labelled("variant", *_variant(entry, variant)))
     return [*rows, *_published(profile.reference)]

@@ -15,8 +15,9 @@ import plotly.graph_objects as go
 
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS
-from loadgen.report.assessment import by_load, measured_stages, met_limits, titles
+from loadgen.report.assessment import by_load, measured_stages, titles
 from loadgen.report.cells import LATENCY_TITLES
 from loadgen.report.html.look import ACCENT, BAD, SECOND, chart_text, dressed, limit_line, log_axis, ramp
 

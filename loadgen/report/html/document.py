@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from loadgen.metrics.result import Result, StageResult
-from loadgen.report.assessment import assessment, best_stage, met_limits, titles
+from loadgen.metrics.slo import met_limits
+from loadgen.report.assessment import assessment, best_stage, titles
 from loadgen.report.cells import LATENCY_TITLES, engine_of, hardware_of, model_of, significant
 from loadgen.report.html import charts, configuration, markup, sections
 from loadgen.report.html.markup import plain

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from loadgen.metrics.gpu_stage import GpuFigure, GpuStage
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import InstanceResult, Result, StageResult
+from loadgen.metrics.slo import met_limits
 from loadgen.metrics.truth import TruthCheck
-from loadgen.report.assessment import best_stage, measured_stages, met_limits, titles
+from loadgen.report.assessment import best_stage, measured_stages, titles
 from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, fixed, published_name, signed_percent
 from loadgen.report.html import markup
 from loadgen.report.html.markup import Bad, Column
@@ -94,12 +95,14 @@ def _limits_table(stages: Sequence[StageResult]) -> str:
     """What was measured for each limit, a column a limit."""
     limits = {name: check.limit_ms for stage in stages for name, check in stage.slo.items()}
     goodput = next((stage.goodput for stage in stages if stage.goodput is not None), None)
+    failures = [one for stage in stages if (one := stage.failures) is not None and (one.allowed or not one.met)]
     names = titles(stages)
     rows = [
         [
             names[stage.index],
             *(_checked(stage, name) for name in limits),
             *([_goodput_cell(stage)] if goodput is not None else []),
+            *([_failures_cell(stage)] if failures else []),
         ]
         for stage in stages
     ]
@@ -107,6 +110,8 @@ def _limits_table(stages: Sequence[StageResult]) -> str:
     if goodput is not None:
         good = ", ".join(f"{name} at most {limit_ms:,g} ms" for name, limit_ms in goodput.limits_ms.items())
         columns.append(Column(f"streams with {good} (at least {goodput.wanted:.0%})"))
+    if failures:
+        columns.append(Column(f"failed or never sent (at most {100 * failures[0].allowed:g} %)"))
     return markup.table([Column("load", text=True), *columns], rows) if columns else ""
 
 
@@ -116,6 +121,14 @@ def _checked(stage: StageResult, name: str) -> str:
         return UNKNOWN
     measured = fixed(check.measured_ms, 1)
     return measured if check.met else Bad(measured)
+
+
+def _failures_cell(stage: StageResult) -> str:
+    failures = stage.failures
+    if failures is None:
+        return UNKNOWN
+    words = f"{failures.count:,} of {failures.scheduled:,}"
+    return words if failures.met else Bad(words)
 
 
 def _goodput_cell(stage: StageResult) -> str:

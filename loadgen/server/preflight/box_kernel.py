@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from loadgen.metrics.finding import Finding, Severity
-from loadgen.plan import Stage
+from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.box_view import Setup, read_setting
 
 _SPARE_FILES = 64
@@ -14,49 +13,24 @@ _SPARE_FILES = 64
 _SPARE_FILES_OF_SERVER = 256
 _WANTED_FILES = 65_536
 _FASTEST_TOKEN_S = 0.0005
-_SLOW_TOKEN_S = 0.05
-"""A token under heavy load, to guess how many streams an open loop has in flight."""
 
 
 def open_files(setup: Setup) -> Iterator[Finding]:
     """The limit of open files, against the connections of the plan: first of the workers, then of the server."""
-    peak = max((_in_flight(stage) for stage in setup.plan), default=0)
-    certain = max((_surely_in_flight(stage) for stage in setup.plan), default=0)
+    peak = max((streams_of(stage, SLOW_TOKEN_S) for stage in setup.plan), default=0)
+    # Open even on a server that is faster than any.
+    certain = max((streams_of(stage, _FASTEST_TOKEN_S) for stage in setup.plan), default=0)
+    workers = most_workers(setup.profile.load.workers, servers=setup.server.instances)
     of_server = -(-certain // setup.server.instances)
     soft, hard = setup.box.open_files
     # Servers raise their own limit as far as they may; a container has limits of its own.
     limits_server = setup.server.engine in ("vllm", "simulator")
-    if soft < -(-certain // _most_workers(setup)) + _SPARE_FILES:
+    if soft < -(-certain // workers) + _SPARE_FILES:
         yield _too_few_files("blocks", setup, peak, f"{certain} streams cannot all be opened")
     elif limits_server and hard < of_server + _SPARE_FILES_OF_SERVER:
         yield _too_few_files("blocks", setup, peak, f"the server cannot take {of_server} of them")
     elif soft < peak // (setup.profile.load.workers or 1) + _SPARE_FILES:
         yield _too_few_files("warns", setup, peak, f"a worker may get many of {peak} streams")
-
-
-def _in_flight(stage: Stage) -> int:
-    """Streams that a stage may have open."""
-    return _open_at(stage, _SLOW_TOKEN_S)
-
-
-def _surely_in_flight(stage: Stage) -> int:
-    """Streams that it has open even on a server that is faster than any."""
-    return _open_at(stage, _FASTEST_TOKEN_S)
-
-
-def _open_at(stage: Stage, token_s: float) -> int:
-    if stage.rate is None:
-        return stage.concurrency or 0
-    peak_rate = max((rate for _, rate in stage.rate_points), default=stage.rate)
-    bounds = [bound for bound in (stage.requests, stage.most) if bound is not None]
-    return min([round(peak_rate * stage.osl * token_s), *bounds])
-
-
-def _most_workers(setup: Setup) -> int:
-    """Among how many workers the streams are spread at most, so that a shortage is certain."""
-    instances = setup.server.instances
-    workers = setup.profile.load.workers or max(1, (os.cpu_count() or 1) // 2)
-    return -(-workers // instances) * instances
 
 
 def _too_few_files(severity: Severity, setup: Setup, peak: int, consequence: str) -> Finding:

@@ -1,0 +1,304 @@
+"""Whether a stage keeps to its limits: the one judgement that searches, tables, screens, reports and exit codes read.
+
+A limit on a percentile is a limit on a share: p99 <= 2 s asks that 99 % of the streams are within 2 s. Of what was
+scheduled, a failure and an arrival that was never sent are misses; so is a stream that was still open when the stage
+ended and already beyond the limit. One that was open and within it is left out: what becomes of it is not known.
+
+How sure that is: streams of one engine are not independent, so not their number counts but what `blocks` says that
+they are worth, with Student's t for the few blocks (Korn and Graubard, Survey Methodology 24, 1998, do the same for
+shares in clustered samples). A stage too short for blocks is taken at its worst: streams that run at once are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from loadgen.metrics.blocks import PERCENTS
+from loadgen.metrics.difference import mean_estimate, normal_quantile, share_interval, worth
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import FailureCheck, Goodput, SloCheck, SloVerdict
+from loadgen.metrics.stage_record import StageRecord
+from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
+
+CONFIDENCE = 0.95
+_TELLING = 5
+"""From so many misses on, the share of them says how it will go on."""
+_HOPELESS = 1_000_000
+_CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
+"""Where the times lie of streams that were still open: at least as long as that."""
+_ALIKE = {"ttft_from_intended": "ttft"}
+"""What a latency's streams are worth, where `blocks` does not know it."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a profile asks of each stage."""
+
+    latency_ms: dict[str, float] = {}
+    failed: float = 0.0
+    """The share of the scheduled requests that may fail or stay unsent."""
+    goodput: float = 0.95
+    """The share of streams that must meet the limits that are set for each stream."""
+
+
+class Judged(Protocol):
+    """A stage of a result, or what is being judged."""
+
+    @property
+    def slo(self) -> dict[str, SloCheck]:
+        """The limits over the stage, by name."""
+
+    @property
+    def goodput(self) -> Goodput | None:
+        """The limits for each stream."""
+
+    @property
+    def failures(self) -> FailureCheck | None:
+        """Requests that failed or stayed unsent."""
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """All limits of a stage."""
+
+    slo: dict[str, SloCheck]
+    goodput: Goodput | None
+    failures: FailureCheck
+
+    @property
+    def verdict(self) -> SloVerdict:
+        """With confidence; without any limit, unresolved."""
+        verdicts = [check.verdict for check in self.slo.values()]
+        verdicts += [self.goodput.verdict] if self.goodput is not None else []
+        if verdicts or self.failures.allowed:
+            verdicts.append(self.failures.verdict)
+        if "missed" in verdicts:
+            return "missed"
+        return "met" if verdicts and all(verdict == "met" for verdict in verdicts) else "unresolved"
+
+
+def limits_of(profile: Mapping[str, Any]) -> Limits:
+    """The limits of a profile as the journal has it."""
+    asked = dict(profile.get("slo") or {})
+    return Limits(
+        failed=asked.pop("failed", 0.0), latency_ms=asked, goodput=(profile.get("plan") or {}).get("goodput", 0.95)
+    )
+
+
+def met_limits(stage: Judged) -> bool | None:
+    """Whether a stage met every limit by the figures as they are; None where none was set."""
+    checks = [*(check.met for check in stage.slo.values()), *([stage.goodput.met] if stage.goodput is not None else [])]
+    failures = stage.failures
+    if failures is not None and (checks or failures.allowed):
+        checks.append(failures.met)
+    return all(checks) if checks else None
+
+
+def needed_words(stage: Judged) -> str:
+    """What it takes to be sure, of the limit that takes most: "ttft_p99 needs 120 more streams"; or nothing."""
+    name, needs = _most_needed(stage)
+    if needs > _HOPELESS:
+        return f"{name} is too near its limit to be sure of it"
+    return f"{name} needs {needs:,} more streams" if needs else ""
+
+
+def still_needed(stage: Judged) -> int:
+    """How many more streams it takes to be sure of every limit, at the least."""
+    return _most_needed(stage)[1]
+
+
+def _most_needed(stage: Judged) -> tuple[str, int]:
+    needs = {name: check.needs or 0 for name, check in stage.slo.items()}
+    needs["goodput"] = (stage.goodput.needs or 0) if stage.goodput is not None else 0
+    return max(needs.items(), key=lambda item: item[1])
+
+
+def streams_needed(wanted: float, missed: float = 0.0, confidence: float = CONFIDENCE) -> float:
+    """How many independent streams show that a share is at least the wanted one, if so many miss: Wilson's bound.
+
+    381 for a p99 without a miss.
+    """
+    spread = normal_quantile(confidence) * math.sqrt(wanted * (1 - wanted))
+    allowed = 1 - wanted
+    return float(((spread + math.sqrt(spread**2 + 4 * allowed * missed)) / (2 * allowed)) ** 2)
+
+
+def fewest_streams(limits: Limits) -> int:
+    """How many independent streams can show that every limit is met, at the least."""
+    percents = [limit_of(name)[1] or 0.0 for name in stage_limits_ms(limits.latency_ms)]
+    shares = [percent / 100 for percent in percents] + (
+        [limits.goodput] if per_stream_limits_ms(limits.latency_ms) else []
+    )
+    return math.ceil(max((streams_needed(share) for share in shares if share), default=0.0))
+
+
+def judge(stage: StageRecord, limits: Limits, confidence: float = CONFIDENCE) -> Judgement:
+    """A stage as far as it has come, against the limits."""
+    return Judgement(
+        slo={
+            name: _stage_check(stage, name, limit_ms, confidence)
+            for name, limit_ms in stage_limits_ms(limits.latency_ms).items()
+        },
+        goodput=_goodput(stage, limits, confidence),
+        failures=_failures(stage, limits.failed, confidence),
+    )
+
+
+def _stage_check(stage: StageRecord, name: str, limit_ms: float, confidence: float) -> SloCheck:
+    metric, percent = limit_of(name)
+    values = Histogram()
+    values.add(stage.metrics.latency.get(metric, Histogram()))
+    values.add(stage.metrics.latency.get(_CENSORED.get(metric, ""), Histogram()).above(limit_ms))
+    if percent is None:
+        return _mean_check(stage, metric, values, limit_ms, confidence)
+    return _percentile_check(stage, metric, values, limit_ms, percent, confidence)
+
+
+def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: float, confidence: float) -> SloCheck:
+    summary = values.summary()
+    if summary.mean is None or summary.stddev is None:
+        return SloCheck(limit_ms=limit_ms, measured_ms=None, met=False, verdict="unresolved", population=0)
+    streams = _streams(stage, metric, values)
+    independent = _worth(stage, [metric], "mean", streams, confidence)
+    # The deviation of two values says nothing.
+    estimate = mean_estimate(summary.mean, summary.stddev, independent if independent >= 2 else 0.0, confidence)
+    sure: SloVerdict = "met" if estimate.high <= limit_ms else "missed" if estimate.low > limit_ms else "unresolved"
+    gap_ms = abs(limit_ms - summary.mean)
+    needed = (normal_quantile(confidence) * summary.stddev / gap_ms) ** 2 if gap_ms else 0.0
+    return SloCheck(
+        limit_ms=limit_ms,
+        measured_ms=summary.mean,
+        met=summary.mean <= limit_ms,
+        verdict=sure,
+        population=values.count,
+        needs=max(1, math.ceil(needed * streams / independent - streams)) if sure == "unresolved" else None,
+    )
+
+
+def _percentile_check(
+    stage: StageRecord, metric: str, values: Histogram, limit_ms: float, percent: float, confidence: float
+) -> SloCheck:
+    seen, never = _streams(stage, metric, values), _never_answered(stage)
+    count, good = seen + never, seen * (1 - values.share_above(limit_ms))
+    rank = percent * count / seen if seen else math.inf
+    statistic = _nearest(stage, metric, percent)
+    independent = _worth(stage, [metric], statistic, count, confidence)
+    verdict = _share_verdict(good, count, percent / 100, independent, confidence)
+    return SloCheck(
+        limit_ms=limit_ms,
+        measured_ms=values.percentile_ms(rank) if rank <= 100 else None,
+        met=seen > 0 and _enough(good, count, percent / 100),
+        verdict=verdict,
+        missed=round(count - good),
+        population=count,
+        needs=_needs(good, count, percent / 100, independent, confidence) if verdict == "unresolved" else None,
+    )
+
+
+def _goodput(stage: StageRecord, limits: Limits, confidence: float) -> Goodput | None:
+    limits_ms = per_stream_limits_ms(limits.latency_ms)
+    if not limits_ms:
+        return None
+    counters, wanted = stage.counters, limits.goodput
+    timed, good = stage.metrics.latency.get("e2e", Histogram()).count, counters["good"]
+    count = timed + _never_answered(stage) + counters.get("beyond", 0)
+    independent = _worth(stage, limits_ms, _nearest(stage, min(limits_ms), 100 * wanted), count, confidence)
+    verdict = _share_verdict(good, count, wanted, independent, confidence)
+    requests_per_s = stage.per_second("window_requests")
+    return Goodput(
+        limits_ms=limits_ms,
+        good=good,
+        determined=count,
+        share=good / count if count else None,
+        requests_per_s=requests_per_s * good / timed if requests_per_s is not None and timed else None,
+        wanted=wanted,
+        met=count > 0 and _enough(good, count, wanted),
+        verdict=verdict,
+        needs=_needs(good, count, wanted, independent, confidence) if verdict == "unresolved" else None,
+    )
+
+
+def _failures(stage: StageRecord, allowed: float, confidence: float) -> FailureCheck:
+    """What is borne is a budget: within it is met, and only what is surely beyond it is missed."""
+    counters = stage.counters
+    unsent = counters.get("unsent", 0)
+    count = counters["failed"] + counters.get("carried_failed", 0) + unsent
+    scheduled = counters["sent"] + unsent
+    met = count <= allowed * scheduled
+    total = max(count, scheduled)
+    independent = _at_worst(stage, total)
+    surely = not allowed or _share_verdict(total - count, total, 1 - allowed, independent, confidence) == "missed"
+    return FailureCheck(
+        count=count,
+        unsent=unsent,
+        scheduled=scheduled,
+        allowed=allowed,
+        met=met,
+        verdict="met" if met else "missed" if surely else "unresolved",
+    )
+
+
+def _never_answered(stage: StageRecord) -> int:
+    return stage.counters["failed"] + stage.counters.get("unsent", 0)
+
+
+def _streams(stage: StageRecord, metric: str, values: Histogram) -> int:
+    """How many streams the values are of: gaps of one stream are alike, so they count as one."""
+    if metric != "itl":
+        return values.count
+    return min(values.count, stage.counters["completed"] + stage.counters.get("carried_over", 0))
+
+
+def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
+    """Of the percentiles whose worth is known, the nearest; but one above which there is nothing tells nothing."""
+    values = stage.metrics.latency.get(_ALIKE.get(metric, metric), Histogram())
+    telling = {
+        name: known
+        for name, known in PERCENTS.items()
+        if values.count and values.share_above(values.percentile_ms(known) or 0.0) > 0
+    }
+    return min(telling, key=lambda name: abs(telling[name] - percent), default="")
+
+
+def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: int, confidence: float) -> float:
+    """How many independent streams so many are worth."""
+    precision = stage.blocks.precision()
+    if precision is None:
+        return _at_worst(stage, count)
+    shares = [1.0]
+    for metric in (_ALIKE.get(name, name) for name in metrics):
+        effective = precision.effective.get(metric, {}).get(statistic)
+        values = _streams(stage, metric, stage.metrics.latency.get(metric, Histogram()))
+        if effective is not None and values:
+            shares.append(effective / values)
+    return worth(count * min(shares), precision.blocks, confidence)
+
+
+def _at_worst(stage: StageRecord, count: int) -> float:
+    """As if all streams that run at once went in step."""
+    return count / max(1.0, stage.held_mean or float(stage.started.concurrency or 1))
+
+
+def _enough(good: float, count: int, wanted: float) -> bool:
+    # A tenth of a percent is not exactly that in binary.
+    return good >= wanted * count - 1e-9 * count
+
+
+def _share_verdict(good: float, count: int, wanted: float, independent: float, confidence: float) -> SloVerdict:
+    if not count:
+        return "unresolved"
+    low, high = share_interval(good / count, independent, confidence)
+    return "met" if low >= wanted else "missed" if high < wanted else "unresolved"
+
+
+def _needs(good: float, count: int, wanted: float, independent: float, confidence: float) -> int:
+    """More streams until it is sure: if all of them are good, or where enough miss to tell, if it goes on like that."""
+    share = independent / count if count else 1.0
+    if count - good < _TELLING and (not count or _enough(good, count, wanted)):
+        needed = streams_needed(wanted, (count - good) * share, confidence)
+    else:
+        distance = max(abs(good / count - wanted), 1e-6)
+        needed = normal_quantile(confidence) ** 2 * wanted * (1 - wanted) / distance**2
+    return max(1, math.ceil(needed / share - count))
