@@ -64,7 +64,9 @@ async def headless(url: str, streams: int, rounds: int) -> Result:
     document = {
         "name": "bench",
         "server": {"engine": "attach", "url": url},
-        "load": {"isl": ISL, "osl": OSL, "concurrency": streams, "requests": rounds * streams, "workers": 1, "seed": 1},
+        # The simulator's truth has the first wave in it.
+        "load": {"isl": ISL, "osl": OSL, "workers": 1, "seed": 1, "first_wave": "counted"}
+        | {"concurrency": streams, "requests": rounds * streams},
     }
     run = Run(build_profile(document, where="bench"), where="bench")
     async for _ in run.snapshots():
