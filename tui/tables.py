@@ -10,6 +10,7 @@ from tui import format as fmt
 from tui.panels.distribution import FIELDS, extents, values_of
 from tui.panels.engine import HEADS, engines, figures
 from tui.panels.failures import seen
+from tui.panels.loads import tells_more
 from tui.panels.messages import happened
 from tui.view import METRICS, View
 
@@ -39,6 +40,27 @@ def stages(view: View) -> str:
         for stage in view.snapshot.stages
     ]
     return markdown((*heads, "TPOT p99 ms", "SLO", "failed", "J/token"), rows)
+
+
+def loads(view: View) -> str:
+    """The load curve; the stages where it says no more than they do."""
+    if not tells_more(view):
+        return stages(view)
+    heads = ("load", "held", "output tok/s", "tok/s per user", "TTFT p50 ms", "TTFT p99 ms", "of", "ITL p50 ms")
+    rows = [
+        (
+            f"{fmt.setting(point.load)} {point.direction}".rstrip(),
+            fmt.number(point.held),
+            fmt.number(point.output_tokens_per_s),
+            fmt.number(point.output_tokens_per_s_per_user),
+            *_percentiles(point.ttft_ms, "p50", "p99"),
+            fmt.count(point.ttft_ms.count),
+            *_percentiles(point.itl_ms, "p50", "p99"),
+            fmt.count(point.itl_ms.count),
+        )
+        for point in view.snapshot.curve
+    ]
+    return markdown((*heads, "ITL p99 ms", "of"), rows)
 
 
 def percentiles(view: View) -> str:

@@ -26,9 +26,9 @@ from tui.panels import (
     findings,
     gpu_grid,
     health,
+    loads,
     messages,
     results,
-    stages,
 )
 from tui.view import View
 
@@ -48,7 +48,7 @@ class Page:
 OVERVIEW = "overview"
 PAGES = (
     Page("1", OVERVIEW, "Charts, percentiles, stages and what is the matter, on one screen", tables.stages),
-    Page("2", "curve", "The load curve: throughput against latency and tok/s per user", tables.stages),
+    Page("2", "curve", "The load curve: TTFT, time per token and tok/s against the streams held", tables.loads),
     Page("3", "latency", "Every percentile of this stage over the one before it", tables.percentiles),
     Page("4", "gpus", "Each GPU with its history", tables.gpus),
     Page("5", "engine", "Queue, KV cache, tokens, prefix hits and preemptions over time", tables.engine),
@@ -93,7 +93,7 @@ CHARTS = {
 
 def compose(book: LogBook) -> Iterator[Widget]:
     """Every view but the overview."""
-    yield _page("curve", _board(curve.curve, "curve"), _board(stages.stages, "curve-stages"))
+    yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
     yield _page("latency", _board(distribution.distribution, "distribution"))
     yield _page("gpus", _board(gpu_grid.grid, "gpu-grid"))
     charts = [_board(of_chart(chart), name) for name, chart in engine.CHARTS.items()]

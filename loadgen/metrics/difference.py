@@ -42,6 +42,8 @@ class Estimate(msgspec.Struct, frozen=True):
     value: float
     low: float = -math.inf
     high: float = math.inf
+    at_least: bool = False
+    """The true value is this or more: streams still waited when the stage ended."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -65,6 +67,9 @@ class Compared(msgspec.Struct, frozen=True):
     a: float | None
     b: float | None
     difference: Difference | None
+    a_at_least: bool = False
+    """A's is only a lower bound."""
+    b_at_least: bool = False
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -120,6 +125,35 @@ def share_interval(share: float, count: float, confidence: float) -> tuple[float
     middle, spread = share + z2 / (2 * count), math.sqrt(z2 * share * (1 - share) / count + z2**2 / (4 * count**2))
     low, high = (middle - spread) / (1 + z2 / count), (middle + spread) / (1 + z2 / count)
     return max(0.0, min(low, share)), min(1.0, max(high, share))
+
+
+def chance_of_misses(misses: float, count: float, allowed: float) -> float:
+    """How likely so many misses or more are among `count` independent values, if the share that misses is `allowed`.
+
+    The tail of the binomial distribution, also for counts that are not whole: the incomplete beta function, by its
+    continued fraction (DLMF 8.17.5 and 8.17.22).
+    """
+    if misses <= 1e-9 or allowed >= 1:
+        return 1.0
+    a, b = misses, count - misses + 1
+    if allowed > (a + 1) / (a + b + 2):
+        return 1 - _beta_fraction(b, a, 1 - allowed)
+    return _beta_fraction(a, b, allowed)
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    if x <= 0:
+        return 0.0
+    ways = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    value = 1.0
+    for step in range(200, 0, -1):
+        half, is_odd = divmod(step, 2)
+        if is_odd:
+            term = -(a + half) * (a + b + half) * x / ((a + step - 1) * (a + step))
+        else:
+            term = half * (b - half) * x / ((a + step - 1) * (a + step))
+        value = 1 + term / value
+    return math.exp(ways + a * math.log(x) + b * math.log1p(-x)) / a / value
 
 
 def share_estimate(share: float, count: float, confidence: float) -> Estimate:

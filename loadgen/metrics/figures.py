@@ -47,18 +47,20 @@ class Load(msgspec.Struct, frozen=True):
     arrival: str | None
     isl: int
     osl: int
+    moves: str = ""
+    """From where to where, of a load that does."""
 
     @property
-    def asked(self) -> tuple[int | None, float | None, str | None]:
+    def asked(self) -> tuple[int | None, float | None, str | None, str]:
         """Without the shape."""
-        return self.concurrency, self.rate, self.arrival
+        return self.concurrency, self.rate, self.arrival, self.moves
 
     @property
     def words(self) -> str:
         """As a title."""
         rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
         load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
-        return f"{load}, ISL {self.isl}, OSL {self.osl}"
+        return f"{self.moves or load}, ISL {self.isl}, OSL {self.osl}"
 
 
 def _all_figures() -> Iterator[Figure]:
@@ -90,7 +92,8 @@ class _Stage(msgspec.Struct, frozen=True):
 def load_of(stage: StageResult) -> Load:
     """What a stage of a result asked for."""
     target = stage.target
-    return Load(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl)
+    moves = stage.label if stage.curve else ""
+    return Load(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves)
 
 
 def stages_by_load(result: Result) -> dict[Load, list[StageResult]]:
@@ -111,12 +114,17 @@ def running_load(stage: StageRecord) -> Load:
     """What a stage that runs asks for."""
     started = stage.started
     arrival = started.arrival if started.rate is not None else None
-    return Load(started.concurrency, started.rate, arrival, started.isl, started.osl)
+    moves = started.label if started.steps else ""
+    return Load(started.concurrency, started.rate, arrival, started.isl, started.osl, moves)
 
 
 def figures_of(stage: StageResult, confidence: float = CONFIDENCE) -> dict[str, Estimate]:
     """The figures of a stage of a result; raises `ResultError` for a histogram that is none."""
-    known = {name: summary for name, summary in stage.latency_ms.items() if name in MAIN_LATENCIES and summary.count}
+    known = {
+        name: summary
+        for name, summary in stage.latency_ms.items()
+        if name in MAIN_LATENCIES and (summary.count or summary.censored)
+    }
     energy, goodput = stage.energy, stage.goodput
     return _figures(
         _Stage(
@@ -142,7 +150,7 @@ def running_figures(stage: StageRecord, limits: Limits) -> dict[str, Estimate]:
             output_tokens_per_s=stage.per_second("window_output_tokens"),
             good_share=goodput.share if goodput is not None else None,
             joules_per_output_token=None,
-            summaries={name: histogram.summary() for name, histogram in known.items() if histogram.count},
+            summaries=stage.summaries(*known),
             histograms=known,
             precision=stage.blocks.precision(),
         ),
@@ -171,7 +179,15 @@ def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compare
     if a is not None and b is not None:
         found = difference(a, b, lower_is_better=figure.lower_is_better)
     value_a, value_b = a.value if a is not None else None, b.value if b is not None else None
-    return Compared(figure=figure.name, unit=figure.unit, a=value_a, b=value_b, difference=found)
+    return Compared(
+        figure=figure.name,
+        unit=figure.unit,
+        a=value_a,
+        b=value_b,
+        difference=found,
+        a_at_least=a is not None and a.at_least,
+        b_at_least=b is not None and b.at_least,
+    )
 
 
 def _figures(stage: _Stage, confidence: float) -> dict[str, Estimate]:
@@ -219,7 +235,7 @@ def _latencies(name: str, summary: Summary, stage: _Stage, confidence: float) ->
 
 def _as_known(estimate: Estimate, statistic: str, summary: Summary) -> Estimate:
     """A lower bound lies anywhere above its value."""
-    return Estimate(estimate.value, estimate.low) if statistic in summary.lower_bounds else estimate
+    return Estimate(estimate.value, estimate.low, at_least=True) if statistic in summary.lower_bounds else estimate
 
 
 def _worth(stage: _Stage, name: str, statistic: str, confidence: float) -> float:

@@ -29,6 +29,7 @@ from loadgen.metrics.host import HostSample
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import EngineView, Milestone
 from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.profile.plan import Steps, load_at
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
@@ -114,14 +115,20 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     """Measured from there on because many of its streams begin at once, which need their first tokens first."""
     first_wave: Literal["apart", "counted"] = "counted"
     """Whether those streams are in its statistics."""
-    steps: tuple[tuple[float, float], ...] = ()
-    """A load that moves: (seconds into the measured time, concurrency or rate from then on)."""
+    steps: Steps = ()
+    """Of a load that moves."""
     completed: int = 0
     """So many streams must complete for a conclusion."""
     most: int | None = None
     """Open loop: most streams at once; what would be more is sent late."""
     variant: str | None = None
     """Of the server that it ran on; None for a profile without any."""
+
+    def load_at(self, measured_s: float) -> float | None:
+        """The concurrency or rate that is asked for at a moment."""
+        if self.steps:
+            return load_at(self.steps, measured_s)
+        return self.rate if self.concurrency is None else self.concurrency
 
 
 class StageSettled(msgspec.Struct, frozen=True, tag=True):
@@ -142,8 +149,9 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
-    open_sent: int = 0
-    """Open streams of the running stage that count in `sent`."""
+    open_sent: dict[int, int] = {}
+    """Open streams that count in `sent`, by their stage: the running one, or the one before on workers that are behind.
+    """
     queued: int = 0
     open_stages: dict[int, int] = {}
     workers: int = 1
@@ -193,6 +201,10 @@ class EngineStage(msgspec.Struct, frozen=True):
     """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
     engines: dict[str, EngineStage] = {}
     """Each engine of a data-parallel server, where there are several."""
+    idle_around: bool | None = None
+    """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
+    doubts: dict[str, str] = {}
+    """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
 
 
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

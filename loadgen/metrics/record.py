@@ -117,7 +117,6 @@ class Record:
             case StageEnded():
                 stage = self.stages[line.index]
                 stage.ended = line
-                stage.open_sent = 0
                 self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
                 self.current = None
                 self._put_away(line.t_s - _LONG_OVER_S)
@@ -177,6 +176,8 @@ class Record:
 
     def _tick(self, line: Ticked) -> None:
         self.last_tick = line
+        for index, stage in self.stages.items():
+            stage.open_sent = line.open_sent.get(index, 0)
         for number, stages in enumerate(line.instances):
             for index, delta in stages.items():
                 if index in self.stages:
@@ -196,7 +197,6 @@ class Record:
         self.client.add(line.client)
         if self.current is not None:
             self.current.workers = line.workers
-            self.current.open_sent = line.open_sent
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
             self.current.gauges.add(line.engine)
@@ -206,12 +206,12 @@ class Record:
 
     def _point(self, line: Ticked) -> Point:
         ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
-        current = self.current.started if self.current is not None else None
+        current = self.current
         read_lag = line.client.read_lag
         return Point(
             t_s=round(line.t_s, 3),
             held=line.held,
-            target=None if current is None else current.rate if current.concurrency is None else current.concurrency,
+            target=None if current is None else current.started.load_at(current.measured_s(line.t_s)),
             output_tokens_per_s=_rate(line.client.output_tokens, line.span_s),
             requests_per_s=_rate(line.client.requests, line.span_s),
             ttft_p50_ms=ttft.percentile_ms(50),

@@ -80,6 +80,7 @@ class Requests(msgspec.Struct, frozen=True):
     retried: int
     clock_steps: int
     errors: dict[str, int]
+    """By kind: those of `failed` and of `carried_failed`."""
     messages: dict[str, list[str]]
     """The first messages of each kind of error."""
     cancelled: int = 0

@@ -17,11 +17,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadgen.metrics.blocks import PERCENTS
-from loadgen.metrics.difference import mean_estimate, normal_quantile, share_interval, worth
+from loadgen.metrics.blocks import LEAST_BLOCKS, PERCENTS
+from loadgen.metrics.difference import chance_of_misses, mean_estimate, normal_quantile, share_interval, worth
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import FailureCheck, Goodput, SloCheck, SloVerdict
 from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.verdict import MOST_SEND_LAG_MS
 from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
 
 CONFIDENCE = 0.95
@@ -149,8 +150,8 @@ def judge(stage: StageRecord, limits: Limits, confidence: float = CONFIDENCE) ->
 def _stage_check(stage: StageRecord, name: str, limit_ms: float, confidence: float) -> SloCheck:
     metric, percent = limit_of(name)
     values = Histogram()
-    values.add(stage.metrics.latency.get(metric, Histogram()))
-    values.add(stage.metrics.latency.get(_CENSORED.get(metric, ""), Histogram()).above(limit_ms))
+    values.add(stage.histogram(metric))
+    values.add(stage.histogram(_CENSORED.get(metric, "")).above(limit_ms))
     if percent is None:
         return _mean_check(stage, metric, values, limit_ms, confidence)
     return _percentile_check(stage, metric, values, limit_ms, percent, confidence)
@@ -160,20 +161,19 @@ def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: fl
     summary = values.summary()
     if summary.mean is None or summary.stddev is None:
         return SloCheck(limit_ms=limit_ms, measured_ms=None, met=False, verdict="unresolved", population=0)
-    streams = _streams(stage, metric, values)
-    independent = _worth(stage, [metric], "mean", streams, confidence)
+    worth_of = _worth(stage, [metric], "mean", _streams(stage, metric, values), confidence)
     # The deviation of two values says nothing.
-    estimate = mean_estimate(summary.mean, summary.stddev, independent if independent >= 2 else 0.0, confidence)
+    estimate = mean_estimate(summary.mean, summary.stddev, worth_of.now if worth_of.now >= 2 else 0.0, confidence)
     sure: SloVerdict = "met" if estimate.high <= limit_ms else "missed" if estimate.low > limit_ms else "unresolved"
-    gap_ms = abs(limit_ms - summary.mean)
-    needed = (normal_quantile(confidence) * summary.stddev / gap_ms) ** 2 if gap_ms else 0.0
+    gap_ms = max(abs(limit_ms - summary.mean), 1e-6)
+    needed = (normal_quantile(confidence) * summary.stddev / gap_ms) ** 2
     return SloCheck(
         limit_ms=limit_ms,
         measured_ms=summary.mean,
         met=summary.mean <= limit_ms,
-        verdict=sure,
+        verdict=_known(stage, metric, sure),
         population=values.count,
-        needs=max(1, math.ceil(needed * streams / independent - streams)) if sure == "unresolved" else None,
+        needs=worth_of.more(needed) if sure == "unresolved" else None,
     )
 
 
@@ -183,17 +183,16 @@ def _percentile_check(
     seen, never = _streams(stage, metric, values), _never_answered(stage)
     count, good = seen + never, seen * (1 - values.share_above(limit_ms))
     rank = percent * count / seen if seen else math.inf
-    statistic = _nearest(stage, metric, percent)
-    independent = _worth(stage, [metric], statistic, count, confidence)
-    verdict = _share_verdict(good, count, percent / 100, independent, confidence)
+    worth_of = _worth(stage, [metric], _nearest(stage, metric, percent), count, confidence)
+    verdict = _share_verdict(good, percent / 100, worth_of, confidence)
     return SloCheck(
         limit_ms=limit_ms,
         measured_ms=values.percentile_ms(rank) if rank <= 100 else None,
         met=seen > 0 and _enough(good, count, percent / 100),
-        verdict=verdict,
+        verdict=_known(stage, metric, verdict),
         missed=round(count - good),
         population=count,
-        needs=_needs(good, count, percent / 100, independent, confidence) if verdict == "unresolved" else None,
+        needs=_needs(good, percent / 100, worth_of, confidence) if verdict == "unresolved" else None,
     )
 
 
@@ -202,10 +201,10 @@ def _goodput(stage: StageRecord, limits: Limits, confidence: float) -> Goodput |
     if not limits_ms:
         return None
     counters, wanted = stage.counters, limits.goodput
-    timed, good = stage.metrics.latency.get("e2e", Histogram()).count, counters["good"]
-    count = timed + _never_answered(stage) + counters.get("beyond", 0)
-    independent = _worth(stage, limits_ms, _nearest(stage, min(limits_ms), 100 * wanted), count, confidence)
-    verdict = _share_verdict(good, count, wanted, independent, confidence)
+    timed, good = stage.histogram("e2e").count, counters["good"]
+    count = timed + _never_answered(stage) + counters["beyond"]
+    worth_of = _worth(stage, limits_ms, _nearest(stage, min(limits_ms), 100 * wanted), count, confidence)
+    verdict = _share_verdict(good, wanted, worth_of, confidence)
     requests_per_s = stage.per_second("window_requests")
     return Goodput(
         limits_ms=limits_ms,
@@ -215,21 +214,20 @@ def _goodput(stage: StageRecord, limits: Limits, confidence: float) -> Goodput |
         requests_per_s=requests_per_s * good / timed if requests_per_s is not None and timed else None,
         wanted=wanted,
         met=count > 0 and _enough(good, count, wanted),
-        verdict=verdict,
-        needs=_needs(good, count, wanted, independent, confidence) if verdict == "unresolved" else None,
+        verdict=_known(stage, "e2e" if "e2e" in limits_ms else "", verdict),
+        needs=_needs(good, wanted, worth_of, confidence) if verdict == "unresolved" else None,
     )
 
 
 def _failures(stage: StageRecord, allowed: float, confidence: float) -> FailureCheck:
     """What is borne is a budget: within it is met, and only what is surely beyond it is missed."""
     counters = stage.counters
-    unsent = counters.get("unsent", 0)
-    count = counters["failed"] + counters.get("carried_failed", 0) + unsent
+    unsent = _unsent(stage)
+    count = counters["failed"] + counters["carried_failed"] + unsent
     scheduled = counters["sent"] + unsent
     met = count <= allowed * scheduled
     total = max(count, scheduled)
-    independent = _at_worst(stage, total)
-    surely = not allowed or _share_verdict(total - count, total, 1 - allowed, independent, confidence) == "missed"
+    surely = not allowed or _share_verdict(total - count, 1 - allowed, _at_worst(stage, total), confidence) == "missed"
     return FailureCheck(
         count=count,
         unsent=unsent,
@@ -241,19 +239,24 @@ def _failures(stage: StageRecord, allowed: float, confidence: float) -> FailureC
 
 
 def _never_answered(stage: StageRecord) -> int:
-    return stage.counters["failed"] + stage.counters.get("unsent", 0)
+    return stage.counters["failed"] + _unsent(stage)
+
+
+def _unsent(stage: StageRecord) -> int:
+    """Arrivals that were never sent; one that came due as the stage ended was not late yet."""
+    return stage.counters["unsent"] if stage.metrics.unsent_wait_ns > MOST_SEND_LAG_MS * 1e6 else 0
 
 
 def _streams(stage: StageRecord, metric: str, values: Histogram) -> int:
     """How many streams the values are of: gaps of one stream are alike, so they count as one."""
     if metric != "itl":
         return values.count
-    return min(values.count, stage.counters["completed"] + stage.counters.get("carried_over", 0))
+    return min(values.count, sum(stage.counters[name] for name in ("completed", "carried_over", "carried_in")))
 
 
 def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
     """Of the percentiles whose worth is known, the nearest; but one above which there is nothing tells nothing."""
-    values = stage.metrics.latency.get(_ALIKE.get(metric, metric), Histogram())
+    values = stage.histogram(_ALIKE.get(metric, metric))
     telling = {
         name: known
         for name, known in PERCENTS.items()
@@ -262,23 +265,46 @@ def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
     return min(telling, key=lambda name: abs(telling[name] - percent), default="")
 
 
-def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: int, confidence: float) -> float:
-    """How many independent streams so many are worth."""
+class _Worth(msgspec.Struct, frozen=True):
+    """How much some streams tell."""
+
+    streams: int
+    now: float
+    """As many independent ones tell as much."""
+    share: float = 1.0
+    """Of further streams, how many will count."""
+    least: int = 0
+    """So many streams must there be before it is known what they are worth."""
+
+    def more(self, needed: float) -> int:
+        """How many more streams make them worth so many."""
+        return max(1, self.least - self.streams, math.ceil(needed / self.share - self.streams))
+
+
+def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: int, confidence: float) -> _Worth:
+    """What so many streams of a stage are worth."""
     precision = stage.blocks.precision()
     if precision is None:
         return _at_worst(stage, count)
     shares = [1.0]
     for metric in (_ALIKE.get(name, name) for name in metrics):
         effective = precision.effective.get(metric, {}).get(statistic)
-        values = _streams(stage, metric, stage.metrics.latency.get(metric, Histogram()))
+        values = _streams(stage, metric, stage.histogram(metric))
         if effective is not None and values:
             shares.append(effective / values)
-    return worth(count * min(shares), precision.blocks, confidence)
+    share = min(shares)
+    return _Worth(count, worth(count * share, precision.blocks, confidence), share)
 
 
-def _at_worst(stage: StageRecord, count: int) -> float:
-    """As if all streams that run at once went in step."""
-    return count / max(1.0, stage.held_mean or float(stage.started.concurrency or 1))
+def _at_worst(stage: StageRecord, count: int) -> _Worth:
+    """As if all streams that run at once went in step, until there are blocks to tell."""
+    held = max(1.0, stage.held_mean or float(stage.started.concurrency or 1))
+    return _Worth(count, count / held, least=math.ceil(LEAST_BLOCKS * held) if held > 1 else 0)
+
+
+def _known(stage: StageRecord, metric: str, verdict: SloVerdict) -> SloVerdict:
+    """Of E2E times that are only the short ones, none is known to be kept."""
+    return "unresolved" if metric == "e2e" and verdict == "met" and stage.e2e_needs_s else verdict
 
 
 def _enough(good: float, count: int, wanted: float) -> bool:
@@ -286,19 +312,24 @@ def _enough(good: float, count: int, wanted: float) -> bool:
     return good >= wanted * count - 1e-9 * count
 
 
-def _share_verdict(good: float, count: int, wanted: float, independent: float, confidence: float) -> SloVerdict:
-    if not count:
+def _share_verdict(good: float, wanted: float, worth_of: _Worth, confidence: float) -> SloVerdict:
+    if not worth_of.streams:
         return "unresolved"
-    low, high = share_interval(good / count, independent, confidence)
-    return "met" if low >= wanted else "missed" if high < wanted else "unresolved"
+    share = good / worth_of.streams
+    low, _ = share_interval(share, worth_of.now, confidence)
+    if low >= wanted:
+        return "met"
+    # Wilson's upper end is too low where hardly any are allowed to miss: one of fifteen is no proof against a p99.
+    chance = chance_of_misses((1 - share) * worth_of.now, worth_of.now, 1 - wanted)
+    return "missed" if chance <= (1 - confidence) / 2 else "unresolved"
 
 
-def _needs(good: float, count: int, wanted: float, independent: float, confidence: float) -> int:
+def _needs(good: float, wanted: float, worth_of: _Worth, confidence: float) -> int:
     """More streams until it is sure: if all of them are good, or where enough miss to tell, if it goes on like that."""
-    share = independent / count if count else 1.0
+    count = worth_of.streams
     if count - good < _TELLING and (not count or _enough(good, count, wanted)):
-        needed = streams_needed(wanted, (count - good) * share, confidence)
+        needed = streams_needed(wanted, (count - good) * worth_of.share, confidence)
     else:
         distance = max(abs(good / count - wanted), 1e-6)
         needed = normal_quantile(confidence) ** 2 * wanted * (1 - wanted) / distance**2
-    return max(1, math.ceil(needed / share - count))
+    return worth_of.more(needed)

@@ -90,6 +90,12 @@ class StageRecord:
         window_s = self.window_s
         return sum(self.counters[name] for name in counters) / window_s if window_s else None
 
+    def measured_s(self, t_s: float) -> float:
+        """For how long it has been measured, `t_s` after the run began; 0 before."""
+        if self.waits:
+            return max(0.0, t_s - self.settled.t_s) if self.settled is not None else 0.0
+        return max(0.0, t_s - self.started.t_s - self.started.warmup_s)
+
     @property
     def held_mean(self) -> float | None:
         """Mean number of open streams in the window."""
@@ -179,8 +185,9 @@ class StageRecord:
             held_mean=self.held_mean if bounded_by_time and window_s > 1 else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
+            unsent=self.counters["unsent"] if started.most is None else 0,
             send_lag_mean_ms=client.send_lag.mean_ms(),
-            e2e_mean_ms=self._mean_ms("e2e"),
+            e2e_mean_ms=self.histogram("e2e").mean_ms(),
             send_lag_p99_ms=client.send_lag.percentile_ms(99) if started.rate is not None else None,
             mean_gap_ms=1000 / started.rate if started.rate else None,
         )
@@ -188,13 +195,10 @@ class StageRecord:
 
     def capped(self) -> str | None:
         """What `max_concurrency` kept from being sent in time, as it was asked to; None where nothing."""
-        ttft_ms, from_intended_ms = self._mean_ms("ttft"), self._mean_ms("ttft_from_intended")
+        ttft_ms, from_intended_ms = (self.histogram(name).mean_ms() for name in ("ttft", "ttft_from_intended"))
         waited_ms = None if ttft_ms is None or from_intended_ms is None else from_intended_ms - ttft_ms
-        unsent = self.counters.get("unsent", 0)
-        return cap_held_back(self.started.rate, self.started.most, unsent=unsent, waited_mean_ms=waited_ms)
-
-    def _mean_ms(self, name: str) -> float | None:
-        return self.metrics.latency.get(name, Histogram()).mean_ms()
+        started, unsent = self.started, self.counters["unsent"]
+        return cap_held_back(started.rate, started.most, unsent=unsent, waited_mean_ms=waited_ms)
 
     @property
     def settled_s(self) -> float | None:

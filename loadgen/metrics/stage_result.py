@@ -125,10 +125,7 @@ def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
 
 
 def truth_of(stage: StageRecord) -> TruthCheck | None:
-    """Client against engine; None before the engine has had its word.
-
-    That covers warm-up, so the client's first tokens are those of all streams.
-    """
+    """Client against engine; None before the engine has had its word."""
     if stage.engine is None:
         return None
     counters, ttft = stage.counters, Histogram()
@@ -137,10 +134,9 @@ def truth_of(stage: StageRecord) -> TruthCheck | None:
     account = ClientAccount(
         ttft_ms=ttft.mean_ms(),
         first_tokens=ttft.count,
-        asked=stage.started.requests,
         completed=counters["completed"],
         failed=counters["failed"] + counters["warmup_failed"],
-        unfinished=counters["unfinished"],
+        open_at_end=counters["carried_over"] + counters["unfinished"],
         warmup=counters["warmup"],
         input_tokens=counters["input_tokens"],
         output_tokens=counters["output_tokens"],

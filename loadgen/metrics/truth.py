@@ -1,9 +1,10 @@
 """Client and engine saw the same requests: do their accounts of a stage agree?
 
-The client counts a stage's own streams, to their end; the engine counts whatever happened between the beginning and
-the end of the stage. Totals are therefore compared only where both are the same requests: no warm-up, nothing failed or
-cut off, no stream open at either end. Mean TTFTs are compared where both are of nearly the same number of streams; the
-client's is then over warm-up streams too. What is not compared is named in `why`, and is no disagreement.
+The engine counts whatever happened between two readings. Its figures stand beside the client's only where both are of
+the same streams: nothing was open at either reading, neither here nor at the server, and both saw as many first tokens.
+The client's mean is then over all of them, warm-up and first wave too. Totals also need that none was left out of the
+client's: no warm-up, nothing failed. What is not compared is not told at all; why stands in `why`, and is no
+disagreement. Nor is what the engine says and cannot be (`EngineStage.doubts`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import msgspec
 from loadgen.metrics.journal import EngineStage
 from loadgen.metrics.snapshot import Verdict
 
-SAME_STREAMS = 0.05
-"""By how much the numbers of first tokens may differ for their means to be compared."""
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
 """A client that sees first tokens earlier than the engine made them, by more than both, is wrong or measures others."""
 OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
@@ -28,13 +27,12 @@ class ClientAccount(msgspec.Struct, frozen=True, kw_only=True):
     """What the client says of a stage."""
 
     ttft_ms: float | None
-    """Mean over all first tokens, those of warm-up streams too."""
+    """Mean over all first tokens, those of the first wave and of warm-up streams too."""
     first_tokens: int
-    asked: int | None
-    """Requests that the stage was to send; None for one that time bounds."""
     completed: int
     failed: int
-    unfinished: int
+    open_at_end: int
+    """Streams carried over or cut off."""
     warmup: int
     input_tokens: int
     output_tokens: int
@@ -48,10 +46,11 @@ class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Client against engine over a stage; None where one of them does not know."""
 
     ttft_client_ms: float | None
-    """Mean over all streams of the stage, warm-up too."""
+    """Mean over all streams of the stage, warm-up and first wave too; None, as all times, where the server's is of
+    other streams."""
     ttft_server_ms: float | None
     ttft_outside_ms: float | None
-    """The client's less the server's: HTTP, network and client. None where they are of other streams."""
+    """The client's less the server's: HTTP, network and client."""
     queue_ms: float | None
     """Mean wait before the engine began a request; this and `prefill_ms` are parts of the server's TTFT."""
     prefill_ms: float | None
@@ -59,7 +58,7 @@ class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The rest of the server's TTFT: tokenizing, and the way to the engine and back."""
     requests_client: int
     requests_server: int | None
-    """Those that the server gave a first token."""
+    """Those that the server gave a first token; None, as its tokens, where they may be others."""
     input_tokens_client: int
     input_tokens_server: int | None
     output_tokens_client: int
@@ -72,29 +71,27 @@ class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def truth_check(client: ClientAccount, engine: EngineStage) -> TruthCheck:
     """Compare what both say of a stage."""
-    same_streams = _same_streams(client, engine)
-    outside_ms = _difference(client.ttft_ms, engine.ttft_mean_ms) if same_streams else None
-    unclear = _totals_unclear(client, engine)
-    wrong = list(_ttft_words(outside_ms, engine.ttft_mean_ms))
-    wrong += _total_words(client, engine) if unclear is None else []
-    compared = outside_ms is not None or unclear is None
-    notes = [] if outside_ms is not None else [f"TTFT not compared: {_ttft_unclear(client, engine)}"]
-    notes += [] if unclear is None else [f"totals not compared: {unclear}"]
+    other_streams, other_requests = _other_streams(client, engine), _other_requests(client, engine)
+    timed = engine if other_streams is None else EngineStage()
+    counted = engine if other_requests is None else EngineStage()
+    client_ms = client.ttft_ms if other_streams is None else None
+    outside_ms = _difference(client_ms, timed.ttft_mean_ms)
+    wrong = [*_ttft_words(outside_ms, timed.ttft_mean_ms), *_total_words(client, counted)]
     return TruthCheck(
-        ttft_client_ms=client.ttft_ms,
-        ttft_server_ms=engine.ttft_mean_ms,
+        ttft_client_ms=client_ms,
+        ttft_server_ms=timed.ttft_mean_ms,
         ttft_outside_ms=outside_ms,
-        queue_ms=engine.queue_mean_ms,
-        prefill_ms=engine.prefill_mean_ms,
-        frontend_ms=_frontend_ms(engine),
+        queue_ms=timed.queue_mean_ms,
+        prefill_ms=timed.prefill_mean_ms,
+        frontend_ms=_frontend_ms(timed),
         requests_client=client.completed,
-        requests_server=engine.ttft_count,
+        requests_server=counted.ttft_count,
         input_tokens_client=client.input_tokens,
-        input_tokens_server=engine.prompt_tokens,
+        input_tokens_server=counted.prompt_tokens,
         output_tokens_client=client.output_tokens,
-        output_tokens_server=engine.generation_tokens,
-        agrees=not wrong if compared else None,
-        why="; ".join([*wrong, *notes]),
+        output_tokens_server=counted.generation_tokens,
+        agrees=None if other_streams is not None and other_requests is not None else not wrong,
+        why="; ".join([*wrong, *_not_compared(other_streams, other_requests)]),
     )
 
 
@@ -115,15 +112,35 @@ def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | N
     )
 
 
-def _same_streams(client: ClientAccount, engine: EngineStage) -> bool:
+def _open_around(client: ClientAccount, engine: EngineStage) -> str | None:
+    """Why the engine may have counted other streams than the client; None where it cannot."""
+    reasons = (
+        (f"the server cannot be believed: {engine.doubts.get('all')}", "all" in engine.doubts),
+        ("the server does not say", engine.ttft_count is None and engine.generation_tokens is None),
+        ("streams of the stage before were open when it began", not client.alone),
+        ("streams were open when the stage ended", client.open_at_end > 0),
+        ("the server does not say whether it was idle", engine.idle_around is None),
+        ("the server was not idle when its figures were read", engine.idle_around is False),
+    )
+    return next((words for words, holds in reasons if holds), None)
+
+
+def _other_streams(client: ClientAccount, engine: EngineStage) -> str | None:
     ours, theirs = client.first_tokens, engine.ttft_count
-    return bool(ours and theirs) and abs(ours - (theirs or 0)) <= SAME_STREAMS * ours
+    reasons = (
+        (f"the server cannot be believed: {engine.doubts.get('ttft')}", "ttft" in engine.doubts),
+        (_open_around(client, engine), True),
+        ("the server does not say", theirs is None),
+        (f"the client saw {ours} first tokens, the server made {theirs}", not ours or ours != theirs),
+    )
+    return next((words for words, holds in reasons if holds and words is not None), None)
 
 
-def _ttft_unclear(client: ClientAccount, engine: EngineStage) -> str:
-    if engine.ttft_count is None:
-        return "the server does not say"
-    return f"the client saw {client.first_tokens} first tokens, the server made {engine.ttft_count}"
+def _not_compared(streams: str | None, requests: str | None) -> list[str]:
+    if streams == requests:
+        return [] if streams is None else [f"TTFT and totals not compared: {streams}"]
+    found = {"TTFT": streams, "totals": requests}
+    return [f"{what} not compared: {why}" for what, why in found.items() if why is not None]
 
 
 def _ttft_words(outside_ms: float | None, server_ms: float | None) -> Iterator[str]:
@@ -135,17 +152,15 @@ def _ttft_words(outside_ms: float | None, server_ms: float | None) -> Iterator[s
         yield f"{outside_ms:.1f} ms of the TTFT pass between server and client (server {server_ms:.1f} ms)"
 
 
-def _totals_unclear(client: ClientAccount, engine: EngineStage) -> str | None:
+def _other_requests(client: ClientAccount, engine: EngineStage) -> str | None:
     """Why the totals are not of the same requests; None when they are."""
     reasons = (
-        ("the server does not say", engine.generation_tokens is None and engine.prompt_tokens is None),
+        (_open_around(client, engine), True),
         ("warm-up is in the server's only", client.warmup > 0),
-        ("streams failed or were cut off", client.failed + client.unfinished > 0),
-        ("streams were open when the stage ended", client.asked is None or client.completed < client.asked),
-        ("streams of the stage before were open when it began", not client.alone),
+        ("streams failed", client.failed > 0),
         ("the server reported no usage, events were counted", client.counted_by_events),
     )
-    return next((words for words, holds in reasons if holds), None)
+    return next((words for words, holds in reasons if holds and words is not None), None)
 
 
 def _total_words(client: ClientAccount, engine: EngineStage) -> list[str]:

@@ -29,6 +29,8 @@ for, and a TTFT from the intended time is in part the client's."""
 MOST_LAG_OF_GAP = 0.5
 """Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
 arrivals are no longer Poisson's (or whatever was asked for)."""
+MOST_UNSENT = 0.01
+"""Of the arrivals: the last few of a stage may just miss its end."""
 MOST_WAITED = 0.02
 """Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
 KV_FULL = 0.95
@@ -54,6 +56,8 @@ class ClientFacts(msgspec.Struct, frozen=True):
     wanted: float | None = None
     sends: int = 0
     """Requests sent; their lag is counted from when they could be: not before a slot was free under max_concurrency."""
+    unsent: int = 0
+    """Arrivals that nothing that was asked for kept back."""
     send_lag_mean_ms: float | None = None
     e2e_mean_ms: float | None = None
     send_lag_p99_ms: float | None = None
@@ -87,6 +91,9 @@ def _why_late(facts: ClientFacts) -> str:
 
 
 def _late_sends(facts: ClientFacts) -> str | None:
+    scheduled = facts.sends + facts.unsent
+    if scheduled >= FEWEST_FOR_SHARE and facts.unsent > MOST_UNSENT * scheduled:
+        return f"{facts.unsent} arrivals were not sent in time: the client did not keep the schedule"
     mean_ms = facts.send_lag_mean_ms if facts.sends >= FEWEST_FOR_MEAN else None
     if mean_ms is not None and facts.e2e_mean_ms:
         share = mean_ms / facts.e2e_mean_ms

@@ -19,7 +19,7 @@ _REQUESTS_A_WORKER = 500
 def streams_of(stage: Stage, token_s: float) -> int:
     """How many streams it has open at once, at so much time a token of a stream (Little's law)."""
     if stage.rate is None:
-        return stage.concurrency or 0
+        return stage.most_streams or 0
     bounds = [bound for bound in (stage.requests, stage.most) if bound is not None]
     return min([round(_peak_rate(stage) * stage.osl * token_s), *bounds])
 

@@ -14,6 +14,7 @@ import msgspec
 from loadgen.metrics.result import SloVerdict
 from loadgen.metrics.search import SearchPoint, SearchResult
 from loadgen.metrics.slo import Limits
+from loadgen.profile.plan import Steps, load_at
 from loadgen.profile.workload import REPLAY
 from loadgen.workload.work import Work
 
@@ -29,8 +30,8 @@ class Stage(msgspec.Struct, frozen=True):
     arrival: str = "poisson"
     rate_points: tuple[tuple[float, float], ...] = ()
     """The rate over time, with `rate` its mean."""
-    steps: tuple[tuple[float, float], ...] = ()
-    """A load that moves: (seconds into the measured time, concurrency or rate from then on), first that at 0."""
+    steps: Steps = ()
+    """Of a load that moves; `concurrency` is then its first, and `rate` its mean."""
     most: int | None = None
     """Open loop: most streams at once."""
     work: Work = Work()
@@ -88,6 +89,15 @@ class Stage(msgspec.Struct, frozen=True):
         if self.label:
             return self.label
         return f"conc {self.concurrency}" if self.rate is None else f"rate {self.rate:g}/s"
+
+    def at(self, measured_s: float) -> Stage:
+        """The load as it stands at a moment, if it moves."""
+        if not self.steps:
+            return self
+        load = load_at(self.steps, measured_s)
+        if self.concurrency is None:
+            return msgspec.structs.replace(self, steps=(), rate_points=(), rate=load)
+        return msgspec.structs.replace(self, steps=(), concurrency=int(load))
 
     @property
     def most_streams(self) -> int | None:

@@ -11,7 +11,9 @@ import numpy as np
 
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.report.cells import significant, statistic
 from loadgen.report.curve import curve_table
+from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 
 SERVE_METRICS = {
     "ttft": ("TTFT", "Time to First Token", "ttft"),
@@ -23,19 +25,22 @@ SERVE_METRICS = {
 ITERATION = "iteration"
 """The label of a measured stage of the latency benchmark begins with this."""
 LATENCY_PERCENTS = (10, 25, 50, 75, 90, 99)
+_KNOWN = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
+_VLLMS = ("Successful requests", "Failed requests")
+"""What vLLM counts, whatever came of the others."""
 _WIDTH = 50
 
 
 def serve_tables(result: Result, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
     """One table for each stage, the serving curve of a rate ladder, and whether to trust them."""
-    tables = [serve_table(stage, metrics=metrics, percents=percents) for stage in result.stages if stage.requests.sent]
+    tables = [serve_table(stage, metrics=metrics, percents=percents) for stage in result.stages if took_part(stage)]
     curve = curve_table(result)
     return "\n".join([*tables, *([curve] if curve else []), *trust_lines(result)])
 
 
 def serve_table(stage: StageResult, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
     """The result of `vllm bench serve` for one stage; `metrics` are keys of `SERVE_METRICS`."""
-    blocks = [_metric_lines(stage, metric, percents) for metric in metrics] if stage.requests.completed else []
+    blocks = [_metric_lines(stage, metric, percents) for metric in metrics] if has_numbers(stage) else []
     return "\n".join(
         [
             f"{' Serving Benchmark Result ':=^{_WIDTH}}",
@@ -53,8 +58,7 @@ def _count_lines(stage: StageResult) -> list[str]:
     return [
         _line("Successful requests:", requests.completed),
         _line("Failed requests:", requests.failed),
-        *([_line("Unfinished requests:", requests.unfinished)] if requests.unfinished else []),
-        *([_line("Cancelled requests:", requests.cancelled)] if requests.cancelled else []),
+        *(_line(f"{one.name}:", one.words) for one in request_counts(requests) if one.name not in _VLLMS),
         *([_line("Maximum request concurrency:", target.concurrency)] if bounded else []),
         *([_line("Request rate configured (RPS):", target.rate)] if target.rate is not None else []),
         _line("Benchmark duration (s):", stage.measured_s),
@@ -79,10 +83,18 @@ def _metric_lines(stage: StageResult, metric: str, percents: Sequence[float]) ->
     summary = stage.latency_ms[name]
     return [
         f"{long:-^{_WIDTH}}",
-        _line(f"Mean {short} (ms):", summary.mean),
-        _line(f"Median {short} (ms):", summary.p50),
-        *[_line(f"P{percent:g} {short} (ms):", percentile_ms(summary, percent)) for percent in percents],
+        _line(f"Mean {short} (ms):", statistic(summary, "mean", 2)),
+        _line(f"Median {short} (ms):", statistic(summary, "p50", 2)),
+        *[_line(f"P{percent:g} {short} (ms):", _percentile(summary, percent)) for percent in percents],
     ]
+
+
+def _percentile(summary: Summary, percent: float) -> str:
+    """A lower bound where the next percentile above it that a result has is one."""
+    value_ms = percentile_ms(summary, percent)
+    above = next((name for name, known in _KNOWN.items() if known >= percent), "max")
+    bound = value_ms is not None and above in summary.lower_bounds
+    return f">= {significant(value_ms)}" if bound else _number(value_ms)
 
 
 def percentile_ms(summary: Summary, percent: float) -> float | None:
@@ -137,7 +149,7 @@ def _offline_lines(stage: StageResult) -> list[str]:
 
 
 def trust_lines(result: Result) -> list[str]:
-    """What a reader must know before believing a table: a limited client, failures, a run that was cut short."""
+    """What a reader must know before believing a table: what it is of, a limited client, failures, an early end."""
     limited = result.client.limited
     messages = [
         f"  {kind}: {text}"
@@ -145,15 +157,17 @@ def trust_lines(result: Result) -> list[str]:
         for kind, texts in stage.requests.messages.items()
         for text in texts[:1]
     ]
+    notes = [f"stage {stage.index + 1}: {note}" for stage in result.stages for note in stage_notes(stage)]
     return [
+        *notes,
         *([f"client: LIMITED ({result.client.why}): these are not the server's numbers alone"] if limited else []),
         *dict.fromkeys(messages),
         *([f"run: {result.state}: {result.reason}"] if result.state != "complete" else []),
     ]
 
 
-def _line(name: str, value: float | None) -> str:
-    return f"{name:<40} {value if isinstance(value, int) else _number(value)}"
+def _line(name: str, value: float | str | None) -> str:
+    return f"{name:<40} {value if isinstance(value, int | str) else _number(value)}"
 
 
 def _number(value: float | None) -> str:

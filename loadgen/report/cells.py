@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Comparison
 
@@ -20,6 +21,14 @@ def significant(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return fixed(value, 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)
+
+
+def statistic(summary: Summary, name: str, decimals: int | None = None) -> str:
+    """A statistic of a latency, by itself without `decimals`; `>= 2,310` where it is only known to be at least that."""
+    value = getattr(summary, name)
+    if name in summary.lower_bounds:
+        return f">= {significant(value)}"
+    return significant(value) if decimals is None else fixed(value, decimals)
 
 
 def signed_percent(value: float | None) -> str:

@@ -184,6 +184,8 @@ def _doubts(pair: _Pair) -> Iterator[str]:
             yield f"{name} is client-limited: {stage.why}"
         if stage.inconclusive is not None:
             yield f"{name} is inconclusive: {stage.inconclusive}"
+        if stage.curve:
+            yield f"the load of {name} moves: these are the figures of no single load"
         failed, completed = stage.requests.failed, stage.requests.completed
         if failed > _FAILED_SHARE * (failed + completed):
             yield f"{name} had {failed} of {failed + completed} requests failing: the rest is not the same load"
@@ -198,7 +200,8 @@ def _doubts(pair: _Pair) -> Iterator[str]:
 
 def _means(stages: Sequence[tuple[Mapping[str, Estimate], Mapping[str, Estimate]]]) -> Iterator[Mean]:
     for name in FIGURES:
-        pairs = [(a[name], b[name]) for a, b in stages if name in a and name in b]
+        both = ((a[name], b[name]) for a, b in stages if name in a and name in b)
+        pairs = [(a, b) for a, b in both if not a.at_least and not b.at_least]
         ratio = geometric_mean(pairs) if len(pairs) > 1 else None
         if ratio is not None:
             yield Mean(name, ratio)

@@ -3,7 +3,8 @@
     LIMIT := FIGURE (">+" | "<-") NUMBER UNIT        UNIT := "%" | "ms" | "s"  (the latter two for latencies)
 
 A limit is broken in a stage where the measured difference is beyond it, and where its interval excludes zero, so that
-the noise of short stages breaks nothing. Strict limits go by the measured difference alone.
+the noise of short stages breaks nothing. Strict limits go by the measured difference alone. A figure of which only a
+lower bound is known is held against a limit only where that settles it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def breaches(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool
         judged = list(_judged(comparison.stages, limit))
         if not judged:
             name = comparison.b.name
-            raise ResultError(f"--fail-if {limit.text}: no stage of {name} has this figure beside one of A")
+            raise ResultError(
+                f"--fail-if {limit.text}: no stage of {name} has this figure beside one of A, and not only as a bound"
+            )
         found += [
             Breach(limit.text, stage.title, one)
             for stage, one, difference in judged
@@ -96,5 +99,14 @@ def _is_evident(stage: StageComparison, difference: Difference, limit: Limit) ->
 def _judged(stages: Sequence[StageComparison], limit: Limit) -> Iterator[tuple[StageComparison, Compared, Difference]]:
     for stage in stages:
         for one in stage.figures:
-            if one.figure == limit.figure and one.difference is not None:
-                yield stage, one, one.difference
+            found = one.difference
+            if one.figure == limit.figure and found is not None and _is_known(one, found, limit):
+                yield stage, one, found
+
+
+def _is_known(one: Compared, found: Difference, limit: Limit) -> bool:
+    """Whether lower bounds tell on which side of the limit the difference is."""
+    most, least = one.a_at_least, one.b_at_least
+    if limit.up:
+        return not (most if is_beyond(found, limit) else least)
+    return not (least if is_beyond(found, limit) else most)

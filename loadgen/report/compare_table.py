@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.metrics.difference import Compared, Difference
+from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
 from loadgen.report.cells import UNKNOWN, signed_percent
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
@@ -71,16 +71,19 @@ def closing_lines(comparison: RunComparison) -> list[str]:
     return lines
 
 
-def difference_words(found: Difference | None) -> tuple[str, str, str]:
+def difference_words(one: Compared) -> tuple[str, str, str]:
     """The difference, its interval and the word; an end that is not known is open."""
-    if found is None:
+    found = one.difference
+    if found is None or (one.a_at_least and one.b_at_least):
         return UNKNOWN, "", ""
+    sign = "<= " if one.a_at_least else ">= " if one.b_at_least else ""
     if found.percent is None:
-        return f"{found.absolute:+.2f}", "", found.word
+        return f"{sign}{found.absolute:+.2f}", "", found.word
+    percent = f"{sign}{signed_percent(found.percent)}"
     if found.low_percent is None and found.high_percent is None:
-        return signed_percent(found.percent), "too short to tell", found.word
+        return percent, "too short to tell", found.word
     interval = f"{_end(found.low_percent)} to {_end(found.high_percent)}"
-    return signed_percent(found.percent), interval, found.word
+    return percent, interval, found.word
 
 
 def _heading(comparison: RunComparison) -> Iterator[str]:
@@ -117,8 +120,8 @@ def _stage_lines(stage: StageComparison, confidence: float) -> Iterator[str]:
 
 
 def _figure_line(one: Compared) -> str:
-    difference, interval, word = difference_words(one.difference)
-    value_a, value_b = _number(one.a), _number(one.b)
+    difference, interval, word = difference_words(one)
+    value_a, value_b = _values(one)
     shown = "" if word == "no evidence" else word
     return f"{_title(one.figure):<22}{value_a:>12}{value_b:>12}{difference:>14}{interval:>22}  {shown}".rstrip()
 
@@ -153,8 +156,7 @@ def _markdown_settings(settings: Sequence[Setting]) -> str:
 def _markdown_stage(stage: StageComparison, confidence: float) -> str:
     head = f"| | A | B | difference | {100 * confidence:g} % interval | B is |"
     rows = [
-        f"| {_title(one.figure)} | {_number(one.a)} | {_number(one.b)} "
-        f"| {' | '.join(difference_words(one.difference))} |"
+        f"| {' | '.join([_title(one.figure), *map(escaped, (*_values(one), *difference_words(one)))])} |"
         for one in stage.figures
     ]
     doubts = [f"- no evidence here: {escaped(doubt)}" for doubt in stage.doubts]
@@ -172,6 +174,12 @@ def _markdown_means(comparison: RunComparison) -> str:
 
 def _end(percent: float | None) -> str:
     return "?" if percent is None else f"{percent:+.1f}"
+
+
+def _values(one: Compared) -> tuple[str, str]:
+    """Of A and of B."""
+    a, b = (">= " if bound else "" for bound in (one.a_at_least, one.b_at_least))
+    return f"{a}{_number(one.a)}", f"{b}{_number(one.b)}"
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,12 @@
 """The stages of results as CSV for spreadsheets and pandas: one row a stage, one header, units in the names.
 
+A stage whose load moves has neither load nor latencies in its own row: a row for each of its steps follows, whose
+`step` counts from 1 and whose `direction` is `up` or `down`; `step` is empty in the row of a stage.
+
 Columns are only ever added at the end, so that a script may go by position too; what is unknown is an empty cell.
 Latencies are `<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max.
+Of `ttft` and `ttft_from_intended`, `<name>_lower_bounds` names the statistics that are only known to be at least what
+is written, and `<name>_censored` counts the streams that still waited.
 `engine_` columns are the engine's own word, `gpu_` columns means over all GPUs, `met_limits` is `true`,
 `false` or empty where no limit is set. Texts that a spreadsheet would take for a formula begin with an apostrophe.
 """
@@ -10,7 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from loadgen.errors import ResultError
@@ -18,11 +23,18 @@ from loadgen.metrics.gpu_stage import GpuStage
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
+from loadgen.metrics.snapshot import CurvePoint
 from loadgen.metrics.stage import LATENCIES
 from loadgen.report.cells import engine_of, hardware_of, model_of
+from loadgen.report.notes import failed_words, latencies, took_part
 from loadgen.text import harmless
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
+_OF_STAGE = (
+    *("run_id", "started_at", "state", "model", "engine", "hardware"),
+    *("stage", "label", "arrival", "isl", "osl", "tokens_source", "client_limited"),
+)
+"""What a step has of its stage."""
 _ENGINE = (
     "ttft_mean_ms",
     "queue_mean_ms",
@@ -32,6 +44,16 @@ _ENGINE = (
     "prompt_tokens",
     "generation_tokens",
 )
+_REQUESTS = (
+    "scheduled",
+    "unsent",
+    "unsent_longest_wait_s",
+    "carried_over",
+    "carried_in",
+    "carried_failed",
+    "lost",
+    "warmup",
+)
 _GPU = ("gfx_percent", "memory_percent", "power_w", "temperature_hotspot_c", "gfx_clock_mhz")
 
 Cell = str | float | bool | None
@@ -40,7 +62,7 @@ Cells = dict[str, Cell]
 
 def csv_report(results: Sequence[Result]) -> str:
     """The stages of all results in which requests were sent; raises `ResultError` where there is none."""
-    rows = [stage_cells(result, stage) for result in results for stage in result.stages if stage.requests.sent]
+    rows = [row for result in results for stage in result.stages if took_part(stage) for row in _rows(result, stage)]
     if not rows:
         raise ResultError("there is no stage in which a request was sent: no row to write")
     file = io.StringIO()
@@ -48,6 +70,33 @@ def csv_report(results: Sequence[Result]) -> str:
     writer.writerow(rows[0])
     writer.writerows([_written(cell) for cell in row.values()] for row in rows)
     return file.getvalue()
+
+
+def _rows(result: Result, stage: StageResult) -> Iterator[Cells]:
+    cells = stage_cells(result, stage)
+    yield cells
+    for number, point in enumerate(stage.curve, 1):
+        yield dict.fromkeys(cells) | {name: cells[name] for name in _OF_STAGE} | _step(stage, number, point)
+
+
+def _step(stage: StageResult, number: int, point: CurvePoint) -> Cells:
+    by_rate = stage.target.rate is not None
+    return {
+        "rate_per_s" if by_rate else "concurrency": point.load if by_rate else round(point.load),
+        "measured_s": point.measured_s,
+        "concurrency_mean": point.held,
+        "output_tokens_per_s": point.output_tokens_per_s,
+        "output_tokens_per_s_per_user": point.output_tokens_per_s_per_user,
+        **{
+            f"{name}_{statistic}_ms": getattr(summary, statistic)
+            for name, summary in (("ttft", point.ttft_ms), ("itl", point.itl_ms))
+            for statistic in _STATISTICS
+        },
+        "step": number,
+        "direction": point.direction or None,
+        "ttft_count": point.ttft_ms.count,
+        "itl_count": point.itl_ms.count,
+    }
 
 
 def stage_cells(result: Result, stage: StageResult) -> dict[str, Cell]:
@@ -61,7 +110,7 @@ def stage_cells(result: Result, stage: StageResult) -> dict[str, Cell]:
         "hardware": hardware_of(result),
         **_load(stage),
         **_throughput(stage),
-        **_latencies(stage.latency_ms),
+        **_latencies(latencies(stage)),
         **_limits(stage),
         **{f"engine_{name}": getattr(stage.engine, name, None) for name in _ENGINE},
         **_energy(stage),
@@ -69,6 +118,12 @@ def stage_cells(result: Result, stage: StageResult) -> dict[str, Cell]:
         "client_limited": stage.limited,
         "client_why": stage.why,
         "verdicts": "; ".join(verdict.text for verdict in stage.verdicts),
+        **_accounts(stage),
+        **_bounds(latencies(stage)),
+        **_trust(stage),
+        "step": None,
+        "direction": None,
+        **{f"{name}_count": latencies(stage)[name].count if name in latencies(stage) else None for name in LATENCIES},
     }
 
 
@@ -77,8 +132,8 @@ def _load(stage: StageResult) -> Cells:
     return {
         "stage": stage.index + 1,
         "label": stage.label,
-        "concurrency": target.concurrency,
-        "rate_per_s": target.rate,
+        "concurrency": None if stage.curve else target.concurrency,
+        "rate_per_s": None if stage.curve else target.rate,
         "arrival": target.arrival,
         "isl": stage.isl,
         "osl": stage.osl,
@@ -112,6 +167,40 @@ def _latencies(latency_ms: dict[str, Summary]) -> Cells:
         f"{name}_{statistic}_ms": getattr(latency_ms.get(name, empty), statistic)
         for name in LATENCIES
         for statistic in _STATISTICS
+    }
+
+
+def _accounts(stage: StageResult) -> Cells:
+    requests, failures = stage.requests, stage.failures
+    return {
+        **{name: getattr(requests, name) for name in _REQUESTS},
+        "errors": failed_words(requests.errors),
+        "failures": failures.count if failures is not None else None,
+        "failures_allowed": failures.allowed if failures is not None else None,
+    }
+
+
+def _bounds(latency_ms: dict[str, Summary]) -> Cells:
+    cells: Cells = {}
+    for name in ("ttft", "ttft_from_intended"):
+        summary = latency_ms.get(name, Summary(count=0))
+        cells |= {f"{name}_censored": summary.censored, f"{name}_lower_bounds": " ".join(summary.lower_bounds)}
+    return cells
+
+
+def _trust(stage: StageResult) -> Cells:
+    wave = stage.first_wave
+    ttft = wave.ttft_ms if wave is not None else None
+    return {
+        "inconclusive": stage.inconclusive,
+        "e2e_inconclusive": stage.e2e_inconclusive,
+        "carried_share": stage.carried_share,
+        "tpot_parts": stage.tpot_parts,
+        "tail_share": stage.tail_share,
+        "first_wave_streams": wave.streams if wave is not None else None,
+        "first_wave_counted": wave.counted if wave is not None else None,
+        "first_wave_ttft_p50_ms": ttft.p50 if ttft is not None else None,
+        "first_wave_ttft_p99_ms": ttft.p99 if ttft is not None else None,
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import Comparison
+from loadgen.metrics.snapshot import Comparison, CurvePoint
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.cells import (
     LATENCY_TITLES,
@@ -22,23 +22,30 @@ from loadgen.report.cells import (
     model_of,
     published_name,
     signed_percent,
+    statistic,
 )
+from loadgen.report.load_curve import HEADS, curve_cells, moving_points, shape_of
+from loadgen.report.notes import failed_words, request_counts, stage_notes, took_part
 from loadgen.text import harmless
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
 _STATISTICS = ("mean", "p50", "p90", "p99")
+_ABOVE = ("Successful requests", "Failed requests")
+"""What the first table has."""
 
 Row = Sequence[str]
 
 
 def markdown_report(result: Result) -> str:
     """Heading, answers, throughput, latency, what was published, and whether to trust it."""
-    stages = [stage for stage in result.stages if stage.requests.sent]
+    stages = [stage for stage in result.stages if took_part(stage)]
     blocks = [
         f"### {escaped(model_of(result))} on {escaped(hardware_of(result))}",
         _facts(result),
         "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in assessment(result)),
-        *([_throughput(stages), _latency(stages), *_published(result)] if stages else []),
+        *([_throughput(stages), *_requests(stages), *_latency(stages), *_notes(stages)] if stages else []),
+        *_curve(moving_points(result)),
+        *(_published(result) if stages else []),
         _trust(result),
     ]
     return "\n\n".join(blocks)
@@ -89,26 +96,60 @@ def _throughput_row(stage: StageResult, name: str) -> Row:
     )
 
 
+def _requests(stages: Sequence[StageResult]) -> list[str]:
+    """What became of the requests that did not succeed, a column for each outcome that occurred."""
+    names, found = titles(stages), [{one.name: one for one in request_counts(stage.requests)} for stage in stages]
+    columns = [name for name in dict.fromkeys(name for counts in found for name in counts) if name not in _ABOVE]
+    errors = any(stage.requests.errors for stage in stages)
+    rows = [
+        [
+            escaped(names[stage.index]),
+            *(escaped(counts[name].words) if name in counts else "0" for name in columns),
+            *([escaped(failed_words(stage.requests.errors)) or UNKNOWN] if errors else []),
+        ]
+        for stage, counts in zip(stages, found, strict=True)
+    ]
+    head = ["load", *(name.lower() for name in columns), *(["failed with"] if errors else [])]
+    return [_table(head, rows, texts=1)] if len(head) > 1 else []
+
+
+def _notes(stages: Sequence[StageResult]) -> list[str]:
+    names = titles(stages)
+    lines = [
+        f"- {escaped(names[stage.index])}: {escaped('; '.join(str(note) for note in notes))}"
+        for stage in stages
+        if (notes := stage_notes(stage))
+    ]
+    return ["\n".join(lines)] if lines else []
+
+
 def _limits_word(stage: StageResult) -> str:
     return {True: "met", False: "**missed**", None: UNKNOWN}[met_limits(stage)]
 
 
-def _latency(stages: Sequence[StageResult]) -> str:
+def _latency(stages: Sequence[StageResult]) -> list[str]:
     names = titles(stages)
-    head = ["ms", *(f"{title} {statistic}" for title in LATENCY_TITLES.values() for statistic in _STATISTICS)]
+    head = ["ms", *(f"{title} {name}" for title in LATENCY_TITLES.values() for name in _STATISTICS)]
     empty = Summary(count=0)
     rows = [
         [
             escaped(names[stage.index]),
             *(
-                fixed(getattr(stage.latency_ms.get(key, empty), statistic), 2)
+                escaped(statistic(stage.latency_ms.get(key, empty), name, 2))
                 for key in LATENCY_TITLES
-                for statistic in _STATISTICS
+                for name in _STATISTICS
             ),
         ]
         for stage in stages
+        if not stage.curve
     ]
-    return _table(head, rows, texts=1)
+    return [_table(head, rows, texts=1)] if rows else []
+
+
+def _curve(points: Sequence[CurvePoint]) -> list[str]:
+    """Against the streams held."""
+    rows = [[shape_of(point), *map(escaped, curve_cells(point))] for point in points]
+    return [_table(["ISL/OSL", *HEADS], rows, texts=2)] if rows else []
 
 
 def _published(result: Result) -> list[str]:

@@ -74,8 +74,8 @@ def _end(record: Record, t_s: float, damaged: Sequence[str]) -> Iterator[Line]:
     run, tick = record.run, record.last_tick
     if record.finished is not None or run is None:
         return
-    if tick is not None and tick.open_sent and record.current is not None:
-        cut_off = {record.current.started.index: StageDelta(unfinished=tick.open_sent)}
+    if tick is not None and tick.open_sent:
+        cut_off = {index: StageDelta(unfinished=count) for index, count in tick.open_sent.items()}
         yield Ticked(t_s=t_s, span_s=0.0, stages=cut_off, client=ClientDelta(), held=0)
     without = f", without {len(damaged)} damaged lines" if damaged else ""
     reason = f"the run was killed after {t_s:.1f} s; this is what its journal holds{without}"

@@ -11,8 +11,11 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
+from loadgen.report.cells import significant
+from loadgen.report.notes import latencies
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110
@@ -38,6 +41,8 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
     osl: int | None = None
     completed: int = 0
     failed: int = 0
+    unsent: int = 0
+    carried_over: int = 0
     limited: bool = False
     """The client could not do what was asked of it."""
     requests_per_s: float | None = None
@@ -46,6 +51,8 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_ms: float | None = None
     tpot_mean_ms: float | None = None
     tpot_p99_ms: float | None = None
+    lower_bounds: tuple[str, ...] = ()
+    """Which of these are only known to be at least what is written."""
     difference_percent: dict[str, float | None] = {}
     """From the same stage of the first variant that has it, by figure; empty for that one itself."""
 
@@ -97,7 +104,7 @@ def _rows_of(outcome: Outcome) -> Iterator[SweepRow]:
 
 
 def _row(stage: StageResult, title: str, outcome: Outcome) -> SweepRow:
-    ttft, tpot = stage.latency_ms["ttft"], stage.latency_ms["tpot"]
+    ttft, tpot = (latencies(stage).get(name, Summary(count=0)) for name in ("ttft", "tpot"))
     return SweepRow(
         variant=outcome.variant,
         state=outcome.state,
@@ -107,6 +114,8 @@ def _row(stage: StageResult, title: str, outcome: Outcome) -> SweepRow:
         osl=stage.osl,
         completed=stage.requests.completed,
         failed=stage.requests.failed,
+        unsent=stage.requests.unsent or 0,
+        carried_over=stage.requests.carried_over or 0,
         limited=stage.limited,
         requests_per_s=stage.throughput.requests_per_s,
         output_tokens_per_s=stage.throughput.output_tokens_per_s,
@@ -114,13 +123,17 @@ def _row(stage: StageResult, title: str, outcome: Outcome) -> SweepRow:
         ttft_p99_ms=ttft.p99,
         tpot_mean_ms=tpot.mean,
         tpot_p99_ms=tpot.p99,
+        lower_bounds=tuple(f"ttft_{name}_ms" for name in ("mean", "p99") if name in ttft.lower_bounds),
     )
 
 
 def _compared(row: SweepRow, first: SweepRow | None) -> SweepRow:
     if first is None or row is first:
         return row
-    differences = {name: _percent(getattr(row, name), getattr(first, name)) for name in _COMPARED}
+    bounds = {*row.lower_bounds, *first.lower_bounds}
+    differences = {
+        name: None if name in bounds else _percent(getattr(row, name), getattr(first, name)) for name in _COMPARED
+    }
     return msgspec.structs.replace(row, difference_percent=differences)
 
 
@@ -144,16 +157,23 @@ def _line(row: SweepRow, width: int) -> str:
         _number(row.requests_per_s),
         _number(row.output_tokens_per_s),
         output,
-        _number(row.ttft_mean_ms),
+        _latency(row, "ttft_mean_ms"),
         ttft,
-        _number(row.ttft_p99_ms),
+        _latency(row, "ttft_p99_ms"),
         _number(row.tpot_mean_ms),
         tpot,
         _number(row.tpot_p99_ms),
     )
-    notes = [*([f"{row.failed} failed"] if row.failed else []), *(["client-limited"] if row.limited else [])]
+    counts = {"failed": row.failed, "never sent": row.unsent, "carried over": row.carried_over}
+    notes = [f"{count} {name}" for name, count in counts.items() if count]
+    notes += ["client-limited"] if row.limited else []
     line = f"{row.variant:<{width}}" + "".join(f"{cell:>{size}}" for cell, size in zip(cells, _SIZES, strict=True))
     return "  ".join([line.rstrip(), *notes])
+
+
+def _latency(row: SweepRow, name: str) -> str:
+    value = getattr(row, name)
+    return f">= {significant(value)}" if name in row.lower_bounds else _number(value)
 
 
 def _endings(rows: Sequence[SweepRow], width: int) -> list[str]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import InstanceResult, ReferenceResult, Result, SloCheck, StageResult
+from loadgen.metrics.result import InstanceResult, ReferenceResult, Requests, Result, SloCheck, StageResult
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison
-from loadgen.report.cells import UNKNOWN, published_name, signed_percent
+from loadgen.report.cells import UNKNOWN, published_name, signed_percent, statistic
+from loadgen.report.load_curve import curve_lines, run_curve
+from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 
-_ROWS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2EL", "e2e"))
+_ROWS = (
+    ("TTFT", "ttft"),
+    (" from due", "ttft_from_intended"),
+    ("TPOT", "tpot"),
+    ("ITL", "itl"),
+    ("E2EL", "e2e"),
+)
 _WIDTH = 78
 _BESIDE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
 """Of the figures beside a baseline; `vramp compare` shows all."""
@@ -18,9 +28,14 @@ _BESIDE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
 
 def result_table(result: Result) -> str:
     """All stages, the client's health, and how the run ended."""
-    shown = [stage for stage in result.stages if stage.requests.sent or stage.requests.warmup]
+    shown = [stage for stage in result.stages if took_part(stage)]
     groups = [line for stage in shown for line in _stage_lines(stage, result.reference)]
-    return "\n".join([*groups, *_source_lines(result.reference), _footer(result)])
+    return "\n".join([*groups, *_run_curve(result), *_source_lines(result.reference), _footer(result)])
+
+
+def _run_curve(result: Result) -> list[str]:
+    lines = curve_lines(run_curve(result))
+    return [f"{' all stages, by the streams held ':=^{_WIDTH}}", *lines] if lines else []
 
 
 def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:
@@ -28,26 +43,28 @@ def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[
 
 
 def _stage_group(stage: StageResult) -> str:
-    requests = stage.requests
     head = f"stage {stage.index + 1}: {stage.label}, ISL {stage.isl}, OSL {stage.osl}"
     lines = [
         f"{f' {head} ':=^{_WIDTH}}",
-        _line("Successful requests", requests.completed),
-        *([_line("Failed requests", requests.failed)] if requests.failed else []),
-        *[_line(f"  {kind}", count) for kind, count in requests.errors.items()],
-        *([_line("Unfinished requests", requests.unfinished)] if requests.unfinished else []),
-        *([_line("Cancelled requests", requests.cancelled)] if requests.cancelled else []),
-        *_measured_lines(stage),
+        *_request_lines(stage.requests),
+        *(_measured_lines(stage) if has_numbers(stage) else []),
+        *(_line(f"SLO {name}", words) for name, words in _failure_words(stage)),
+        *_verdict_lines(stage),
+        *(_line(note.subject, note.text) for note in stage_notes(stage)),
         *_reason_lines(stage),
     ]
     return "\n".join(lines)
 
 
+def _request_lines(requests: Requests) -> Iterator[str]:
+    for one in request_counts(requests):
+        yield _line(one.name, one.words)
+        if one.name == "Failed requests":
+            yield from (_line(f"  {kind}", count) for kind, count in requests.errors.items())
+
+
 def _measured_lines(stage: StageResult) -> list[str]:
-    if stage.requests.completed == 0:
-        return []
     throughput = stage.throughput
-    rows = [_latency_line(name, stage.latency_ms[key]) for name, key in _ROWS]
     return [
         _line("Benchmark duration (s)", stage.measured_s),
         _line("Mean concurrency", stage.concurrency.mean),
@@ -56,29 +73,43 @@ def _measured_lines(stage: StageResult) -> list[str]:
         _line("Request throughput (req/s)", throughput.requests_per_s),
         _line("Output token throughput (tok/s)", throughput.output_tokens_per_s),
         _line("Total token throughput (tok/s)", throughput.total_tokens_per_s),
-        f"{'':<16}{'mean':>12}{'median':>12}{'p90':>12}{'p99':>12}{'max':>12}",
-        *rows,
+        *(curve_lines(stage.curve) or _latency_lines(stage)),
         *_slo_lines(stage),
         *_engine_lines(stage),
         *_goodput_lines(stage),
         *_energy_lines(stage),
         *_instance_lines(stage),
-        *_verdict_lines(stage),
     ]
 
 
+def _latency_lines(stage: StageResult) -> list[str]:
+    head = f"{'':<16}{'mean':>12}{'median':>12}{'p90':>12}{'p99':>12}{'max':>12}"
+    return [head, *(_latency_line(name, stage.latency_ms[key]) for name, key in _rows_of(stage))]
+
+
+def _rows_of(stage: StageResult) -> Iterator[tuple[str, str]]:
+    """The latencies that are known; in open loop also what an arrival sees that is held back."""
+    for name, key in _ROWS:
+        if key == "ttft_from_intended" and stage.target.rate is None:
+            continue
+        if key != "e2e" or stage.e2e_inconclusive is None:
+            yield name, key
+
+
 def _latency_line(name: str, summary: Summary) -> str:
-    values = (summary.mean, summary.p50, summary.p90, summary.p99, summary.max)
-    return f"{f'{name} (ms)':<16}" + "".join(f"{_number(value):>12}" for value in values)
+    values = (statistic(summary, key, 2) for key in ("mean", "p50", "p90", "p99", "max"))
+    return f"{f'{name} (ms)':<16}" + "".join(f"{value:>12}" for value in values)
 
 
 def _slo_lines(stage: StageResult) -> list[str]:
-    lines = [_line(f"SLO {name} <= {check.limit_ms:g} ms", _checked(check)) for name, check in stage.slo.items()]
+    return [_line(f"SLO {name} <= {check.limit_ms:g} ms", _checked(check)) for name, check in stage.slo.items()]
+
+
+def _failure_words(stage: StageResult) -> Iterator[tuple[str, str]]:
     failures = stage.failures
     if failures is not None and (failures.allowed or not failures.met):
         words = f"{'met' if failures.met else 'MISSED'} ({failures.count} of {failures.scheduled})"
-        lines.append(_line(f"SLO failed or unsent <= {100 * failures.allowed:g} %", words))
-    return lines
+        yield f"failed or unsent <= {100 * failures.allowed:g} %", words
 
 
 def _checked(check: SloCheck) -> str:
@@ -89,13 +120,15 @@ def _checked(check: SloCheck) -> str:
 
 
 def _engine_lines(stage: StageResult) -> list[str]:
-    engine = stage.engine
-    if engine is None or engine.ttft_mean_ms is None:
+    truth = stage.truth
+    if truth is None:
         return []
-    outside = stage.truth.ttft_outside_ms if stage.truth is not None else None
+    if truth.ttft_server_ms is None:
+        return [_line("Engine's own mean TTFT (ms)", f"{UNKNOWN} ({truth.why})")]
     return [
-        _line("Engine's own mean TTFT (ms)", engine.ttft_mean_ms),
-        *([_line("Mean TTFT outside the engine (ms)", outside)] if outside is not None else []),
+        _line("Mean TTFT of all streams (ms)", truth.ttft_client_ms),
+        _line("The engine's own of the same (ms)", truth.ttft_server_ms),
+        _line("Mean TTFT outside the engine (ms)", truth.ttft_outside_ms),
     ]
 
 
@@ -196,7 +229,6 @@ def _source_lines(reference: ReferenceResult | None) -> list[str]:
 
 def _reason_lines(stage: StageResult) -> list[str]:
     lines = [_line("Client-limited", stage.why)] if stage.limited else []
-    lines += [_line("Inconclusive", stage.inconclusive)] if stage.inconclusive is not None else []
     messages = [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
     return [*lines, *messages]
 

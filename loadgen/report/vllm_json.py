@@ -18,16 +18,18 @@ from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import SCHEMA, Result, StageResult
 from loadgen.report.bench_table import SERVE_METRICS
 from loadgen.report.cells import model_of
+from loadgen.report.notes import has_numbers, latencies, stage_notes
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
 _PERCENTILES = {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 """Our names and vLLM's."""
+_REQUESTS = ("scheduled", "unsent", "unfinished", "cancelled", "carried_over", "carried_in", "lost")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 def vllm_documents(result: Result) -> list[dict[str, Any]]:
-    """One document for each stage in which requests were sent."""
-    return [_document(result, stage) for stage in result.stages if stage.requests.sent]
+    """One document for each stage in which requests were sent or answered."""
+    return [_document(result, stage) for stage in result.stages if stage.requests.sent or has_numbers(stage)]
 
 
 def vllm_file_names(documents: Sequence[dict[str, Any]]) -> list[str]:
@@ -54,7 +56,7 @@ def _document(result: Result, stage: StageResult) -> dict[str, Any]:
     return {
         **_settings(result, stage, began),
         **_counts(result, stage),
-        **_latencies(stage.latency_ms),
+        **_latencies(latencies(stage)),
         # InferenceX adds these two to vLLM's own, to find the power samples of the run.
         "benchmark_start_time_unix": start_s,
         "benchmark_end_time_unix": start_s + stage.duration_s,
@@ -99,7 +101,7 @@ def _counts(result: Result, stage: StageResult) -> dict[str, Any]:
         "request_goodput": goodput.requests_per_s if goodput is not None else None,
         "output_throughput": rate.output_tokens_per_s or 0.0,
         "total_token_throughput": rate.total_tokens_per_s or 0.0,
-        "latencies": _values_s(stage.latency_ms.get("e2e")),
+        "latencies": _values_s(latencies(stage).get("e2e")),
         "queue_times": [],
         "max_output_tokens_per_s": _peak_tokens_per_s(result, stage),
         "max_concurrent_requests": stage.concurrency.peak,
@@ -144,6 +146,17 @@ def _since(start: str, moment: str) -> float:
     return (datetime.fromisoformat(moment) - datetime.fromisoformat(start)).total_seconds()
 
 
+def _lower_bounds(latency_ms: dict[str, Summary]) -> list[str]:
+    """The keys whose value is only known to be at least that."""
+    theirs = {"mean": "mean", "p50": "median"} | _PERCENTILES
+    return [
+        f"{theirs[statistic]}_{metric}_ms"
+        for metric, (_, _, name) in SERVE_METRICS.items()
+        for statistic in latency_ms.get(name, Summary(count=0)).lower_bounds
+        if statistic in theirs
+    ]
+
+
 def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -155,8 +168,9 @@ def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
         "isl": stage.isl,
         "osl": stage.osl,
         "arrival": stage.target.arrival,
-        "unfinished": stage.requests.unfinished,
-        "cancelled": stage.requests.cancelled,
+        **{name: getattr(stage.requests, name) for name in _REQUESTS},
+        "lower_bounds": _lower_bounds(latencies(stage)),
+        "notes": [str(note) for note in stage_notes(stage)],
         "client_limited": stage.limited,
         "why": stage.why,
     }

@@ -10,22 +10,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple
 
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Happened, Line
 from loadgen.metrics.snapshot import WINDOW_S, EngineView
 from loadgen.run.engine_sum import sum_of
 from loadgen.server.client import ServerClient
+from loadgen.server.engine_doubts import LATENCIES, engine_doubts, is_idle
 from loadgen.server.engine_metrics import EngineDelta, EngineLatency, EngineSample, delta, parse_engine_metrics
 
 _PERIOD_S = 1.0
 _SHORTEST_SPAN_S = 0.5
 """Between two readings for a rate: that of a boundary may follow the poll at once, and then a step of the counter is no
 speed."""
-_LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
-_Reading = list[EngineSample | None]
-"""What each server said at one moment; None for one that said nothing."""
+_RESTARTED = "its counters went back: it was restarted, or miscounts"
+
+
+class _Reading(NamedTuple):
+    """What each server said, and between which moments; None for one that said nothing."""
+
+    samples: list[EngineSample | None]
+    began_s: float
+    ended_s: float
+    idle_s: float | None
+    """When all were last known to be idle, at the latest now; None if they never were."""
 
 
 class EngineWatch:
@@ -40,9 +50,9 @@ class EngineWatch:
         self._poll: asyncio.Task[None] | None = None
         self._marks: set[asyncio.Task[None]] = set()
         self._began: dict[int, _Reading] = {}
-        self._latest: _Reading = [None for _ in clients]
-        self._recent: deque[tuple[float, _Reading]] = deque()
-        """The readings of the last `WINDOW_S` seconds and when they were taken, oldest first."""
+        self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
+        self._recent: deque[_Reading] = deque()
+        """The readings of the last `WINDOW_S` seconds, oldest first."""
         self._failing: set[ServerClient] = set()
         self.view: EngineView | None = None
         """All servers together, as last read; None unless all are known."""
@@ -52,14 +62,14 @@ class EngineWatch:
     async def start(self) -> None:
         """Take the first reading, and go on once a second if there was one."""
         await self._read()
-        if any(self._latest):
+        if any(self._latest.samples):
             self._poll = asyncio.create_task(self._poll_forever())
 
     def boundary(self, ended: int | None, begun: int | None) -> None:
         """A stage ended, or began, or both."""
         if self._poll is None or (ended is None and begun is None):
             return
-        if not self._began and ended is None and begun is not None and all(self._latest):
+        if not self._began and ended is None and begun is not None and all(self._latest.samples):
             # Nothing has been sent since the first reading.
             self._began[begun] = self._latest
             return
@@ -94,28 +104,35 @@ class EngineWatch:
             self._measured(ended, before, reading)
 
     def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
-        each = [_stage_numbers(*pair) for pair in zip(before, after, strict=True)]
-        whole = _stage_numbers(sum_of(before), sum_of(after))
+        between = _Between(
+            span_s=after.ended_s - before.began_s,
+            oldest_s=None if before.idle_s is None else after.ended_s - before.idle_s,
+        )
+        each = [_stage_numbers(*pair, between) for pair in zip(before.samples, after.samples, strict=True)]
+        whole = _stage_numbers(sum_of(before.samples), sum_of(after.samples), between)
         if any(each):
             instances = tuple(each) if len(each) > 1 else ()
             engine = whole or EngineStage()
             self._log(EngineMeasured(t_s=self._clock_s(), index=stage, engine=engine, instances=instances))
 
     async def _read(self) -> _Reading:
-        reading = await asyncio.gather(*(self._read_one(client) for client in self._clients))
-        self._latest = reading
+        began_s = self._clock_s()
+        samples = await asyncio.gather(*(self._read_one(client) for client in self._clients))
+        idle = all(sample is not None and is_idle(sample) for sample in samples)
+        idle_s = began_s if idle else self._latest.idle_s
+        reading = self._latest = _Reading(samples, began_s, self._clock_s(), idle_s)
         self._show(reading)
         return reading
 
     def _show(self, latest: _Reading) -> None:
-        now_s = self._clock_s()
-        self._recent.append((now_s, latest))
-        while self._recent[0][0] < now_s - WINDOW_S:
+        self._recent.append(latest)
+        while self._recent[0].ended_s < latest.ended_s - WINDOW_S:
             self._recent.popleft()
-        since_s, oldest = self._recent[0]
-        span_s = now_s - since_s
-        self.view = _view(sum_of(oldest), sum_of(latest), span_s)
-        self.views = [_view(before, after, span_s) for before, after in zip(oldest, latest, strict=True)]
+        oldest = self._recent[0]
+        span_s = latest.ended_s - oldest.ended_s
+        self.view = _view(sum_of(oldest.samples), sum_of(latest.samples), span_s)
+        pairs = zip(oldest.samples, latest.samples, strict=True)
+        self.views = [_view(before, after, span_s) for before, after in pairs]
 
     async def _read_one(self, client: ServerClient) -> EngineSample | None:
         try:
@@ -153,34 +170,45 @@ def _rate(count: float | None, span_s: float) -> float | None:
     return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
 
 
-def _stage_numbers(before: EngineSample | None, after: EngineSample | None) -> EngineStage | None:
+class _Between(NamedTuple):
+    """What is known of the time between two readings."""
+
+    span_s: float
+    oldest_s: float | None
+    """No request that was open had begun more than this before its end."""
+
+
+def _stage_numbers(before: EngineSample | None, after: EngineSample | None, between: _Between) -> EngineStage | None:
     if before is None or after is None:
         return None
     change = delta(before, after)
     if change is None:
-        return EngineStage()
-    engines = {name: _stage_numbers(before.engines.get(name), one) for name, one in after.engines.items()}
+        return EngineStage(doubts={"all": _RESTARTED})
+    doubts = engine_doubts(before, after, span_s=between.span_s, oldest_s=between.oldest_s)
+    latency = _latencies_ms(change, doubts)
+    engines = {name: _stage_numbers(before.engines.get(name), one, between) for name, one in after.engines.items()}
     return EngineStage(
-        ttft_mean_ms=_mean_ms(change.ttft),
+        **{f"{name}_mean_ms": known.mean for name, known in latency.items()},
         ttft_count=None if change.ttft is None else int(change.ttft.count),
-        itl_mean_ms=_mean_ms(change.itl),
-        tpot_mean_ms=_mean_ms(change.tpot),
-        e2e_mean_ms=_mean_ms(change.e2e),
-        queue_mean_ms=_mean_ms(change.queue),
-        prefill_mean_ms=_mean_ms(change.prefill),
-        decode_mean_ms=_mean_ms(change.decode),
         prompt_tokens=_whole(change.prompt_tokens),
         generation_tokens=_whole(change.generation_tokens),
         preemptions=_whole(change.preemptions),
-        prefix_hit_rate=change.prefix_hit_rate,
+        prefix_hit_rate=None if "prefix_hit_rate" in doubts else change.prefix_hit_rate,
         admission_rejections=_whole(change.admission_rejections),
-        latency_ms=_latencies_ms(change),
+        latency_ms=latency,
         engines={name: engine for name, engine in engines.items() if engine is not None},
+        idle_around=_idle_around(before, after),
+        doubts=doubts,
     )
 
 
-def _latencies_ms(change: EngineDelta) -> dict[str, EngineLatencyMs]:
-    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in _LATENCIES}
+def _idle_around(before: EngineSample, after: EngineSample) -> bool | None:
+    known = is_idle(before), is_idle(after)
+    return None if None in known else all(known)
+
+
+def _latencies_ms(change: EngineDelta, doubts: Container[str]) -> dict[str, EngineLatencyMs]:
+    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in LATENCIES if name not in doubts}
     return {name: _latency_ms(latency) for name, latency in found.items() if latency is not None}
 
 
@@ -192,10 +220,6 @@ def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
         p90=_ms(latency.p90_s),
         p99=_ms(latency.p99_s),
     )
-
-
-def _mean_ms(latency: EngineLatency | None) -> float | None:
-    return None if latency is None else latency.mean_s * 1000
 
 
 def _ms(value_s: float | None) -> float | None:

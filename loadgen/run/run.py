@@ -184,8 +184,9 @@ class Run:
         self._steering.next_stage()
 
     def extend(self) -> None:
-        """Let the running stage go on for its length once more."""
-        self._steering.extend()
+        """Let the running stage go on for as long as it needs to know E2E, or else for its length once more."""
+        current = self._record.current
+        self._steering.extend(current.e2e_needs_s if current is not None else None)
 
     def redo(self) -> None:
         """Measure the running stage of the plan again, or else the last one that is done."""

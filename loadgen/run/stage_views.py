@@ -86,10 +86,18 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         truth_agrees=truth.agrees if truth is not None else None,
         open=stage.open_sent,
         waits_for=stage.waits_for,
-        e2e_needs_s=stage.e2e_needs_s,
+        e2e_needs_s=_beyond_its_end(stage),
         curve=load_curve([stage]) if started.steps else (),
         **_numbers(stage),
     )
+
+
+def _beyond_its_end(stage: StageRecord) -> float | None:
+    """How much longer than planned it must be measured to know E2E."""
+    needs_s, planned_s = stage.e2e_needs_s, stage.started.duration_s
+    if needs_s is None or planned_s is None or stage.ended is not None:
+        return needs_s
+    return max(0.0, needs_s - max(0.0, planned_s - stage.window_s))
 
 
 def _truth_words(truth: TruthCheck) -> str:

@@ -9,6 +9,7 @@ what has been measured by then; what the operator does beside the plan is none o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -117,6 +118,11 @@ class Steering:
         return waiting[0] if waiting is not None else self._last
 
     @property
+    def present(self) -> Stage:
+        """The load as it stands: of one that moves, where it has come to."""
+        return self.current.at(self._measured_s(self.current)) if self.current is not None else self.last
+
+    @property
     def paused(self) -> bool:
         """No streams are sent, at the operator's wish."""
         return self._paused is not None
@@ -167,6 +173,8 @@ class Steering:
             return
         self._cancel_due()
         ended = self.index if self.current is not None else None
+        if self.current is not None:
+            self._last = self.present
         if ended is not None:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
         self.current, self.manual, self._early, self._bounded = stage, manual, None, None
@@ -256,20 +264,27 @@ class Steering:
 
     # The operator.
 
-    def extend(self) -> None:
-        """Let the running stage go on for its length once more; only one that time bounds has one."""
+    def extend(self, needs_s: float | None = None) -> None:
+        """Let the running stage go on for as long as it needs to know E2E, or else for its length once more.
+
+        Only one that time bounds has a length.
+        """
         stage = self._bounded or self.current
         if stage is None or self.manual or stage.duration_s is None:
             self._refuse("extend", "nothing runs" if stage is None else f"{stage.title} is not bounded by time")
             return
         # One that was held ends that much from now, any other so much later than it would have.
         before_s = self._measured_s(stage) if self.held_open else stage.duration_s
-        longer = msgspec.structs.replace(stage, duration_s=before_s + stage.duration_s)
+        # What is left of its length counts towards what it needs.
+        more_s = math.ceil(10 * (self._measured_s(stage) + (needs_s or 0.0) - before_s)) / 10
+        if more_s <= 0 or not needs_s:
+            more_s = stage.duration_s
+        longer = msgspec.structs.replace(stage, duration_s=before_s + more_s)
         self.current, self._bounded = longer, None
         self._longest_s = max(before_s + self._longest_s, longer.duration_s or 0.0)
-        self._event("load", f"{stage.title} goes on for {stage.duration_s:g} s more")
+        self._event("load", f"{stage.title} goes on for {more_s:g} s more")
         if not self._waits:
-            left_s = before_s + stage.duration_s - self._measured_s(stage)
+            left_s = before_s + more_s - self._measured_s(stage)
             self._due_in(left_s, self.advance, "its time was up")
 
     def redo(self) -> None:
@@ -302,7 +317,7 @@ class Steering:
         if self._finished:
             self._refuse("load", "the run is ending")
             return
-        before = self.current or self.last
+        before = self.present
         stage = before.by_hand(**changes)
         self._event("load", f"{before.title} -> {words}")
         if self._paused is not None:
@@ -320,7 +335,7 @@ class Steering:
             self._refuse("plan", "the run is ending")
             return
         try:
-            wished = following(wish, profile, self.current or self.last)
+            wished = following(wish, profile, self.present)
         except ProfileError as error:
             self._refuse("plan", str(error))
             return

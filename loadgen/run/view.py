@@ -199,9 +199,14 @@ def load_view(
     """The load at a moment: what is asked for and what is held; `known` are the fields that a record lacks."""
     tick, running = record.last_tick, record.current
     elapsed_s = t_s - running.started.t_s if running is not None else 0.0
+    concurrency = asked.concurrency if asked is not None else None
+    rate = asked.rate if asked is not None else None
+    if running is not None and running.started.steps:
+        load = running.started.load_at(running.measured_s(t_s)) or 0.0
+        concurrency, rate = (int(load), None) if rate is None else (None, load)
     return LoadView(
-        concurrency=asked.concurrency if asked is not None else None,
-        rate=asked.rate if asked is not None else None,
+        concurrency=concurrency,
+        rate=rate,
         held=tick.held if tick is not None else 0,
         queued=tick.queued if tick is not None else 0,
         isl=asked.isl if asked is not None else 0,
@@ -218,10 +223,8 @@ def progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s
         return None
     done = 0.0
     if stage.duration_s is not None:
-        settled = running.settled
-        measured_s = elapsed_s if settled is None else elapsed_s - (settled.t_s - running.started.t_s)
-        waits = running.waits and settled is None
-        done = 0.0 if waits else measured_s / (stage.warmup_s + stage.duration_s)
+        measured_s = running.measured_s(running.started.t_s + elapsed_s)
+        done = measured_s / stage.duration_s
     if stage.requests is not None:
         counters = running.counters
         ended = sum(counters[name] for name in OUTCOMES)

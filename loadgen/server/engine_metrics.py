@@ -46,7 +46,10 @@ _HISTOGRAMS = {
     "decode": ("vllm:request_decode_time_seconds",),
 }
 _WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
-"""Begins with the name of a gauge, so that `_FAMILIES` has it."""
+_PROMPT_TOKENS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
+"""Both begin with the name of another metric, so that `_FAMILIES` has them."""
+_FROM_CACHE = "local_cache_hit"
+_SOURCES = "prompt_tokens_by_source"
 _FAMILIES = tuple(
     name.removesuffix("_total")
     for table in (_GAUGES, _COUNTERS, _HISTOGRAMS)
@@ -78,6 +81,8 @@ class EngineSample:
     preemptions: float | None = None
     prefix_queries: float | None = None
     prefix_hits: float | None = None
+    prompt_tokens_by_source: Mapping[str, float] | None = None
+    """`local_compute`, `local_cache_hit`, `external_kv_transfer`; counted once for each prompt."""
     admission_rejections: float | None = None
     ttft: EngineHistogram | None = None
     itl: EngineHistogram | None = None
@@ -114,6 +119,7 @@ class EngineDelta:
     preemptions: float | None
     prefix_queries: float | None
     prefix_hits: float | None
+    prompt_tokens_by_source: Mapping[str, float] | None
     admission_rejections: float | None
     ttft: EngineLatency | None
     itl: EngineLatency | None
@@ -125,8 +131,15 @@ class EngineDelta:
 
     @property
     def prefix_hit_rate(self) -> float | None:
-        """Share of the looked-up tokens that the prefix cache had; None without look-ups."""
-        if not self.prefix_queries or self.prefix_hits is None:
+        """Share of the prompts' tokens that the prefix cache had; None without any, or where it cannot be.
+
+        Hits over look-ups only where there is nothing better: before mid-2026 vLLM counts a request that waits again
+        each time that it is looked at.
+        """
+        if self.prompt_tokens_by_source is not None:
+            tokens = sum(self.prompt_tokens_by_source.values())
+            return self.prompt_tokens_by_source.get(_FROM_CACHE, 0.0) / tokens if tokens else None
+        if not self.prefix_queries or self.prefix_hits is None or self.prefix_hits > self.prefix_queries:
             return None
         return self.prefix_hits / self.prefix_queries
 
@@ -144,14 +157,16 @@ def parse_engine_metrics(text: str) -> EngineSample:
 
 def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
     """What happened from one sample to the next; None if the server was restarted in between."""
-    if any(_fell(getattr(before, name), getattr(after, name)) for name in (*_COUNTERS, *_HISTOGRAMS)):
+    if any(_fell(getattr(before, name), getattr(after, name)) for name in (*_COUNTERS, *_HISTOGRAMS, _SOURCES)):
         return None
     values: dict[str, Any] = {name: _difference(getattr(before, name), getattr(after, name)) for name in _COUNTERS}
     values |= {name: _window(getattr(before, name), getattr(after, name)) for name in _HISTOGRAMS}
-    return EngineDelta(**values)
+    sources = before.prompt_tokens_by_source, after.prompt_tokens_by_source
+    return EngineDelta(**values, prompt_tokens_by_source=_differences(*sources))
 
 
 _Series = Mapping[str, list[tuple[Mapping[str, str], float]]]
+_Counted = float | EngineHistogram | Mapping[str, float] | None
 
 
 def _series(text: str) -> _Series:
@@ -180,14 +195,19 @@ def _sample(series: _Series) -> EngineSample:
         name: _combined(series, names, largest=name == "kv_usage") for name, names in (_GAUGES | _COUNTERS).items()
     }
     values |= {name: _histogram(series, names) for name, names in _HISTOGRAMS.items()}
-    return EngineSample(**values, waiting_by_reason=_by_reason(series.get(_WAITING_BY_REASON, ())))
+    sources = _by_label(series.get(_PROMPT_TOKENS_BY_SOURCE, ()), "source")
+    return EngineSample(
+        **values,
+        waiting_by_reason=_by_label(series.get(_WAITING_BY_REASON, ()), "reason"),
+        prompt_tokens_by_source=sources or None,
+    )
 
 
-def _by_reason(samples: Iterable[tuple[Mapping[str, str], float]]) -> dict[str, float]:
+def _by_label(samples: Iterable[tuple[Mapping[str, str], float]], label: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for labels, value in samples:
-        reason = harmless(labels["reason"])
-        found[reason] = found.get(reason, 0.0) + value
+        name = harmless(labels[label])
+        found[name] = found.get(name, 0.0) + value
     return found
 
 
@@ -212,17 +232,25 @@ def _histogram(series: _Series, names: tuple[str, ...]) -> EngineHistogram | Non
     return None
 
 
-def _fell(before: float | EngineHistogram | None, after: float | EngineHistogram | None) -> bool:
+def _fell(before: _Counted, after: _Counted) -> bool:
     if isinstance(before, EngineHistogram) and isinstance(after, EngineHistogram):
         earlier = dict(before.buckets)
         return after.count < before.count or any(count < earlier.get(bound, 0.0) for bound, count in after.buckets)
     if isinstance(before, float | int) and isinstance(after, float | int):
         return after < before
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return any(after.get(name, 0.0) < value for name, value in before.items())
     return False
 
 
 def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
+
+
+def _differences(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> dict[str, float] | None:
+    if before is None or after is None:
+        return None
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 
 def _window(before: EngineHistogram | None, after: EngineHistogram | None) -> EngineLatency | None:

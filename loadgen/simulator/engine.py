@@ -45,6 +45,8 @@ class Sequence:
     generated: int = 0
     remaining: int = 0
     """Tokens still to be computed before it has its next one; zero while it decodes."""
+    cached: int = 0
+    """Tokens of the prompt that the prefix cache had."""
     room: int = 0
     """Generated tokens that its blocks have room for."""
     shared: list[int] = field(default_factory=list)
@@ -79,7 +81,7 @@ class Engine:
         self.waiting: deque[Sequence] = deque()
         self.running: dict[Sequence, None] = {}  # in the order of admission: the youngest is the last
         self.preemptions = self.prefix_queries = self.prefix_hits = 0
-        self.prompt_tokens = self.generation_tokens = 0
+        self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
         self.steps = self.late_steps = self.aborted = 0
         self._random = Random(seed)
         self._decoding: dict[Sequence, None] = {}
@@ -227,6 +229,7 @@ class Engine:
         if not sequence.scheduled_ns and self.physics.prefix_caching:
             self.prefix_queries += sequence.prompt_len
             self.prefix_hits += cached * size
+            sequence.cached = cached * size
         return True
 
     def _compute(self, sequence: Sequence, budget: int) -> int:
@@ -252,6 +255,7 @@ class Engine:
             if not sequence.first_ns:
                 sequence.first_ns = now_ns
                 self.prompt_tokens += sequence.prompt_len
+                self.cached_tokens += sequence.cached
         return joined
 
     def _publish(self, sequence: Sequence, hashes: list[int]) -> None:

@@ -126,6 +126,11 @@ class Metrics:
         sleeping = {',sleep_state="awake"': 1.0, ',sleep_state="weights_offloaded"': 0.0}
         ends = self.finished | {"abort": engine.aborted}
         finished = {f',finished_reason="{reason}"': float(n) for reason, n in ends.items()}
+        sources = {
+            "local_compute": engine.prompt_tokens - engine.cached_tokens,
+            "local_cache_hit": engine.cached_tokens,
+        }
+        by_source = {f',source="{name}"': float(n) for name, n in (sources | {"external_kv_transfer": 0}).items()}
         return [
             ("num_requests_running", "gauge", {"": len(engine.running)}),
             ("num_requests_waiting", "gauge", {"": len(engine.waiting)}),
@@ -134,6 +139,7 @@ class Metrics:
             ("engine_sleep_state", "gauge", sleeping | {',sleep_state="discard_all"': 0.0}),
             ("cache_config_info", "gauge", {config: 1}),
             ("prompt_tokens_total", "counter", {"": engine.prompt_tokens}),
+            ("prompt_tokens_by_source_total", "counter", by_source),
             ("generation_tokens_total", "counter", {"": engine.generation_tokens}),
             ("num_preemptions_total", "counter", {"": engine.preemptions}),
             ("prefix_cache_queries_total", "counter", {"": engine.prefix_queries}),

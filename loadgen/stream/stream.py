@@ -279,7 +279,7 @@ class Stream:
             tally.carried_failed += 1
         else:
             tally.warmup_failed += 1
-        tally.note_failure(kind, message)
+        tally.note_failure(kind, message, counted=self.measured or self.carried)
         if tally.rows is not None:
             tally.rows.append(self._row(f"failed:{kind}"))
 

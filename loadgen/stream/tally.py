@@ -186,9 +186,10 @@ class Tally:
         for name in (*_SAMPLES, "gaps_ns", "odd_gaps"):
             getattr(self, name).clear()
 
-    def note_failure(self, kind: str, message: str) -> None:
-        """Count a failure and keep its message if it is among the first of its kind."""
-        self.errors[kind] = self.errors.get(kind, 0) + 1
+    def note_failure(self, kind: str, message: str, *, counted: bool = True) -> None:
+        """Count a failure, unless it is of the warm-up, and keep its message if it is among the first of its kind."""
+        if counted:
+            self.errors[kind] = self.errors.get(kind, 0) + 1
         kept = self.messages.setdefault(kind, [])
         if len(kept) < MESSAGES_KEPT and message not in kept:
             kept.append(message)

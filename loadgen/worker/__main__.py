@@ -68,8 +68,10 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
     clock = ClockWatch()
     priority = RealtimePriority(settings.realtime_share)
     waited_now_ns = waited_ns()
+    number = 0
     while True:
-        number = time.monotonic_ns() // TICK_NS + 1
+        # The loop's timers may wake it a little early: a tick is not sent twice for that.
+        number = max(number, time.monotonic_ns() // TICK_NS) + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
         driver.sweep()
         if clock.stepped():

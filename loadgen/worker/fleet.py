@@ -50,8 +50,8 @@ class FleetTick(msgspec.Struct, frozen=True):
     held: int
     queued: int
     open_stages: dict[int, int]
-    open_sent: int
-    """Open streams of the running stage that count in `sent`."""
+    open_sent: dict[int, int]
+    """Open streams that count in `sent`, by their stage."""
     awaits: int | None
     """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
     finished: int | None
@@ -273,6 +273,7 @@ class Fleet:
         self._learn_pace()
         self._running = None
         for child in self._children:
+            child.share = None
             child.tell(EndLoad(abort=abort))
 
     def _learn_pace(self) -> None:
@@ -329,7 +330,7 @@ class Fleet:
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
             open_stages=sum_by_key([tick.open_stages for tick in last]),
-            open_sent=sum(tick.open_sent for tick in last),
+            open_sent=sum_by_key([{tick.running: tick.open_sent} for tick in last if tick.running is not None]),
             awaits=self._awaits(),
             finished=self._running if finished_why else None,
             finished_why=finished_why,

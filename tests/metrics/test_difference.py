@@ -11,6 +11,7 @@ from loadgen.metrics.difference import (
     CONFIDENCE,
     Difference,
     Estimate,
+    chance_of_misses,
     difference,
     geometric_mean,
     mean_estimate,
@@ -151,6 +152,21 @@ def test_wilsons_interval() -> None:
     assert share_interval(0.0, 10, 0.95) == pytest.approx((0, 0.2775), abs=1e-3)
     assert share_interval(0.95, 100, 0.95) == pytest.approx((0.8882, 0.9785), abs=1e-3)
     assert share_interval(0.0, 0, 0.95) == (0, 1)
+
+
+@given(st.integers(1, 400), st.data(), st.sampled_from([0.001, 0.01, 0.05, 0.5, 0.9]))
+def test_the_chance_of_misses_is_the_tail_of_the_binomial_distribution(
+    count: int, data: st.DataObject, allowed: float
+) -> None:
+    misses = data.draw(st.integers(0, count))
+    exact = math.fsum(math.comb(count, k) * allowed**k * (1 - allowed) ** (count - k) for k in range(misses, count + 1))
+    assert chance_of_misses(misses, count, allowed) == pytest.approx(exact, rel=1e-6, abs=1e-12)
+
+
+@given(st.floats(0.05, 50), st.floats(0, 1), st.sampled_from([0.001, 0.01, 0.1]))
+def test_between_whole_counts_the_chance_falls_with_the_misses(count: float, share: float, allowed: float) -> None:
+    fewer, more = (chance_of_misses(count * share * part, count, allowed) for part in (0.9, 1.0))
+    assert 0 <= more <= fewer * (1 + 1e-9) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize(

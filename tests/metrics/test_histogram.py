@@ -208,3 +208,29 @@ def test_what_nobody_can_have_encoded_is_refused(changes: dict[str, int | list[i
     assert Histogram.decode(msgspec.convert(encoded, EncodedHistogram)).count == 1
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(encoded | changes, EncodedHistogram)
+
+
+times_us = st.lists(st.integers(1, 2000), max_size=30)
+
+
+@given(times_us, times_us.filter(bool))
+def test_what_the_censored_could_change_is_a_lower_bound(known: list[int], waits: list[int]) -> None:
+    """Values up to 2,047 us have counters of their own, so percentiles are exact."""
+    histogram, censored = Histogram(), Histogram()
+    histogram.record_us(np.array(known, dtype=np.int64))
+    censored.record_us(np.array(waits, dtype=np.int64))
+    summary = histogram.summary_with(censored)
+    at_least, endless = sorted(known + waits), sorted([*known, *(10**9 for _ in waits)])
+    assert (summary.count, summary.censored) == (len(known), len(waits))
+    for name, percent in (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9)):
+        rank = math.ceil(round(percent / 100 * len(at_least), 9)) - 1
+        assert getattr(summary, name) == at_least[rank] / 1000
+        assert (name in summary.lower_bounds) == (at_least[rank] != endless[rank])
+    assert {"mean", "max"} <= set(summary.lower_bounds)
+    assert summary.mean == pytest.approx(sum(at_least) / len(at_least) / 1000)
+
+
+def test_without_any_that_wait_nothing_is_a_lower_bound() -> None:
+    histogram = Histogram()
+    histogram.record_us(np.array([5, 7]))
+    assert histogram.summary_with(Histogram()) == histogram.summary()

@@ -33,6 +33,9 @@ def facts(**known: float) -> ClientFacts:
         (facts(send_lag_mean_ms=0.6, send_lag_p99_ms=2.0, mean_gap_ms=1.0), "0.60 ms late on average, 60% of"),
         (facts(send_lag_mean_ms=0.1, send_lag_p99_ms=2.0, mean_gap_ms=2.0), None),
         (facts(send_lag_mean_ms=0.6), None),
+        (facts(unsent=4), None),
+        (facts(unsent=100), "100 arrivals were not sent in time"),
+        (ClientFacts(sends=2, unsent=2), None),
     ],
 )
 def test_the_client(facts: ClientFacts, words: str | None) -> None:

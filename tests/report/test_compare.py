@@ -5,13 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.snapshot import CurvePoint
 from loadgen.report.compare import RunComparison, compare_runs
+from loadgen.report.compare_table import compare_table
 from tests.metrics.served import run_of, served
 
 LADDER = run_of(served(1, concurrency=8), served(2, index=1, concurrency=16))
 OTHER_LADDER = run_of(served(3, concurrency=8), served(4, index=1, concurrency=16))
 SLOWER = run_of(served(3, concurrency=8, scale=1.2), served(4, index=1, concurrency=16, scale=1.2))
+
+CURVE_POINT = CurvePoint(512, 128, 1.0, "up", 1.0, 6.0, 90.0, 90.0, Summary(count=0), Summary(count=0))
 
 
 def compared(a: Result, b: Result, *, any_shape: bool = False) -> RunComparison:
@@ -91,6 +96,36 @@ def test_what_speaks_against_a_stage_takes_its_words() -> None:
     assert doubts_of(tokens=short) == ["a request had 128 output tokens in A and 64 in B"]
     by_events = msgspec.structs.replace(first.tokens, source="events")
     assert doubts_of(tokens=by_events) == ["tokens were counted by usage in A and by events in B"]
+
+
+def test_survivors_are_never_called_better() -> None:
+    """A's p99 is known; of the faster B many streams still waited, so that its p99 is only a lower bound."""
+    slow, fast = (one.stages[0] for one in (SLOWER, LADDER))
+    ttft = msgspec.structs.replace(fast.latency_ms["ttft"], censored=9, lower_bounds=("mean", "p90", "p99", "max"))
+    bounded = with_stage(LADDER, latency_ms=fast.latency_ms | {"ttft": ttft})
+    (stage,) = compared(with_stage(SLOWER, index=slow.index), bounded).stages
+    words = {one.figure: one.difference.word for one in stage.figures if one.difference is not None}
+    assert (words["ttft_p50"], words["ttft_p99"], words["ttft_mean"]) == ("better", "no evidence", "no evidence")
+    p99 = next(one for one in stage.figures if one.figure == "ttft_p99")
+    assert (p99.a_at_least, p99.b_at_least) == (False, True)
+    table = compare_table(compared(with_stage(SLOWER, index=slow.index), bounded))
+    assert next(line for line in table.splitlines() if line.startswith("TTFT p99")).split()[4] == ">="
+
+
+def test_a_lower_bound_is_in_no_mean() -> None:
+    first, second = LADDER.stages
+    ttft = msgspec.structs.replace(first.latency_ms["ttft"], censored=9, lower_bounds=("p99",))
+    bounded = msgspec.structs.replace(first, latency_ms=first.latency_ms | {"ttft": ttft})
+    found = compared(msgspec.structs.replace(LADDER, stages=[bounded, second]), SLOWER)
+    assert {"ttft_p99"} == {mean.figure for mean in compared(LADDER, SLOWER).means} - {m.figure for m in found.means}
+
+
+def test_a_load_that_moves_is_matched_only_with_one_like_it() -> None:
+    ramp = with_stage(LADDER, label="ramp 1 to 8", curve=(CURVE_POINT,))
+    assert compared(LADDER, ramp).stages == []
+    (stage,) = compared(ramp, ramp).stages
+    assert stage.title == "ramp 1 to 8, ISL 512, OSL 128"
+    assert stage.doubts[0] == "the load of A moves: these are the figures of no single load"
 
 
 def test_a_stage_in_doubt_is_not_in_the_mean() -> None:

@@ -95,3 +95,23 @@ def test_of_nothing_anything_is_more_than_any_percentage() -> None:
     assert is_beyond(risen, parse_limit("ttft_p50>+10%"))
     assert not is_beyond(risen, parse_limit("ttft_p50<-10%"))
     assert not is_beyond(risen, parse_limit("ttft_p50>+5ms"))
+
+
+def waiting(result: Result) -> Result:
+    """The same run, where streams still waited for their first token at the end."""
+    (stage,) = result.stages
+    ttft = msgspec.structs.replace(
+        stage.latency_ms["ttft"], censored=9, lower_bounds=("mean", "p50", "p90", "p99", "max")
+    )
+    latency = stage.latency_ms | {"ttft": ttft}
+    return msgspec.structs.replace(result, stages=[msgspec.structs.replace(stage, latency_ms=latency)])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_lower_bound_breaks_a_limit_only_where_it_settles_it(strict: bool) -> None:
+    assert broken(A, waiting(SLOWER), "ttft_p50>+10%", strict=strict) == ["ttft_p50>+10%"]
+    with pytest.raises(ResultError, match="not only as a bound"):
+        broken(A, waiting(run_of(served(3))), "ttft_p50>+10%", strict=strict)
+    with pytest.raises(ResultError, match="not only as a bound"):
+        broken(waiting(A), SLOWER, "ttft_p50>+10%", strict=strict)
+    assert broken(waiting(SLOWER), A, "ttft_p50>+10%", strict=strict) == []

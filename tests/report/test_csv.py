@@ -21,7 +21,12 @@ LAST = """
     met_limits goodput_share goodput_requests_per_s engine_ttft_mean_ms engine_queue_mean_ms engine_prefill_mean_ms
     engine_preemptions engine_prefix_hit_rate engine_prompt_tokens engine_generation_tokens joules
     joules_per_output_token tokens_per_s_per_w gpu_gfx_percent gpu_memory_percent gpu_power_w
-    gpu_temperature_hotspot_c gpu_gfx_clock_mhz client_limited client_why verdicts
+    gpu_temperature_hotspot_c gpu_gfx_clock_mhz client_limited client_why verdicts scheduled unsent
+    unsent_longest_wait_s carried_over carried_in carried_failed lost warmup errors failures failures_allowed
+    ttft_censored ttft_lower_bounds ttft_from_intended_censored ttft_from_intended_lower_bounds inconclusive
+    e2e_inconclusive carried_share tpot_parts tail_share first_wave_streams first_wave_counted first_wave_ttft_p50_ms
+    first_wave_ttft_p99_ms step direction ttft_count ttft_from_intended_count tpot_count itl_count chunk_gap_count
+    e2e_count normalized_count
 """.split()
 
 

@@ -30,7 +30,8 @@ def test_one_row_a_stage() -> None:
 
 
 def test_a_stage_in_which_everything_failed_has_no_numbers() -> None:
-    _, latency = tables(markdown_report(result(stage(0, reset=3))))
+    _, requests, latency = tables(markdown_report(result(stage(0, reset=3))))
+    assert requests[2] == "| conc 8 | 3 | reset 3 |"
     assert set(latency[2].replace("conc 8", "").split()) == {"|", "-"}
 
 

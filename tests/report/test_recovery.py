@@ -29,7 +29,15 @@ def stage(index: int) -> list[Line]:
     ttft.record_ns([20_000_000])
     delta = StageDelta(sent=1, completed=1, latency={"ttft": ttft.encode()})
     ticks = [
-        Ticked(start_s + 0.25 * n, 0.25, {index: delta}, ClientDelta(), held=2, open_sent=2, open_stages={index: 2})
+        Ticked(
+            start_s + 0.25 * n,
+            0.25,
+            {index: delta},
+            ClientDelta(),
+            held=2,
+            open_sent={index: 2},
+            open_stages={index: 2},
+        )
         for n in range(1, 5)
     ]
     return [StageStarted(start_s, index, "", 3, None, "poisson", 16, 16, None, 20.0, 0, 0.0), *ticks]

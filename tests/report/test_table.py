@@ -16,6 +16,7 @@ from loadgen.metrics.result import (
     Throughput,
     Tokens,
 )
+from loadgen.metrics.truth import ClientAccount, truth_check
 from loadgen.report.table import result_table
 
 
@@ -54,10 +55,25 @@ def stage(completed: int, **errors: int) -> StageResult:
         throughput=Throughput(0.47, 1915.0, 479.07, 2394.07, 59.88),
         latency_ms=dict.fromkeys(("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e"), latency),
         slo={"ttft_p99": SloCheck(limit_ms=25.0, measured_ms=30.0, met=False)},
-        engine=EngineStage(ttft_mean_ms=19.5),
+        engine=None,
+        truth=truth_check(SAME, EngineStage(ttft_mean_ms=19.5, ttft_count=80, idle_around=True)),
         limited=False,
         why=None,
     )
+
+
+SAME = ClientAccount(
+    ttft_ms=20.125,
+    first_tokens=80,
+    completed=80,
+    failed=0,
+    open_at_end=0,
+    warmup=0,
+    input_tokens=327_463,
+    output_tokens=81_920,
+    counted_by_events=False,
+    alone=True,
+)
 
 
 def result(*stages: StageResult, state: str = "complete") -> Result:
@@ -100,11 +116,20 @@ def test_the_published_lines() -> None:
         "Total token throughput (tok/s):             2394.07",
         "TTFT (ms)              20.00       20.02       30.00       30.00       30.00",
         "SLO ttft_p99 <= 25 ms:                      MISSED (30.00)",
-        "Engine's own mean TTFT (ms):                19.50",
+        "Mean TTFT of all streams (ms):              20.12",
+        "The engine's own of the same (ms):          19.50",
+        "Mean TTFT outside the engine (ms):          0.62",
         "client: not limited; kernel timestamps, read lag p99 0.40 ms, 1.5 s of CPU",
     ]:
         assert line in table.splitlines()
     assert max(len(line) for line in table.splitlines()) <= 80
+
+
+def test_an_engine_that_speaks_of_other_streams_is_not_shown() -> None:
+    other = truth_check(SAME, EngineStage(ttft_mean_ms=19.5, ttft_count=90, idle_around=False))
+    table = result_table(result(msgspec.structs.replace(stage(80), truth=other)))
+    [line] = [line for line in table.splitlines() if "Engine's own" in line]
+    assert line.endswith("- (TTFT and totals not compared: the server was not idle when its figures were read)")
 
 
 def test_a_limit_says_what_missed_it_and_how_sure_that_is() -> None:

@@ -15,17 +15,18 @@ async def test_both_count_the_same_and_a_used_cache_is_flagged() -> None:
         assert (truth.input_tokens_client, truth.input_tokens_server) == (16 * 64, 16 * 64)
         assert (truth.output_tokens_client, truth.output_tokens_server) == (16 * 8, 16 * 8)
         assert "not compared" not in truth.why
-        assert truth.frontend_ms is not None
+        assert truth.ttft_outside_ms is not None and truth.frontend_ms is not None
         assert measured.latency_ms["e2e"].count == 16
     # The second run sends what the first has sent: same seed, same server.
     flagged = [any(verdict.id == "prefix-cache" for verdict in result.stages[0].verdicts) for result in results]
     assert flagged == [False, True]
 
 
-async def test_a_stage_that_time_bounds_is_not_compared_by_its_totals() -> None:
+async def test_a_stage_whose_streams_go_on_is_not_compared() -> None:
     with simulator() as engine:
         load = {"requests": None, "duration": "0.5s", "osl": 32}
         result, _ = await outcome(attach(engine, load=load))
     truth = result.stages[0].truth
     assert truth is not None
-    assert "totals not compared: streams were open when the stage ended" in truth.why
+    assert truth.why == "TTFT and totals not compared: streams were open when the stage ended"
+    assert (truth.ttft_client_ms, truth.ttft_server_ms, truth.agrees) == (None, None, None)

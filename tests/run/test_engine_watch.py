@@ -78,6 +78,7 @@ async def test_rates_and_percentiles_of_a_stage() -> None:
     measured, idle = clock.lines
     assert isinstance(measured, EngineMeasured) and isinstance(idle, EngineMeasured)
     stage = measured.engine
+    assert (stage.idle_around, stage.doubts) == (True, {})
     assert {name: latency.count for name, latency in stage.latency_ms.items()} == {
         "ttft": 4, "itl": 36, "tpot": 4, "e2e": 4, "queue": 4, "prefill": 4, "decode": 4,
     }  # fmt: skip
@@ -174,4 +175,5 @@ async def test_a_restarted_server_has_no_rates() -> None:
         await watch.close()
     assert watch.view is not None and (watch.view.waiting, watch.view.generation_tokens_per_s) == (1, None)
     [measured] = clock.lines
-    assert isinstance(measured, EngineMeasured) and measured.engine == EngineStage()
+    assert isinstance(measured, EngineMeasured)
+    assert measured.engine == EngineStage(doubts={"all": "its counters went back: it was restarted, or miscounts"})

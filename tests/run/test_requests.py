@@ -36,7 +36,7 @@ async def test_responses_have_the_isl_of_a_chat_and_usage(engine: Simulator) -> 
     stage = result.stages[0]
     assert (error, stage.requests.completed, stage.requests.failed) == (None, 20, 0)
     assert (stage.tokens.input, stage.tokens.output, stage.tokens.source) == (20 * 64, 20 * 8, "usage")
-    assert (stage.latency_ms["ttft"].count, stage.latency_ms["itl"].count) == (20, 20 * 7)
+    assert (stage.latency_ms["ttft"].count, stage.latency_ms["itl"].count) == (16, 16 * 7)
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat", "responses"])
@@ -49,7 +49,8 @@ async def test_clients_hang_up_and_the_engine_runs_empty(engine: Simulator, endp
     assert requests.cancelled
     assert (requests.sent, requests.completed + requests.cancelled) == (20, 20)
     assert (requests.failed, requests.unfinished, requests.errors) == (0, 0, {})
-    assert result.stages[0].latency_ms["e2e"].count == requests.completed
+    # Of the first wave, which is apart, some may have completed.
+    assert requests.completed - 4 <= result.stages[0].latency_ms["e2e"].count <= requests.completed
     truth = engine.truth()["requests"]
     # The first request of the probe is complete too.
     assert (truth["aborted"], truth["completed"], truth["open"]) == (requests.cancelled, requests.completed + 1, 0)

@@ -78,7 +78,7 @@ async def test_too_few_streams_are_inconclusive() -> None:
     (stage,) = result.stages
     assert stage.stop_reason == "too few streams completed in 0.5 s"
     assert stage.inconclusive is not None
-    assert "its transient was not over within 0.5 s" in stage.inconclusive
+    assert "it was measured before its transient was over: 0.5 s were not enough" in stage.inconclusive
     assert "of at least 10000 streams completed" in stage.inconclusive
 
 
@@ -101,11 +101,11 @@ async def test_the_operator_measures_a_point_again() -> None:
 
 
 async def test_the_operator_extends_a_stage() -> None:
-    plain = profile(BENDS, load={"requests": None, "duration": "500ms", "osl": 4, "isl": 1})
+    plain = profile(BENDS, load={"requests": None, "duration": "2s", "osl": 4, "isl": 1})
     result, _ = await outcome(plain, act=once(flowing, Run.extend))
     (stage,) = result.stages
-    assert stage.measured_s > 0.9
-    assert any(event.text == "conc 4 goes on for 0.5 s more" for event in result.events)
+    assert stage.measured_s > 3.9
+    assert any(event.text == "conc 4 goes on for 2 s more" for event in result.events)
 
 
 async def test_a_stage_beside_the_plan_is_no_point_of_it() -> None:

@@ -68,7 +68,7 @@ async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -
     assert error is None
     (stage,) = result.stages
     assert stage.stop_reason == "its time was up"
-    assert stage.measured_s > 1.4
+    assert stage.measured_s > 1.2
     assert texts(result, "load") == ["conc 4 is held", "conc 4 goes on for 0.5 s more"]
 
 
@@ -116,7 +116,7 @@ async def test_streams_of_a_higher_load_are_not_measured_in_a_lower_one(engine: 
     result, error = await outcome(attach(engine, load=load), lambda _, snapshot: seen.append(snapshot))
     assert error is None
     high, low = result.stages
-    assert (high.settled_s, low.settled_s is not None) == (None, True)
+    assert high.settled_s is not None and low.settled_s is not None
     assert low.concurrency.peak <= 2
     assert low.measured_s >= 0.3
     # Nothing of it is done before its window is open.
@@ -158,9 +158,10 @@ async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> No
     result, error = await outcome(parts, act, hold_open=True)
     assert error is None
     rates = [stage.target.rate for stage in result.stages]
-    assert rates[:11] == pytest.approx([20, *(20 + 40 * stair / 9 for stair in range(10))])
+    assert rates[:2] == [20, 40]
+    assert [point.load for point in result.stages[1].curve] == pytest.approx([20 + 40 * step / 9 for step in range(10)])
     # It begins at the present load, which is the highest that it may come to.
-    assert rates[11] == 60
+    assert rates[2] == 60
     assert result.search is not None and (result.search.kind, result.search.by) == ("slo", "rate")
 
 

@@ -115,6 +115,29 @@ def test_a_window_has_mean_and_percentiles() -> None:
     assert change.ttft.p90_s == pytest.approx(0.18)
 
 
+def test_hits_are_prompt_tokens_by_source_where_the_engine_tells_them() -> None:
+    text = "".join(
+        f'vllm:prompt_tokens_by_source_total{{engine="{engine}",source="{source}"}} {tokens}\n'
+        for engine, source, tokens in (
+            ("0", "local_compute", 60),
+            ("1", "local_compute", 15),
+            ("0", "local_cache_hit", 25),
+        )
+    )
+    after = replace(parse_engine_metrics(text), prefix_queries=100.0, prefix_hits=90.0)
+    nothing = {"local_compute": 0.0, "local_cache_hit": 0.0}
+    before = EngineSample(prompt_tokens_by_source=nothing, prefix_queries=0.0, prefix_hits=0.0)
+    change = delta(before, after)
+    assert change is not None and change.prefix_hit_rate == 0.25
+    older = delta(replace(before, prompt_tokens_by_source=None), replace(after, prompt_tokens_by_source=None))
+    assert older is not None and older.prefix_hit_rate == 0.9
+    too_many = delta(EngineSample(prefix_queries=0, prefix_hits=0), EngineSample(prefix_queries=5, prefix_hits=6))
+    assert too_many is not None and too_many.prefix_hit_rate is None
+    idle = delta(after, after)
+    assert idle is not None and idle.prefix_hit_rate is None
+    assert delta(after, before) is None
+
+
 @pytest.mark.parametrize("counts", [(0, 0, 5), (5, 5, 5)])
 def test_a_bucket_without_a_bound_on_either_side_has_no_percentile(counts: tuple[int, ...]) -> None:
     change = delta(EngineSample(ttft=histogram(0, 0, 0)), EngineSample(ttft=histogram(*counts)))

@@ -10,7 +10,7 @@ NAMES = {
     *("prefix_cache_queries", "prefix_cache_hits", "request_success", "time_to_first_token_seconds"),
     *("inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds"),
     *("request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
-    *("request_inference_time_seconds", "iteration_tokens_total"),
+    *("request_inference_time_seconds", "iteration_tokens_total", "prompt_tokens_by_source"),
 }
 
 
@@ -46,6 +46,9 @@ def test_a_request_moves_the_numbers(server: Running) -> None:
     assert moved("request_success_total", ("finished_reason", "length")) == 2
     assert moved("prefix_cache_queries_total") == 40
     assert moved("prefix_cache_hits_total") >= 16
+    cached = moved("prompt_tokens_by_source_total", ("source", "local_cache_hit"))
+    assert cached == moved("prefix_cache_hits_total")
+    assert moved("prompt_tokens_by_source_total", ("source", "local_compute")) == 40 - cached
     assert moved("time_to_first_token_seconds_count") == 2
     assert moved("inter_token_latency_seconds_count") == 16
     assert moved("e2e_request_latency_seconds_bucket", ("le", "+Inf")) == 2

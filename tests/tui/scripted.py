@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.host import HostSample
 from loadgen.metrics.snapshot import (
     ClientView,
+    CurvePoint,
     EngineView,
     ErrorView,
     GpuView,
@@ -142,7 +143,19 @@ def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> 
             for n in range(reached + 1)
         ),
     )
-    return msgspec.structs.replace(snapshot, **changes)
+    snapshot = msgspec.structs.replace(snapshot, **changes)
+    if "curve" in changes:
+        return snapshot
+    return msgspec.structs.replace(snapshot, curve=tuple(curve_point(stage) for stage in snapshot.stages))
+
+
+def curve_point(stage: StageView, direction: Literal["", "up", "down"] = "") -> CurvePoint:
+    """A stage as a point of the load curve."""
+    output, held = stage.output_tokens_per_s, stage.held_mean or 0.0
+    ttft, itl = stage.latency["ttft"], stage.latency["itl"]
+    per_user = output / held if output is not None and held else None
+    load = float(stage.concurrency or 0)
+    return CurvePoint(stage.isl, stage.osl, load, direction, held, stage.elapsed_s, output, per_user, ttft, itl)
 
 
 def starting(progress: float = 0.54, **changes: Any) -> Snapshot:

@@ -21,9 +21,10 @@ from loadgen.metrics.stage import ClientDelta
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, Tick
 
-def tick(open_stages={}, worker=7, ahead=1):
+def tick(held=0, open_sent=0, worker=7, ahead=1):
     number = time.monotonic_ns() // TICK_NS + ahead
-    line = Tick(worker, number, {}, ClientDelta(), sum(open_stages.values()), 0, open_stages, None, 0)
+    counts = dict(held=held, queued=0, open_stages={}, running=3, open_sent=open_sent, awaits=0)
+    line = Tick(worker, number, {}, ClientDelta(), finished=None, rss_bytes=0, **counts)
     sys.stdout.write(messages.encode(line).decode() + "\\n")
     sys.stdout.flush()
 
@@ -113,15 +114,15 @@ async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_streams_of_one_that_dies_are_lost_once() -> None:
-    async with talk("tick({3: 5, 4: 2})\nos._exit(1)") as talking:
+    async with talk("tick(7, 5)\nos._exit(1)") as talking:
         assert (await talking.gone()).endswith("; 7 streams are lost with it")
         taken = talking.child.take()
-        assert {index: (delta.unfinished, delta.lost) for index, delta in taken.lost.items()} == {3: (5, 5), 4: (2, 2)}
+        assert {index: (delta.unfinished, delta.lost) for index, delta in taken.lost.items()} == {3: (5, 5)}
         assert talking.child.take().lost == {}
 
 
 async def test_a_stopped_one_is_ended_after_a_while() -> None:
-    async with talk("tick({0: 4})\nos.kill(os.getpid(), signal.SIGSTOP)") as talking:
+    async with talk("tick(4, 4)\nos.kill(os.getpid(), signal.SIGSTOP)") as talking:
         await talking.until(lambda: talking.child.ready)
         talking.child.take()
         assert (
@@ -155,9 +156,9 @@ async def test_ticks_end_the_silence() -> None:
 @pytest.mark.parametrize("code", ["os.kill(os.getpid(), signal.SIGSTOP)", "while True: time.sleep(1)"])
 async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(child_module, "_CLOSE_S", 0.1)
-    async with talk("tick({0: 1})\n" + code) as talking:
+    async with talk("tick(1, 1)\n" + code) as talking:
         await talking.until(lambda: talking.child.ready)
-    assert talking.child.take().lost[0].lost == 1
+    assert talking.child.take().lost[3].lost == 1
     assert "did not end by itself" in (talking.child.take_death() or "")
 
 

@@ -22,6 +22,7 @@ from loadgen.worker.messages import Vocabulary
 from tests.engines import Simulator, simulator
 
 OSL = 20
+OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ class Driven:
 
     def adds_up(self, index: int) -> bool:
         counters = self.stages[index].counters
-        return counters["sent"] == sum(counters[name] for name in ("completed", "failed", "cancelled", "unfinished"))
+        return counters["sent"] == sum(counters[name] for name in OUTCOMES)
 
 
 def closed(concurrency: int) -> Stage:
@@ -186,7 +187,8 @@ async def test_the_pace_of_the_last_stage_sizes_the_next(engine: Simulator, monk
 
     monkeypatch.setattr(fleet_module, "workers_for", size)
     async with driven(engine, 1) as run:
-        run.begin(0, concurrency=4, requests=40)
+        # For longer than a few ticks, at which it is sampled.
+        run.begin(0, concurrency=4, requests=400)
         await run.until(lambda tick: tick.finished == 0)
         run.begin(1, concurrency=4, requests=4)
         await run.until(lambda tick: tick.finished == 1)

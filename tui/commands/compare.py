@@ -104,7 +104,7 @@ def _held_against(comparison: RunComparison, limits: Sequence[Limit], *, strict:
 
     found = breaches(comparison, limits, strict=strict)
     for breach in found:
-        difference, interval, _ = difference_words(breach.found.difference)
+        difference, interval, _ = difference_words(breach.found)
         words = f"{breach.limit} is broken by {comparison.b.name}, {breach.stage}: {difference} ({interval})"
         print(harmless(f"vramp: {words}"), file=sys.stderr)
     return bool(found)

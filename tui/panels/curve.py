@@ -1,32 +1,51 @@
-"""The load curve: throughput against latency and against what a user sees, a point for each stage.
+"""The load curve: first tokens, time per token and throughput against the streams held, a point for each load.
 
-The points are joined in order of load and named by it. A publication's figures for the same loads, the limits of the
-SLO and what a search has found are on the same axes.
+All that was measured at one load is one point, however the load came there; where it moved up or down, those have
+lines of their own, so that hysteresis shows. A publication's figures, the baseline's, the limits of the SLO and what a
+search has found are on the same axes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import StageView
+from loadgen.metrics.snapshot import Snapshot, StageView
 from tui import format as fmt
 from tui.paint import Rows
 from tui.panels.beside import beside, widths_of
 from tui.plot import Curve, Limit, Plot, plot_rows, scale_of
-from tui.view import METRICS, View
+from tui.view import View
 
 _LEAST_WIDTH = 52
-_USER = "user"
-_NAMES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _USER: "tok/s/user"}
+_OUTPUT = "output"
+_NAMES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
+_SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}
+"""Of p50 and p99, by where the load moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was measured at one load."""
+
+    held: float
+    load: float
+    name: str
+    """To stand beside it; a load that moves has none."""
+    shape: tuple[int, int]
+    direction: str
+    output: float | None
+    latency: Mapping[str, Summary] = field(default_factory=dict)
 
 
 def curve(view: View, width: int, height: int) -> Rows:
-    """As many plots as have room: the chosen latency first, what a user sees beside it."""
+    """As many plots as have room: the chosen latency first, throughput beside it."""
     shown = _shown(view.metric, max(1, min(3, width // _LEAST_WIDTH)))
     plots = [
         (plot_rows(_plot(view, name, each, height), each, height), each)
@@ -36,48 +55,92 @@ def curve(view: View, width: int, height: int) -> Rows:
 
 
 def _shown(metric: str, count: int) -> list[str]:
-    others = [_USER, *(name for name in METRICS if name != metric)]
+    others = [_OUTPUT, *(name for name in ("itl", "ttft") if name != metric)]
     return [metric, *others][:count]
 
 
+def points_of(snapshot: Snapshot) -> list[Point]:
+    """All loads: those with a concurrency from the curve, which has what several stages measured; rates as stages."""
+    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in snapshot.stages if not stage.curve}
+    found = []
+    for point in snapshot.curve:
+        same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
+        of_stages = same.latency if same is not None else {}
+        known = {**of_stages, "ttft": point.ttft_ms, "itl": point.itl_ms}
+        name = "" if point.direction else fmt.setting(point.load)
+        shape = (point.isl, point.osl)
+        found.append(
+            Point(point.held, point.load, name, shape, point.direction, point.output_tokens_per_s, known),
+        )
+    return found + [_of_rate(stage) for stage in snapshot.stages if stage.rate is not None and not stage.curve]
+
+
+def _of_rate(stage: StageView) -> Point:
+    rate, held = stage.rate or 0.0, _known(stage.held_mean)
+    shape = (stage.isl, stage.osl)
+    return Point(held, rate, f"{fmt.setting(rate)}/s", shape, "", stage.output_tokens_per_s, stage.latency)
+
+
 def _plot(view: View, name: str, width: int, height: int) -> Plot:
-    stages = sorted(view.snapshot.stages, key=lambda stage: (stage.rate or stage.concurrency or 0.0, stage.number))
-    throughput = tuple(_known(stage.output_tokens_per_s) for stage in stages)
-    measured = _measured(stages, name, throughput)
-    published = _published(view, name)
-    beside = (*published, *_baseline(view, name))
-    curves = (*beside, *measured, *_found(view.snapshot.search, stages, measured[-1]))
+    points = points_of(view.snapshot)
+    measured = tuple(_measured(points, name))
+    beside = (*_published(view, name), *_baseline(view, name))
+    standing = [one for one in points if not one.direction and math.isfinite(one.held)]
+    found = _found(view.snapshot.search, standing, name)
     limits = limits_of(view.snapshot.slo_ms, name)
     values = [value for one in (*beside, *measured) for value in one.y]
-    y = scale_of(
-        [*values, *(limit.value for limit in limits)], max(2, height // 4), log=None if name != _USER else False
-    )
+    log = None if name != _OUTPUT else False
+    y = scale_of([*values, *(limit.value for limit in limits)], max(2, height // 4), log=log)
     x = scale_of([value for one in (*beside, *measured) for value in one.x], max(2, width // 14), log=False)
-    title = f"{_NAMES[name]}{' (log)' if y.log else ''} by tok/s"
-    return Plot(title, curves, x, y, limits)
+    title = f"{_NAMES[name]}{' (log)' if y.log else ''} by streams held"
+    # What was published for a load is where it was measured: over it, it shows how far off it is.
+    return Plot(title, (*measured, *beside, *found), x, y, limits)
 
 
-def _measured(stages: Sequence[StageView], name: str, throughput: tuple[float, ...]) -> tuple[Curve, ...]:
-    """Named by their load; p99 below, p50 above, or the one curve of what a user sees."""
-    names = tuple(_load_of(stage) for stage in stages)
-    if name == _USER:
-        users = tuple(_per_user(stage) for stage in stages)
-        return (Curve("tok/s/user", "throughput", throughput, users, sign="●", names=names),)
-    summaries = [stage.latency.get(name, Summary(count=0)) for stage in stages]
-    p50, p99 = (tuple(_known(getattr(one, which)) for one in summaries) for which in ("p50", "p99"))
-    return (
-        Curve("p99", "p99", throughput, p99, ink="dots", sign="▪"),
-        Curve("p50", "p50", throughput, p50, sign="●", names=names),
-    )
+def _measured(points: Sequence[Point], name: str) -> Iterator[Curve]:
+    """A line for each shape and direction: p99 below, p50 above, named by its load where that stands."""
+    ordered = sorted(points, key=lambda one: (one.shape, one.direction, one.held))
+    lines = [list(group) for _, group in groupby(ordered, key=lambda one: (one.shape, one.direction))]
+    told: set[str] = set()
+    for which in ("p99", "p50") if name != _OUTPUT else (_OUTPUT,):
+        for line in lines:
+            direction = line[0].direction
+            label = f"{'tok/s' if which == _OUTPUT else which} {direction}".rstrip()
+            sign = _SIGNS[direction][which == "p99"]
+            yield Curve(
+                "" if label in told else label,
+                "throughput" if which == _OUTPUT else which,
+                tuple(one.held for one in line),
+                tuple(_value(one, name, which) for one in line),
+                ink="dots" if which == "p99" else "line",
+                sign=sign,
+                names=tuple(one.name for one in line) if which != "p99" else (),
+            )
+            told.add(label)
+
+
+def _value(point: Point, name: str, which: str) -> float:
+    if name == _OUTPUT:
+        return _known(point.output)
+    return _known(getattr(point.latency.get(name, Summary(count=0)), which))
 
 
 def _published(view: View, name: str) -> tuple[Curve, ...]:
-    """What a publication has of the same stages: a point where it says both throughput and latency."""
+    """What a publication has of the same stages."""
     by_stage: dict[tuple[int, str], dict[str, float]] = {}
     for (stage, of, figure), one in view.timeline.published.items():
         by_stage.setdefault((stage, of), {})[figure] = one.published
-    found = [(figures.get("output_tokens_per_s"), _published_y(figures, name)) for figures in by_stage.values()]
+    stages = view.snapshot.stages
+    found = [
+        (_held(stages[stage]), _published_y(figures, name))
+        for (stage, _), figures in by_stage.items()
+        if stage < len(stages)
+    ]
     return _points("published", "◇", "strong", found)
+
+
+def _held(stage: StageView) -> float | None:
+    return stage.held_mean if stage.concurrency is None else float(stage.concurrency)
 
 
 def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None, float | None]]) -> tuple[Curve, ...]:
@@ -89,27 +152,26 @@ def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None
 
 def _baseline(view: View, name: str) -> tuple[Curve, ...]:
     """The same loads in the baseline."""
-    figure = "tpot_p50" if name == _USER else f"{name}_p50"
-    found = [(figures.get("output_tok_s"), figures.get(figure)) for figures in view.timeline.baseline.values()]
-    if name == _USER:
-        found = [(x, 1000 / tpot_ms if tpot_ms else None) for x, tpot_ms in found]
-    return _points("baseline p50", "○", "before", found)
+    figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
+    known = view.timeline.baseline
+    found = [(_held(stage), known[stage.number].get(figure)) for stage in view.snapshot.stages if stage.number in known]
+    return _points("baseline" if name == _OUTPUT else "baseline p50", "○", "before", found)
 
 
 def _published_y(figures: dict[str, float], name: str) -> float | None:
-    if name == _USER:
-        tpot_ms = figures.get("tpot_p50_ms") or figures.get("tpot_mean_ms")
-        return 1000 / tpot_ms if tpot_ms else None
+    if name == _OUTPUT:
+        return figures.get("output_tokens_per_s")
     return figures.get(f"{name}_p50_ms", figures.get(f"{name}_mean_ms"))
 
 
-def _found(search: SearchResult | None, stages: Sequence[StageView], measured: Curve) -> tuple[Curve, ...]:
+def _found(search: SearchResult | None, standing: Sequence[Point], name: str) -> tuple[Curve, ...]:
     """What a search has found, on the curve: its interval in brackets."""
-    if search is None or not stages:
+    line = sorted((one.load, one.held, _value(one, name, "p50")) for one in standing)
+    if search is None or not line:
         return ()
-    loads = [float(stage.rate or stage.concurrency or 0.0) for stage in stages]
+    loads, held, y = zip(*line, strict=True)
     places = [
-        (sign, np.interp(load, loads, measured.x), np.interp(load, loads, measured.y))
+        (sign, np.interp(load, loads, held), np.interp(load, loads, y))
         for sign, load in (("[", search.low), ("]", search.high), ("✦", search.found))
         if load is not None and load > 0
     ]
@@ -128,21 +190,9 @@ def found_words(search: SearchResult) -> str:
 
 
 def limits_of(slo_ms: dict[str, float], name: str) -> tuple[Limit, ...]:
-    """The limits on a latency; one on the time per token is one on what a user sees too."""
-    of = "tpot" if name == _USER else name
-    found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == of and limit_ms > 0]
-    if name == _USER:
-        return tuple(Limit(1000 / limit_ms, f"SLO {limit}") for limit, limit_ms in found)
-    return tuple(Limit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found)
-
-
-def _load_of(stage: StageView) -> str:
-    return fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
-
-
-def _per_user(stage: StageView) -> float:
-    p50 = stage.latency.get("tpot", Summary(count=0)).p50
-    return 1000 / p50 if p50 else math.nan
+    """The limits on a latency."""
+    found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
+    return tuple(Limit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0)
 
 
 def _known(value: float | None) -> float:

@@ -17,9 +17,10 @@ from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS
-from loadgen.report.assessment import by_load, measured_stages, titles
+from loadgen.report.assessment import by_load, titles
 from loadgen.report.cells import LATENCY_TITLES
 from loadgen.report.html.look import ACCENT, BAD, SECOND, chart_text, dressed, limit_line, log_axis, ramp
+from loadgen.report.notes import has_numbers
 
 _TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
 _HEIGHT = 300
@@ -32,7 +33,12 @@ Series = list[StageResult]
 
 def has_curve(result: Result) -> bool:
     """Whether there are two loads at least."""
-    return len({(stage.target.concurrency, stage.target.rate) for stage in measured_stages(result)}) > 1
+    return len({(stage.target.concurrency, stage.target.rate) for stage in drawn(result)}) > 1
+
+
+def drawn(result: Result) -> Series:
+    """The stages that are a point: something was timed, at one load."""
+    return [stage for stage in result.stages if has_numbers(stage) and not stage.curve]
 
 
 def latency_curve(result: Result, metric: str) -> go.Figure:
@@ -80,7 +86,7 @@ def curve_key(result: Result, metric: str) -> dict[str, str]:
 
 def _series(result: Result) -> list[tuple[Series, str]]:
     """The stages of each shape, by load; with one shape all in the accent."""
-    stages = sorted(measured_stages(result), key=lambda stage: (stage.isl, stage.osl))
+    stages = sorted(drawn(result), key=lambda stage: (stage.isl, stage.osl))
     groups = [sorted(group, key=by_load) for _, group in groupby(stages, key=lambda stage: (stage.isl, stage.osl))]
     colours = ramp(len(groups)) if len(groups) > 1 else [ACCENT]
     return list(zip(groups, colours, strict=True))
@@ -156,7 +162,7 @@ def _published_points(points: Sequence[tuple[float, float, str]]) -> go.Scatter:
 
 def _knee(figure: go.Figure, result: Result) -> None:
     """What a search has found, at the throughput that the stages around it have."""
-    search, stages = result.search, sorted(measured_stages(result), key=by_load)
+    search, stages = result.search, sorted(drawn(result), key=by_load)
     if search is None or search.found is None:
         return
     asked = [stage.target.rate if search.by == "rate" else stage.target.concurrency for stage in stages]
@@ -184,7 +190,7 @@ def _knee(figure: go.Figure, result: Result) -> None:
 
 def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
     """The stages of the distributions by their title, each with its colour: the stronger, the higher the load."""
-    stages = sorted(measured_stages(result), key=by_load)
+    stages = sorted(drawn(result), key=by_load)
     names = titles(result.stages)
     return {names[stage.index]: (stage, colour) for stage, colour in zip(stages, ramp(len(stages)), strict=True)}
 

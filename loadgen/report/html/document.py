@@ -13,13 +13,16 @@ from importlib.resources import files
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.report.assessment import assessment, best_stage, titles
-from loadgen.report.cells import LATENCY_TITLES, engine_of, hardware_of, model_of, significant
-from loadgen.report.html import charts, configuration, markup, sections
+from loadgen.report.assessment import assessment, best_of, best_stage, titles
+from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, engine_of, hardware_of, model_of, significant, statistic
+from loadgen.report.html import charts, configuration, held, markup, sections
 from loadgen.report.html.markup import plain
 from loadgen.report.html.timeline import timeline
+from loadgen.report.load_curve import moving_points
+from loadgen.report.notes import has_numbers, latencies
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "
@@ -70,6 +73,7 @@ def _body(result: Result, figures: dict[str, go.Figure]) -> str:
     parts = [
         _opening(result),
         _curve(result, figures),
+        _by_held(result, figures),
         sections.stages_section(result),
         sections.published_section(result),
         _distributions(result, figures),
@@ -109,7 +113,7 @@ def _when(result: Result) -> str:
 
 def _headline(result: Result) -> str:
     """The numbers by which a run is remembered, of its best stage."""
-    stage = best_stage(result)
+    stage = best_stage(result) or best_of([one for one in result.stages if has_numbers(one)])
     if stage is None:
         return ""
     figures = "".join(f"<li><b>{plain(value)}</b>{plain(what)}</li>" for what, value in _numbers(stage).items())
@@ -118,16 +122,17 @@ def _headline(result: Result) -> str:
 
 
 def _numbers(stage: StageResult) -> dict[str, str]:
-    rate, latency, energy = stage.throughput, stage.latency_ms, stage.energy
+    rate, energy = stage.throughput, stage.energy
+    ttft, tpot = (latencies(stage).get(name, Summary(count=0)) for name in ("ttft", "tpot"))
     numbers = {
-        "output tok/s": rate.output_tokens_per_s,
-        "tok/s per user": rate.output_tokens_per_s_per_user,
-        "ms TTFT, median": latency["ttft"].p50,
-        "ms TTFT, p99": latency["ttft"].p99,
-        "ms TPOT, median": latency["tpot"].p50,
-        "J per output token": energy.joules_per_output_token if energy is not None else None,
+        "output tok/s": significant(rate.output_tokens_per_s),
+        "tok/s per user": significant(rate.output_tokens_per_s_per_user),
+        "ms TTFT, median": statistic(ttft, "p50"),
+        "ms TTFT, p99": statistic(ttft, "p99"),
+        "ms TPOT, median": statistic(tpot, "p50"),
+        "J per output token": significant(energy.joules_per_output_token if energy is not None else None),
     }
-    return {what: significant(value) for what, value in numbers.items() if value is not None}
+    return {what: value for what, value in numbers.items() if value != UNKNOWN}
 
 
 def _why(result: Result, stage: StageResult) -> str:
@@ -147,6 +152,10 @@ def _figures(result: Result) -> dict[str, go.Figure]:
     if charts.has_curve(result):
         found = {f"curve-{metric}": charts.latency_curve(result, metric) for metric in ("ttft", "tpot")}
         found["curve-user"] = charts.user_curve(result)
+    points = moving_points(result)
+    if points:
+        found |= {f"held-{metric}": held.latency_by_held(points, metric) for metric in ("ttft", "itl")}
+        found["held-output"] = held.throughput_by_held(points)
     found |= {f"distribution-{metric}": charts.distribution(result, metric) for metric in LATENCY_TITLES}
     found["timeline"] = timeline(result)
     return {name: figure for name, figure in found.items() if figure is not None}
@@ -164,6 +173,24 @@ def _curve(result: Result, figures: dict[str, go.Figure]) -> str:
             markup.chart("curve-user", "Output tok/s against tok/s per user"),
         ),
         note="One point a stage, in the order of load. An open point missed a limit, or the client was limited.",
+    )
+
+
+def _by_held(result: Result, figures: dict[str, go.Figure]) -> str:
+    if "held-output" not in figures:
+        return ""
+    key = held.held_key(moving_points(result))
+    return markup.section(
+        "By the streams held",
+        markup.grid(
+            3,
+            markup.chart("held-ttft", "TTFT, ms", key),
+            markup.chart("held-itl", "Time per token, ms", key),
+            markup.chart("held-output", "Output tok/s", {name: one for name, one in key.items() if name[0] != "p"}),
+        ),
+        sections.curve_table(result),
+        note="All that was measured while so many streams were held, however the load came there; up and down are "
+        "apart. Times are of the gaps and first tokens of those moments: E2E belongs to no load.",
     )
 
 

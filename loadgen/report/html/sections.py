@@ -10,10 +10,12 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import InstanceResult, Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.truth import TruthCheck
-from loadgen.report.assessment import best_stage, measured_stages, titles
-from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, fixed, published_name, signed_percent
+from loadgen.report.assessment import best_stage, titles
+from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, fixed, published_name, signed_percent, statistic
 from loadgen.report.html import markup
 from loadgen.report.html.markup import Bad, Column
+from loadgen.report.load_curve import curve_cells, moving_points, shape_of
+from loadgen.report.notes import has_numbers, latencies, request_counts, stage_notes, took_part
 
 _GIB = 1024**3
 _EMPTY = Summary(count=0)
@@ -25,10 +27,12 @@ _STATISTICS = {name: name for name in ("count", "mean", "stddev", "min", "p50", 
 
 def stages_section(result: Result) -> str:
     """The published table, one row a stage, and what limited each."""
-    stages = [stage for stage in result.stages if stage.requests.sent or stage.requests.warmup]
+    stages = [stage for stage in result.stages if took_part(stage)]
     return markup.section(
         "Stages",
         markup.table(_STAGE_COLUMNS, [_stage_row(stage, titles(stages)[stage.index]) for stage in stages]),
+        markup.subsection("What the numbers are of", markup.table(_NOTE_COLUMNS, _note_rows(stages))),
+        markup.subsection("What became of the requests", _requests_table(stages)),
         markup.subsection("What limited them", markup.table(_VERDICT_COLUMNS, _verdict_rows(stages))),
         markup.subsection("Limits", _limits_table(stages)),
         markup.subsection("Failures", markup.table(_ERROR_COLUMNS, _error_rows(stages))),
@@ -56,7 +60,7 @@ _STAGE_COLUMNS = (
 
 def _stage_row(stage: StageResult, name: str) -> Sequence[str]:
     requests, rate = stage.requests, stage.throughput
-    ttft, tpot, e2e = (stage.latency_ms.get(key, _EMPTY) for key in ("ttft", "tpot", "e2e"))
+    ttft, tpot, e2e = (latencies(stage).get(key, _EMPTY) for key in ("ttft", "tpot", "e2e"))
     return (
         name,
         f"{stage.isl} / {stage.osl}",
@@ -65,8 +69,8 @@ def _stage_row(stage: StageResult, name: str) -> Sequence[str]:
         fixed(rate.requests_per_s, 2),
         fixed(rate.output_tokens_per_s),
         fixed(rate.output_tokens_per_s_per_user, 1),
-        fixed(ttft.p50, 1),
-        fixed(ttft.p99, 1),
+        statistic(ttft, "p50", 1),
+        statistic(ttft, "p99", 1),
         fixed(tpot.p50, 2),
         fixed(tpot.p99, 2),
         fixed(e2e.p50),
@@ -74,6 +78,29 @@ def _stage_row(stage: StageResult, name: str) -> Sequence[str]:
         fixed(stage.energy.joules_per_output_token if stage.energy is not None else None, 2),
         {True: "met", False: Bad("missed"), None: UNKNOWN}[met_limits(stage)],
     )
+
+
+_NOTE_COLUMNS = (Column("load", text=True), Column("what", text=True), Column("note", text=True))
+
+
+def _note_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
+    names = titles(stages)
+    return [
+        (names[stage.index] if number == 0 else "", note.subject, note.text)
+        for stage in stages
+        for number, note in enumerate(stage_notes(stage))
+    ]
+
+
+def _requests_table(stages: Sequence[StageResult]) -> str:
+    """A column for each outcome that occurred; none where all requests were answered."""
+    names, found = titles(stages), [{one.name: one for one in request_counts(stage.requests)} for stage in stages]
+    columns = list(dict.fromkeys(name for counts in found for name in counts))
+    rows = [
+        [names[stage.index], *(counts[name].words if name in counts else "0" for name in columns)]
+        for stage, counts in zip(stages, found, strict=True)
+    ]
+    return markup.table([Column("load", text=True), *(Column(name) for name in columns)], rows if columns[1:] else [])
 
 
 _VERDICT_COLUMNS = (Column("load", text=True), Column("verdict", text=True))
@@ -85,10 +112,8 @@ def _verdict_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
 
 
 def _verdict_words(stage: StageResult) -> str:
-    words = [verdict.text for verdict in stage.verdicts]
-    words += [f"inconclusive: {stage.inconclusive}"] if stage.inconclusive else []
-    bad = stage.inconclusive or any(verdict.bad for verdict in stage.verdicts)
-    return Bad("; ".join(words)) if bad else "; ".join(words)
+    words = "; ".join(verdict.text for verdict in stage.verdicts)
+    return Bad(words) if any(verdict.bad for verdict in stage.verdicts) else words
 
 
 def _limits_table(stages: Sequence[StageResult]) -> str:
@@ -154,7 +179,7 @@ def _error_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
 
 def latency_table(result: Result) -> str:
     """Every latency of every stage."""
-    stages = measured_stages(result)
+    stages = [stage for stage in result.stages if has_numbers(stage) and not stage.curve]
     names = titles(stages)
     columns = [Column("ms", text=True), Column("load", text=True), *(Column(name) for name in _STATISTICS)]
     rows = [
@@ -166,7 +191,16 @@ def latency_table(result: Result) -> str:
 
 
 def _statistics(summary: Summary) -> list[str]:
-    return [fixed(getattr(summary, key), 0 if key == "count" else 2) for key in _STATISTICS.values()]
+    return [statistic(summary, key, 0 if key == "count" else 2) for key in _STATISTICS.values()]
+
+
+def curve_table(result: Result) -> str:
+    """What was measured against the streams held."""
+    words = [Column("ISL / OSL"), Column("load", text=True), Column("held")]
+    throughput = [Column("tok/s", "output"), Column("per user", "output")]
+    times = [Column(name, group) for group in ("TTFT, ms", "ITL, ms") for name in ("p50", "p99", "count")]
+    rows = [[shape_of(point), *curve_cells(point)] for point in moving_points(result)]
+    return markup.table([*words, *throughput, *times], rows)
 
 
 def published_section(result: Result) -> str:

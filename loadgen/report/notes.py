@@ -1,0 +1,169 @@
+"""What a reader must know of a stage's numbers, in words: what became of its requests, and what the numbers are of.
+
+Every table takes its words from here, so that the terminal, a pasted table and the page say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.metrics.histogram import Summary
+from loadgen.metrics.result import FirstWave, Requests, StageResult
+from loadgen.metrics.snapshot import StageView
+from loadgen.report.cells import significant
+
+_LEAST_TAIL = 0.01
+"""Of the window: a shorter tail is not worth a word."""
+
+
+class Note(NamedTuple):
+    """One thing to know."""
+
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.text}"
+
+
+class RequestCount(msgspec.Struct, frozen=True):
+    """Requests of a stage that had one outcome."""
+
+    name: str
+    count: int
+    more: str = ""
+
+    @property
+    def words(self) -> str:
+        """The count, and what is to be said of it."""
+        return f"{self.count} ({self.more})" if self.more else str(self.count)
+
+
+def has_numbers(stage: StageResult) -> bool:
+    """Whether anything was timed in a stage: short ones know gaps and first tokens before a stream is complete."""
+    return any(summary.count or summary.censored for summary in stage.latency_ms.values())
+
+
+def latencies(stage: StageResult) -> dict[str, Summary]:
+    """The latencies of a stage by name; none of one whose load moves, as they are of no single load."""
+    return {} if stage.curve else stage.latency_ms
+
+
+def took_part(stage: StageResult) -> bool:
+    """Whether there is anything to say of a stage."""
+    requests = stage.requests
+    return bool(requests.sent or requests.warmup or requests.unsent) or has_numbers(stage)
+
+
+def request_counts(requests: Requests) -> list[RequestCount]:
+    """What became of the requests; what did not occur is left out, but the completed ones come first always."""
+    sent, over, unsent = requests.sent, requests.carried_over or 0, requests.unsent or 0
+    lost = f"{requests.lost} lost with their worker" if requests.lost else ""
+    found = [
+        RequestCount("Scheduled requests", (requests.scheduled or 0) if unsent else 0),
+        RequestCount("Sent requests", sent if sent != requests.completed else 0),
+        RequestCount("Failed requests", requests.failed),
+        RequestCount("Cancelled requests", requests.cancelled, "as the profile asks"),
+        RequestCount("Unfinished requests", requests.unfinished, lost),
+        RequestCount("Carried over", over, f"open at the end{_share(over, sent)}"),
+        RequestCount("Carried in", requests.carried_in or 0, f"open at the beginning{_failed_here(requests)}"),
+        RequestCount("Never sent", unsent, _longest_wait(requests)),
+    ]
+    return [RequestCount("Successful requests", requests.completed), *(one for one in found if one.count)]
+
+
+def _share(part: int, whole: int) -> str:
+    return f", {part / whole:.0%} of the sent" if whole else ""
+
+
+def _failed_here(requests: Requests) -> str:
+    return f", {requests.carried_failed} of them failed" if requests.carried_failed else ""
+
+
+def _longest_wait(requests: Requests) -> str:
+    waited_s = requests.unsent_longest_wait_s
+    return "" if waited_s is None else f"longest wait {waited_s:.1f} s"
+
+
+def account_words(stage: StageView) -> str:
+    """All requests in a line that adds up: 92 scheduled, 80 never sent; 12 sent = 9 completed + 3 open."""
+    parts = {
+        "completed": stage.completed,
+        "failed": stage.failed,
+        "cancelled": stage.cancelled,
+        "unfinished": stage.unfinished,
+        "carried over": stage.carried_over,
+        "open": stage.open,
+    }
+    shown = [f"{count:,} {name}" for name, count in parts.items() if count]
+    sent = f"{stage.sent:,} sent = {' + '.join(shown)}" if shown else f"{stage.sent:,} sent"
+    scheduled = f"{stage.scheduled:,} scheduled, {stage.unsent:,} never sent; " if stage.unsent else ""
+    return f"{scheduled}{sent}" + (f"; {stage.carried_in:,} carried in" if stage.carried_in else "")
+
+
+def failed_words(errors: Mapping[str, int]) -> str:
+    """The kinds of failures: http_5xx 3, reset 1."""
+    return ", ".join(f"{kind} {count:,}" for kind, count in errors.items())
+
+
+def stage_notes(stage: StageResult) -> list[Note]:
+    """What its figures are of, and what they are not; verdicts and limits are told elsewhere."""
+    return [
+        *([Note("Load", "it moves: see the figures by the streams held, E2E is of no load")] if stage.curve else []),
+        *_doubts(stage),
+        *waiting_notes(latencies(stage)),
+        *([parts] if (parts := parts_note(stage.tpot_parts, latencies(stage).get("tpot"))) else []),
+        *([_first_wave(stage.first_wave)] if stage.first_wave is not None else []),
+        *_tail(stage),
+    ]
+
+
+def _doubts(stage: StageResult) -> Iterator[Note]:
+    if stage.inconclusive is not None:
+        yield Note("Inconclusive", stage.inconclusive)
+    if stage.e2e_inconclusive is not None:
+        yield Note("E2E", e2e_words(stage.e2e_inconclusive))
+
+
+def e2e_words(inconclusive: str) -> str:
+    """Why E2E is not known, to stand behind its name."""
+    return inconclusive.removeprefix("E2E: ")
+
+
+def waiting_notes(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
+    """Where streams still waited when the stage ended, so that figures are only lower bounds."""
+    ttft, intended = (latency_ms.get(name, Summary(count=0)) for name in ("ttft", "ttft_from_intended"))
+    when = "first token when the stage ended"
+    if ttft.censored:
+        marked = "; >= is a lower bound" if ttft.lower_bounds else ""
+        yield Note("TTFT", f"{_counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
+    if intended.censored > ttft.censored:
+        yield Note("TTFT from intended", f"not known of {_counted(intended.censored, 'arrival')}, without a {when}")
+
+
+def parts_note(parts: int, tpot: Summary | None) -> Note | None:
+    """How many values of TPOT are not of whole streams."""
+    return Note("TPOT", f"{parts:,} of {tpot.count:,} are parts of streams") if parts and tpot is not None else None
+
+
+def _first_wave(wave: FirstWave) -> Note:
+    if wave.counted:
+        return Note("First wave", "counted, as `vllm bench` and what is published with it do")
+    streams, ttft = f"{_counted(wave.streams, 'stream')} that began at once, in no other figure", wave.ttft_ms
+    if ttft is None or not ttft.count:
+        return Note("First wave", streams)
+    return Note("First wave", f"{streams}: TTFT p50 {significant(ttft.p50)}, p99 {significant(ttft.p99)} ms")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _tail(stage: StageResult) -> Iterator[Note]:
+    """A large one is a verdict already."""
+    share = stage.tail_share
+    if share is not None and share >= _LEAST_TAIL and all(verdict.id != "tail" for verdict in stage.verdicts):
+        yield Note("Tail", f"for {share:.0%} of its time fewer streams than asked for, as its requests ran out")

@@ -1,0 +1,194 @@
+"""What a reader is told of a stage: its requests add up, and no figure is shown as more than it is."""
+
+import csv
+import io
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.result import FirstWave, StageResult, Target
+from loadgen.metrics.snapshot import StageView, Verdict
+from loadgen.report.bench_table import serve_tables
+from loadgen.report.csv import csv_report
+from loadgen.report.html.sections import stages_section
+from loadgen.report.markdown import markdown_report
+from loadgen.report.notes import account_words, has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.sweep_table import Outcome, sweep_rows, sweep_table
+from loadgen.report.table import result_table
+from loadgen.report.vllm_json import vllm_documents
+from tests.report.test_table import result, stage, summary_of
+
+
+def short_stage() -> StageResult:
+    """Two seconds with streams that take eight: none is complete, three still wait for their first token."""
+    whole = stage(0)
+    waited = summary_of(1500, 2310, 900)
+    ttft = summary_of(*range(100, 160)).summary_with(waited, with_hdr=True)
+    latency = whole.latency_ms | {
+        "ttft": ttft,
+        "ttft_from_intended": msgspec.structs.replace(ttft, censored=12),
+        "itl": summary_of(10, 11, 12).summary(with_hdr=True),
+        "tpot": summary_of(11, 12).summary(with_hdr=True),
+        "e2e": Summary(count=0),
+    }
+    requests = msgspec.structs.replace(
+        whole.requests,
+        sent=64,
+        scheduled=73,
+        unsent=9,
+        unsent_longest_wait_s=1.234,
+        failed=1,
+        errors={"reset": 1},
+        unfinished=3,
+        lost=2,
+        carried_over=60,
+        carried_in=8,
+        carried_failed=1,
+    )
+    return msgspec.structs.replace(
+        whole,
+        requests=requests,
+        latency_ms=latency,
+        tpot_parts=2,
+        carried_share=0.94,
+        e2e_inconclusive="E2E: inconclusive: 94% of its streams outlived the stage; it takes 24.0 s",
+        first_wave=FirstWave(streams=64, counted=False, ttft_ms=summary_of(500, 510).summary()),
+        tail_share=0.12,
+    )
+
+
+def test_a_stage_without_a_complete_stream_shows_what_it_knows() -> None:
+    table = result_table(result(short_stage())).splitlines()
+    for line in [
+        "Successful requests:                        0",
+        "Scheduled requests:                         73",
+        "Sent requests:                              64",
+        "Failed requests:                            1",
+        "  reset:                                    1",
+        "Unfinished requests:                        3 (2 lost with their worker)",
+        "Carried over:                               60 (open at the end, 94% of the sent)",
+        "Carried in:                                 8 (open at the beginning, 1 of them failed)",
+        "Never sent:                                 9 (longest wait 1.2 s)",
+        "Output token throughput (tok/s):            479.07",
+        "ITL (ms)               11.00       11.01       12.00       12.00       12.00",
+        "E2E:                                        inconclusive: 94% of its streams outlived the stage; "
+        "it takes 24.0 s",
+        "TTFT:                                       3 streams still waited for the first token when the stage ended; "
+        ">= is a lower bound",
+        "TTFT from intended:                         not known of 12 arrivals, without a first token when the stage "
+        "ended",
+        "TPOT:                                       2 of 2 are parts of streams",
+        "First wave:                                 64 streams that began at once, in no other figure: "
+        "TTFT p50 500, p99 510 ms",
+        "Tail:                                       for 12% of its time fewer streams than asked for, "
+        "as its requests ran out",
+    ]:
+        assert line in table
+    (ttft,) = (line for line in table if line.startswith("TTFT (ms)"))
+    assert ttft.split()[-2:] == [">=", "2,310"]
+    assert not any(line.startswith("E2EL") for line in table)
+
+
+def test_every_format_marks_a_lower_bound() -> None:
+    known = result(short_stage())
+    assert r"\>= 2,310" in markdown_report(known)
+    assert "&gt;= 2,310" in stages_section(known)
+    assert "P99 TTFT (ms):                           >= 2,310" in serve_tables(
+        known, metrics=["ttft"], percents=[10, 99]
+    )
+    (row,) = csv.DictReader(io.StringIO(csv_report([known])))
+    assert (row["ttft_censored"], "p99" in row["ttft_lower_bounds"].split()) == ("3", True)
+    (document,) = vllm_documents(known)
+    assert "p99_ttft_ms" in document["vramp"]["lower_bounds"]
+    assert "mean_e2el_ms" not in document
+
+
+def test_a_sweep_compares_no_lower_bound() -> None:
+    first, second = (result(msgspec.structs.replace(one, label="x")) for one in (stage(80), short_stage()))
+    rows = sweep_rows([Outcome("a", "complete", "", first), Outcome("b", "complete", "", second)])
+    assert rows[1].difference_percent["ttft_mean_ms"] is None
+    assert rows[1].difference_percent["tpot_mean_ms"] is not None
+    last = sweep_table(rows).splitlines()[-1]
+    assert ">= " in last and last.endswith("1 failed  9 never sent  60 carried over")
+
+
+def test_percentiles_above_a_lower_bound_are_some_too() -> None:
+    table = serve_tables(result(short_stage()), metrics=["ttft"], percents=[10, 97, 99.99])
+    lines = [line for line in table.splitlines() if line.startswith("P") and "TTFT" in line]
+    below, between, above = lines
+    assert ">=" not in below and ">=" in between and ">=" in above
+
+
+@pytest.mark.parametrize(
+    ("wave", "words"),
+    [
+        (FirstWave(8, counted=True, ttft_ms=None), "counted, as `vllm bench` and what is published with it do"),
+        (FirstWave(8, counted=False, ttft_ms=None), "8 streams that began at once, in no other figure"),
+    ],
+)
+def test_the_first_wave(wave: FirstWave, words: str) -> None:
+    (note,) = stage_notes(msgspec.structs.replace(stage(8), first_wave=wave))
+    assert str(note) == f"First wave: {words}"
+
+
+def test_a_large_tail_has_its_verdict() -> None:
+    large = msgspec.structs.replace(stage(8), tail_share=0.4, verdicts=[Verdict("tail", "stage 1", "for 40 %")])
+    assert stage_notes(large) == []
+
+
+def test_nothing_is_said_of_a_stage_in_which_all_went_well() -> None:
+    plain = stage(80)
+    assert [one.words for one in request_counts(plain.requests)] == ["80"]
+    assert stage_notes(plain) == []
+    assert has_numbers(plain) and took_part(plain)
+
+
+def test_a_stage_that_only_inherited_streams_took_part() -> None:
+    empty = stage(0)
+    assert not took_part(empty) and not has_numbers(empty)
+    assert took_part(msgspec.structs.replace(empty, latency_ms={"itl": summary_of(9).summary()}))
+    waited = Histogram().summary_with(summary_of(9))
+    assert has_numbers(msgspec.structs.replace(empty, latency_ms={"ttft": waited}))
+
+
+def test_open_loop_says_how_long_an_arrival_waited() -> None:
+    open_loop = msgspec.structs.replace(stage(8), target=Target(None, 2.0, "poisson"))
+    assert " from due (ms)" in result_table(result(open_loop))
+    assert " from due" not in result_table(result(stage(8)))
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=7, max_size=7))
+def test_the_account_adds_up(counts: list[int]) -> None:
+    completed, failed, cancelled, unfinished, over, still_open, unsent = counts
+    sent = completed + failed + cancelled + unfinished + over + still_open
+    view = StageView(
+        number=1,
+        label="",
+        concurrency=8,
+        rate=None,
+        isl=1,
+        osl=1,
+        running=True,
+        elapsed_s=1.0,
+        held_mean=None,
+        sent=sent,
+        completed=completed,
+        failed=failed,
+        unfinished=unfinished,
+        requests_per_s=None,
+        output_tokens_per_s=None,
+        total_tokens_per_s=None,
+        cancelled=cancelled,
+        carried_over=over,
+        open=still_open,
+        unsent=unsent,
+        scheduled=sent + unsent,
+    )
+    *before, of_sent = account_words(view).split(";")
+    told, _, parts = of_sent.partition("=")
+    assert int(told.split()[0].replace(",", "")) == sent
+    assert sum(int(part.split()[0].replace(",", "")) for part in parts.split("+") if part) == sent
+    assert bool(before) == bool(unsent)

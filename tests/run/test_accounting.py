@@ -1,0 +1,71 @@
+"""Nothing vanishes in a whole run: random plans, keys, faults and ends, checked live and in the result."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.metrics.stage import OUTCOMES
+from loadgen.run import Run
+from tests.engines import Simulator, attach, simulator
+from tests.run.driving import finish, left_behind
+
+KEYS: list[Callable[[Run, random.Random], None]] = [
+    lambda run, chance: run.set_concurrency(chance.randint(1, 24)),
+    lambda run, chance: run.set_rate(chance.choice([5.0, 40.0, 200.0])),
+    lambda run, chance: run.set_shape(16, chance.choice([4, 60, 400])),
+    lambda run, _: run.pause(),
+    lambda run, _: run.resume(),
+    lambda run, _: run.hold(),
+    lambda run, _: run.extend(),
+    lambda run, _: run.redo(),
+    lambda run, _: run.next_stage(),
+]
+
+
+def adds_up(stage: StageView) -> bool:
+    return (
+        stage.scheduled == stage.sent + stage.unsent
+        and stage.sent == sum(getattr(stage, name) for name in OUTCOMES) + stage.open
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_request_is_accounted_for(seed: int) -> None:
+    chance = random.Random(seed)
+    with simulator() as engine:
+        engine.faults(*chance.sample(["http_500:every=7", "reset:after=3,every=5", "http_429:every=9"], 2))
+        await drive(engine, chance)
+    assert left_behind() == []
+
+
+async def drive(engine: Simulator, chance: random.Random) -> None:
+    stages = [random_stage(chance) for _ in range(3)]
+    load = {"osl": 40, "isl": 16, "workers": chance.choice([1, 2]), "max_concurrency": 10, "requests": None}
+    run = Run(attach(engine, load=load | {"duration": "600ms"}, stages=stages), where="test")
+    seen: list[Snapshot] = []
+
+    def press(run: Run, snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        if snapshot.phase in ("running", "paused") and chance.random() < 0.4:
+            chance.choice(KEYS)(run, chance)
+        if len(seen) > 30:
+            chance.choice([Run.stop, Run.abort])(run)
+
+    result = await finish(run, press)
+    assert [stage for snapshot in seen for stage in snapshot.stages if not adds_up(stage)] == []
+    assert [verdict for stage in result.stages for verdict in stage.verdicts if verdict.id == "accounting"] == []
+    for stage in result.stages:
+        requests = stage.requests
+        assert requests.scheduled == requests.sent + (requests.unsent or 0)
+        assert requests.sent == sum(getattr(requests, name) for name in OUTCOMES)
+        assert sum(requests.errors.values()) == requests.failed + (requests.carried_failed or 0)
+        # A stage has numbers, or says why not.
+        has_numbers = stage.measured_s > 0
+        assert has_numbers or stage.inconclusive or stage.stop_reason, stage.label
+
+
+def random_stage(chance: random.Random) -> dict[str, object]:
+    load: dict[str, object] = chance.choice([{"concurrency": chance.randint(1, 16)}, {"rate": 60.0}])
+    return load | chance.choice([{"duration": "10ms"}, {"duration": "700ms"}, {"requests": 30}])

@@ -1,0 +1,109 @@
+"""The curve view: against the streams held, up and down apart, from all that was measured at a load."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadgen.metrics.search import SearchResult
+from loadgen.metrics.snapshot import Comparison, CurvePoint, Snapshot, StageView
+from tests.tui.scripted import curve_point, running, stage
+from tui import tables
+from tui.paint import width_of
+from tui.panels.curve import curve, points_of
+from tui.panels.loads import loads
+from tui.timeline import Timeline
+from tui.view import View, Wanted
+
+replace = msgspec.structs.replace
+
+
+def view_of(snapshot: Snapshot, **changes: Any) -> View:
+    timeline = Timeline()
+    timeline.add(snapshot)
+    return View(snapshot, Wanted(), timeline=timeline, **changes)
+
+
+def drawn(view: View, width: int = 80, height: int = 20) -> str:
+    rows = curve(view, width, height)
+    assert len(rows) <= height and all(width_of(row) <= width for row in rows)
+    return "\n".join("".join(text for text, _ in row) for row in rows)
+
+
+def table(view: View, height: int = 5) -> list[str]:
+    rows = loads(view, 80, height)
+    assert len(rows) <= height and all(width_of(row) <= 80 for row in rows)
+    return ["".join(text for text, _ in row) for row in rows]
+
+
+def steps(*sizes: int, direction: str) -> tuple[CurvePoint, ...]:
+    """A way up; the one down takes longer for the same load."""
+    by = 1.0 if direction == "up" else 1.5
+    found = [curve_point(stage(1, size, 30.0, running=False), direction) for size in sizes]  # type: ignore[arg-type]
+    return tuple(
+        replace(one, itl_ms=replace(one.itl_ms, p50=by * (one.itl_ms.p50 or 0), p99=by * (one.itl_ms.p99 or 0)))
+        for one in found
+    )
+
+
+def ramped(*, held: int = 16) -> Snapshot:
+    up, down = steps(8, 16, 32, direction="up"), steps(8, 16, 32, direction="down")
+    now = running(10.0)
+    moving = replace(now.stages[0], label="ramp 32 to 8", curve=down)
+    return replace(now, curve=(*down, *up), stages=(moving,), load=replace(now.load, held=held))
+
+
+def test_up_and_down_are_lines_of_their_own() -> None:
+    shown = drawn(view_of(ramped(), metric="itl"))
+    assert "▲ p50 up" in shown and "▼ p50 down" in shown and "△ p99 up" in shown
+    assert sum(shown.count(sign) for sign in "▲▼") >= 6 + 2  # three points each, and the legend
+    assert "ITL ms by streams held" in shown
+
+
+def test_a_ramp_has_no_e2e() -> None:
+    assert not any(sign in drawn(view_of(ramped(), metric="e2e")).partition("\n")[2] for sign in "▲▼△▽")
+
+
+def test_under_it_is_a_row_for_each_load_with_its_counts_and_a_mark_at_now() -> None:
+    heads, *rows = table(view_of(ramped()), height=5)
+    assert heads.split() == "load held tok/s /user TTFT p50 p99 of ITL p50 p99 of".split()
+    assert [row.split()[0:2] for row in rows] == [["8", "▼"], ["▸", "16"], ["32", "▼"], ["8", "▲"]]
+    assert rows[0].split()[-1] == "100"
+    assert "6 loads" in table(view_of(ramped()), height=9)[0]
+
+
+def test_a_run_by_hand_is_drawn_once_for_each_load() -> None:
+    """Two stages at 16: one point, of both, and one row."""
+    first, second, third = (stage(n, size, 2.0, running=n == 3) for n, size in ((1, 8), (2, 16), (3, 16)))
+    both = replace(curve_point(third), output_tokens_per_s=700.0)
+    by_hand = replace(running(10.0), stages=(first, second, third), curve=(curve_point(first), both))
+    assert [(one.name, one.output) for one in points_of(by_hand)] == [("8", first.output_tokens_per_s), ("16", 700.0)]
+    assert points_of(by_hand)[1].latency["e2e"] == third.latency["e2e"]
+    assert len(table(view_of(by_hand))) == 3
+    assert tables.loads(view_of(by_hand)).startswith("| load | held |")
+
+
+def test_a_ladder_keeps_its_stages() -> None:
+    assert "SLO" in table(view_of(running()))[0]
+    assert tables.loads(view_of(running())) == tables.stages(view_of(running()))
+
+
+def test_rates_are_points_where_their_streams_were() -> None:
+    at_rate: StageView = replace(stage(1, 8, 30.0, running=True), concurrency=None, rate=2.5)
+    (only,) = points_of(replace(running(10.0), stages=(at_rate,), curve=()))
+    assert (only.name, only.held) == ("2.50/s", at_rate.held_mean)
+
+
+def test_published_and_found_stand_at_their_loads() -> None:
+    published = Comparison(3, "", "output_tokens_per_s", 1800.0, 3667.0, 100.0)
+    found = SearchResult("knee", "concurrency", 32.0, 24.0, 48.0, resolved=True, why="", probes=6)
+    shown = drawn(view_of(running(reference=(published,), search=found)), width=160)
+    _, _, plots = shown.partition("\n")
+    assert plots.count("✦") == 3 and plots.count("◇") == 1
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "itl", "e2e"])
+@pytest.mark.parametrize("size", [(20, 3), (60, 9), (240, 30)])
+def test_it_draws_at_every_size_and_of_nothing(metric: str, size: tuple[int, int]) -> None:
+    drawn(view_of(running(), metric=metric), *size)
+    drawn(view_of(running(stages=(), curve=()), metric=metric), *size)
