@@ -265,7 +265,7 @@ class Meter:
         self.unstamped_reads = 0
         self.connects = 0
         self.read_lag_ns: list[int] = []
-        """Of a sample of the reads that the kernel stamped, see `loadgen.stream.transport`."""
+        """Of a sample of the reads that the kernel stamped; under TLS, how late the loop was at other times."""
         self.send_lag_ns: list[int] = []
         self._drained_tokens = self._drained_requests = 0
 

@@ -4,7 +4,8 @@ Plain: all sockets of a worker lie in one epoll descriptor, which alone is known
 socket that has bytes, and a token costs no callback of the loop. Each `recvmsg` brings the time at which the kernel
 received the last segment of what it returns, on CLOCK_REALTIME, so the client's own queueing is not in the numbers. A
 read without a stamp (the first packets after the option is switched on in a machine, kernels without it) takes the
-user-space clock and is counted. TLS: the records hide the segments, so the user-space clock at arrival is all there is.
+user-space clock and is counted. TLS: the records hide the segments, so the user-space clock at arrival is all there is;
+how late that is, `loadgen.worker.pace.Lateness` samples.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter
 from loadgen.stream.transport import Sockets
 from loadgen.worker.messages import BeginStage, Configure
-from loadgen.worker.pace import PreciseTimer, lead_for
+from loadgen.worker.pace import Lateness, PreciseTimer, lead_for
 from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import Prompts
 
@@ -58,6 +58,8 @@ class Driver:
         self._sockets = Sockets(self.meter)
         self._sockets.urgent = self._timer.check
         self._sockets.pause = self._timer.pause
+        if tls is not None:
+            self._lateness = Lateness(self._loop, self.meter.read_lag_ns.append)
         self.rows: list[StreamRow] | None = [] if settings.rows else None
         """Of the streams that are over, until they are taken; None if nobody asks for them."""
         self.open: set[Channel] = set()
