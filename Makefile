@@ -29,7 +29,7 @@ check: $(INSTALLED_DEV)  ## format, lint, types, floors of the house, tests
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
-bench: $(INSTALLED_DEV)  ## measured beside truth; takes minutes, wants a quiet machine
+bench: $(INSTALLED_DEV)  ## measured beside truth, and beside the least it can cost (with cc); takes minutes, wants a quiet machine
 	$(BIN)/python -m benchmarks.truth
 	$(BIN)/python -m benchmarks.arrivals
 	$(BIN)/python -m benchmarks.published

@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks import floor
 from benchmarks.screen import run_in_terminal
 from loadgen.metrics.result import Result, read_result
 from loadgen.profile import build_profile
@@ -63,7 +64,9 @@ async def headless(url: str, streams: int, rounds: int) -> Result:
     document = {
         "name": "bench",
         "server": {"engine": "attach", "url": url},
-        "load": {"isl": ISL, "osl": OSL, "concurrency": streams, "requests": rounds * streams, "workers": 1, "seed": 1},
+        # The simulator's truth has the first wave in it.
+        "load": {"isl": ISL, "osl": OSL, "workers": 1, "seed": 1, "first_wave": "counted"}
+        | {"concurrency": streams, "requests": rounds * streams},
     }
     run = Run(build_profile(document, where="bench"), where="bench")
     async for _ in run.snapshots():
@@ -99,14 +102,41 @@ def line(streams: int, step_ms: int, result: Result, truth: dict[str, Any]) -> s
     )
 
 
-async def accuracy(streams: list[int], rounds: int) -> None:
-    """The table of measured beside truth."""
+async def accuracy(streams: list[int], rounds: int, folder: Path) -> None:
+    """The table of measured beside truth, and that of what it cost beside the least that it could."""
+    program = floor.build(folder)
+    rows = []
     print(HEAD)
     for count in streams:
         step_ms = 10 if count <= 1024 else 20
+        least = None if isinstance(program, str) else await least_cost(program, count, step_ms, rounds)
         async with simulator(step_ms) as url:
             result = await headless(url, count, rounds)
-            print(line(count, step_ms, result, await fetch_truth(url)), flush=True)
+            truth = await fetch_truth(url)
+        print(line(count, step_ms, result, truth), flush=True)
+        if least is not None:
+            async with simulator(step_ms) as url:
+                whole_us = await floor.whole_tool_us(url, count, isl=ISL, osl=OSL)
+            rows.append(floor.Row(count, *least, workers_cost(result), mean_ttft_ms(truth), whole_us))
+    print(floor.HEAD if rows else f"\nno floor beside it: {program}", *rows, sep="\n")
+
+
+async def least_cost(program: Path, streams: int, step_ms: int, rounds: int) -> tuple[floor.Cost, float]:
+    """The floor under a load, and the mean TTFT that was true there."""
+    async with simulator(step_ms) as url:
+        cost = await floor.run_floor(program, url, streams, requests=rounds * streams, isl=ISL, osl=OSL)
+        return cost, mean_ttft_ms(await fetch_truth(url))
+
+
+def workers_cost(result: Result) -> floor.Cost:
+    """What the workers of a run used, and what they saw."""
+    stage = result.stages[0]
+    return floor.Cost(result.client.cpu_s / stage.tokens.output * 1e6, stage.latency_ms["ttft"].mean or 0.0)
+
+
+def mean_ttft_ms(truth: dict[str, Any]) -> float:
+    """As the simulator served it."""
+    return float(truth["latency_ms"]["ttft"]["mean"])
 
 
 async def beside_the_cockpit(folder: Path, streams: int = 256) -> None:
@@ -137,7 +167,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.chdir(folder)
-        asyncio.run(accuracy([int(count) for count in options.streams.split(",")], options.rounds))
+        asyncio.run(accuracy([int(count) for count in options.streams.split(",")], options.rounds, folder))
         if not options.no_cockpit:
             asyncio.run(beside_the_cockpit(folder))
 

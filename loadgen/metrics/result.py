@@ -44,7 +44,7 @@ class ClientResult(msgspec.Struct, frozen=True):
     cpu_s: float
     """All workers."""
     read_lag_ms: Summary
-    """Now minus the kernel's stamp at the moment of each read: the client's own delay."""
+    """Now minus the kernel's stamp at the moment of one read in eight: the client's own delay; under TLS its loop's."""
     send_lag_ms: Summary
     """Sent minus intended; of requests that `max_concurrency` held back, minus the time when a slot was free."""
     coalesced_reads: float | None

@@ -16,6 +16,9 @@ import msgspec
 
 from loadgen.stream.events import (
     DONE,
+    EVENT_BELOW,
+    EVENT_HEADS,
+    EVENT_STARTS,
     FAILED,
     FINISHED,
     NO_ERROR,
@@ -47,12 +50,13 @@ class Channel:
     """One connection; `begin` puts a stream on it, `feed` and `lost` are for the transport."""
 
     __slots__ = (
+        "_between_chunks",
         "_body",
         "_coalesced_ns",
         "_ended",
-        "_looked_ns",
         "_meter",
         "_parser",
+        "_plain",
         "_slow",
         "_splitter",
         "_stamp_ns",
@@ -60,10 +64,9 @@ class Channel:
         "_unanswered",
         "answered",
         "close_transport",
-        "read",
+        "output_began",
         "served",
         "stream",
-        "urgent",
         "usable",
         "write",
     )
@@ -78,20 +81,21 @@ class Channel:
         """Connected, and nothing has happened that forbids another request."""
         self.served = 0
         self.answered = False
-        self.write: Callable[[bytes], None] = _not_connected
+        self.write: Callable[[bytes], bool] = _not_connected
+        """Whether all of it has gone to the kernel; if not, `sent_late` tells when it has."""
         self.close_transport: Callable[[], None] = _nothing
-        self.read: Callable[[], None] = _nothing
-        """Take in what has come, if anything has, although nothing told of it."""
-        self.urgent: Callable[[], None] = _nothing
-        """Called before each read is parsed: what cannot wait, as bytes can that carry the time of their arrival."""
+        self.output_began: Callable[[], None] = _nothing
+        """The stream no longer waits for its first token."""
         self._stamp_ns = 0
-        self._looked_ns = 0
         self._coalesced_ns = 0
         self._reset_response()
 
     def _reset_response(self) -> None:
         self._splitter = EventSplitter()
         self._slow = True
+        self._between_chunks = False
+        self._plain = False
+        """The parser is between two chunks of a stream of events, so a whole chunk may pass it by."""
         self._status = 0
         self._body = b""
         self.answered = False
@@ -101,9 +105,9 @@ class Channel:
         """Send a stream's request now; `sent` is taken right before its bytes go to the kernel."""
         self.stream = stream
         self._reset_response()
-        stream.sent_ns = stream.last_ns = time.time_ns()
-        self._meter.send_lag_ns.append(stream.sent_ns - stream.due_ns)
-        self.write(stream.wire)
+        now_ns = stream.sent_ns = stream.last_ns = time.time_ns()
+        if self.write(stream.wire):
+            self._meter.send_lag_ns.append(now_ns - stream.due_ns)
 
     def close(self) -> None:
         """Close the connection; whatever it carries is the caller's to account for."""
@@ -111,27 +115,40 @@ class Channel:
         self.stream = None
         self.close_transport()
 
-    def look(self) -> None:
-        """Read once more after the last read; for a stream that has fallen silent, as its connection may be gone.
-
-        libuv tells of a broken connection once, together with the last bytes, and then watches it no longer.
-        """
-        if self._looked_ns != self._stamp_ns:
-            self._looked_ns = self._stamp_ns
-            self.read()
-
     # What the transport calls.
 
-    def feed(self, data: bytes | memoryview, stamp_ns: int) -> None:
+    def sent_late(self, stamp_ns: int) -> None:
+        """The last bytes of a request, which the connection did not take at once, went to the kernel at `stamp_ns`."""
+        stream = self.stream
+        if stream is not None and not self.answered:
+            stream.sent_ns = stream.last_ns = stamp_ns
+            self._meter.send_lag_ns.append(stamp_ns - stream.due_ns)
+
+    def feed(self, data: bytes, stamp_ns: int) -> None:
         """Take in bytes that arrived at `stamp_ns`."""
-        if self.stream is None:
+        stream = self.stream
+        if stream is None:
             # A response that nobody asked for, or more of one that has already failed.
             self.close()
             return
-        self.urgent()
         self._stamp_ns = stamp_ns
+        size = len(data)
+        if self._plain and size < EVENT_BELOW and data.startswith(EVENT_HEADS[size]) and data.endswith(b"\n\n\r\n"):
+            # The parser knows nothing of this chunk, and need not: before and after it, a chunk is what comes next.
+            try:
+                chunk = decode_chunk(data[EVENT_STARTS[size] : -4])
+            except msgspec.DecodeError:
+                self._parse(data)
+            else:
+                self._take_chunk(stream, chunk)
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
+            # Bytes behind the chunk that end a line would have been the head of another.
+            self._plain = self._between_chunks and not self._slow and data.endswith(b"\r\n")
         except httptools.HttpParserCallbackError:
             raise  # a fault of ours, not of the server
         except httptools.HttpParserError as error:
@@ -158,11 +175,21 @@ class Channel:
     def on_message_begin(self) -> None:
         """The first byte of a response."""
         self.answered = True
+        if self.stream is not None:
+            self.stream.wire = b""
 
     def on_headers_complete(self) -> None:
         """Take the status."""
         self._status = self._parser.get_status_code()
         self._slow = self._status != 200
+
+    def on_chunk_header(self) -> None:
+        """A chunk begins; the last one is empty."""
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk is whole, with the line end behind it."""
+        self._between_chunks = True
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body: usually one HTTP chunk, and that usually one event."""
@@ -181,20 +208,15 @@ class Channel:
 
     def _take_chunk(self, stream: Stream, chunk: Chunk) -> None:
         """The hot spot: once per token."""
-        usage = chunk.usage
-        if usage is None:
-            tokens, grown = 1, False
-        else:
-            total = usage.completion_tokens
+        choices, usage = chunk.choices, chunk.usage
+        tokens, grown = 1, False
+        if usage is not None:
             # Usage that comes with every chunk says what this one brought; a total at the end does not.
-            if stream.usage_tokens is not None or stream.first_ns == 0:
-                tokens = total - stream.tokens
+            if stream.usage_tokens is not None or not stream.first_ns:
+                tokens = usage.completion_tokens - stream.tokens
                 grown = tokens > 0
-            else:
-                tokens, grown = 1, False
-            stream.usage_tokens = total
+            stream.usage_tokens = usage.completion_tokens
             stream.prompt_tokens = usage.prompt_tokens
-        choices = chunk.choices
         if not choices:
             self._take_rest(stream, chunk)
             return
@@ -219,6 +241,7 @@ class Channel:
         stamp_ns = self._stamp_ns
         if stream.first_ns == 0:
             stream.start_output(stamp_ns, tokens)
+            self.output_began()
             # The engine has read the prompt: it counts from its first token, as in the engine's own counters.
             self._meter_input(stream)
             return
@@ -318,6 +341,9 @@ class Channel:
 
     def _complete(self, stream: Stream) -> None:
         self._meter.requests += 1
+        if stream.usage_tokens is not None:
+            # A total that came only at the end: until now each event counted as a token.
+            self._meter.output_tokens += stream.usage_tokens - stream.tokens
         self._meter_input(stream)
         stream.finish()
         self._release(stream)
@@ -357,7 +383,7 @@ def _shown(text: bytes) -> str:
     return harmless(text[:_KEPT_MESSAGE].decode("utf-8", "replace")).replace("\n", " ")
 
 
-def _not_connected(_: bytes) -> None:
+def _not_connected(_: bytes) -> bool:
     raise AssertionError("a request was put on a channel that is not connected")
 
 

@@ -95,6 +95,22 @@ def final_usage(chunk: TypedChunk) -> Usage | None:
     return None if usage is None else Usage(prompt_tokens=usage.input_tokens, completion_tokens=usage.output_tokens)
 
 
+EVENT_BELOW = 1024
+
+
+def _whole_event(size: int) -> tuple[bytes, int]:
+    """What an HTTP chunk of this size begins with if it is one event, and where the event's JSON does."""
+    for digits in range(1, 4):
+        length = size - digits - len(b"\r\n\r\n")
+        if length > 0 and len(f"{length:x}") == digits:
+            return b"%x\r\ndata: {" % length, digits + len(b"\r\ndata: ")
+    return b"no chunk is so long", 0
+
+
+EVENT_HEADS, EVENT_STARTS = zip(*map(_whole_event, range(EVENT_BELOW)), strict=True)
+"""By the size of a read: to see at a glance that it is exactly one chunk with one event. The JSON ends 4 before it."""
+
+
 class EventTooLong(Exception):
     """An event grew beyond `MAX_EVENT_BYTES` without ending."""
 

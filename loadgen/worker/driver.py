@@ -19,9 +19,9 @@ from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter
-from loadgen.stream.transport import connect, hold_timestamps
+from loadgen.stream.transport import Sockets
 from loadgen.worker.messages import BeginStage, Configure
-from loadgen.worker.pace import PreciseTimer, lead_for
+from loadgen.worker.pace import Lateness, PreciseTimer, lead_for
 from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import Prompts
 
@@ -41,7 +41,6 @@ class Driver:
         self._settings = settings
         self._prompts = prompts
         self._tls = tls
-        self._stamping = hold_timestamps()
         self._loop = asyncio.get_running_loop()
         self._timer = PreciseTimer(self._loop, self._arrived)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,6 +55,11 @@ class Driver:
         self._slot_free_ns = 0
         """When the open loop was last held back by `max_concurrency` and a stream ended."""
         self.meter = Meter()
+        self._sockets = Sockets(self.meter)
+        self._sockets.urgent = self._timer.check
+        self._sockets.pause = self._timer.pause
+        if tls is not None:
+            self._lateness = Lateness(self._loop, self.meter.read_lag_ns.append)
         self.rows: list[StreamRow] | None = [] if settings.rows else None
         """Of the streams that are over, until they are taken; None if nobody asks for them."""
         self.open: set[Channel] = set()
@@ -416,11 +420,10 @@ class Driver:
     async def _connect(self, run: StageRun | None, stream: Stream | None = None) -> None:
         """Open a connection: for a stream, for the next of a stage, or to have one; `run` is None for the last."""
         channel = Channel(self.meter, self._stream_ended, self._unanswered)
-        channel.urgent = self._timer.check
         settings = self._settings
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
-                await connect(channel, settings.target, self.meter, self._tls)
+                await self._sockets.connect(channel, settings.target, self._tls)
         except asyncio.CancelledError:
             if stream is not None:
                 self._unconnected.discard(stream)
@@ -512,10 +515,6 @@ class Driver:
             if stream.events != stream.events_at_sweep:
                 stream.events_at_sweep = stream.events
                 stream.quiet_since_s = now_s
-            else:
-                channel.look()
-            if channel.stream is not stream:
-                continue
             if now_s >= stream.deadline_s:
                 channel.give_up("timeout", f"not complete within {self._settings.timeout_s:g} s")
             elif now_s - stream.quiet_since_s >= self._settings.stall_timeout_s:

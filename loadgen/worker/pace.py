@@ -25,6 +25,9 @@ _MOST_SPUN = 0.1
 """Of the time."""
 
 
+_LATENESS_EVERY_NS = 10_000_000
+
+
 def lead_for(rate: float) -> int:
     """How long before its time to wake, in nanoseconds, for so many times a second."""
     return min(_LONGEST_LEAD_NS, int(_MOST_SPUN * 1e9 / rate))
@@ -72,6 +75,11 @@ class PreciseTimer:
             pass
         return True
 
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless the time that is set comes before or soon after."""
+        if self._at_ns is None or self._at_ns - time.monotonic_ns() > seconds * 4e9:
+            time.sleep(seconds)
+
     def close(self) -> None:
         """Give the descriptor back."""
         self._loop.remove_reader(self._descriptor)
@@ -83,3 +91,28 @@ class PreciseTimer:
         except BlockingIOError:
             return
         self.check()
+
+
+class Lateness:
+    """How late the loop comes to what is ready, a hundred times a second: for connections that no kernel stamps.
+
+    A timer that is due waits in the loop as bytes on a socket do.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, record_ns: Callable[[int], None]) -> None:
+        self._record_ns = record_ns
+        self._timer = PreciseTimer(loop, self._due)
+        self._due_ns = 0
+        self._set()
+
+    def close(self) -> None:
+        """Give the timer back."""
+        self._timer.close()
+
+    def _due(self) -> None:
+        self._record_ns(time.monotonic_ns() - self._due_ns)
+        self._set()
+
+    def _set(self) -> None:
+        self._due_ns = time.monotonic_ns() + _LATENESS_EVERY_NS
+        self._timer.set(self._due_ns)

@@ -1,14 +1,18 @@
 """The timed path, fed with bytes: what counts as output, how streams end, and that no split of the reads matters."""
 
 import json
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.metrics.stage import StageDelta
+from loadgen.stream import channel as channel_module
+from loadgen.stream import events
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
@@ -26,9 +30,13 @@ class Wire:
         self.unanswered: list[Stream] = []
         self.sent: list[bytes] = []
         self.channel = Channel(self.meter, lambda _, stream, __: self.ended.append(stream), self._unanswered)
-        self.channel.write = self.sent.append
+        self.channel.write = self._write
         self.channel.usable = True
         self.begin()
+
+    def _write(self, data: bytes) -> bool:
+        self.sent.append(data)
+        return True
 
     def _unanswered(self, _: Channel, stream: Stream) -> None:
         self.unanswered.append(stream)
@@ -72,7 +80,10 @@ def delta(usage: int | None = None, **fields: Any) -> bytes:
     return event(document)
 
 
-TOTAL = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})
+def total(tokens: int) -> bytes:
+    return event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}})
+
+
 DONE = chunk(b"data: [DONE]\n\n")
 END = b"0\r\n\r\n"
 
@@ -88,7 +99,7 @@ def test_a_stream_in_numbers() -> None:
         (text("a", 1), 50),
         (text("b", 2), 60),
         (text("c", 3, "length"), 75),
-        (TOTAL + DONE + END, 76),
+        (total(3) + DONE + END, 76),
     ]:
         wire.read(data, at_ms)
     result = wire.delta()
@@ -179,6 +190,32 @@ def test_text_that_was_held_back_keeps_its_time_in_the_itl() -> None:
     result = wire.delta()
     assert us(result.latency["itl"]) == (1, 10_000, 10_000)
     assert us(result.latency["chunk_gap"]) == (2, 4_000, 6_000)
+
+
+def test_a_total_at_the_end_corrects_what_was_metered() -> None:
+    wire = Wire()
+    wire.read(head() + text("abc"), 10)
+    wire.read(text("defg"), 20)
+    assert wire.meter.output_tokens == 2
+    wire.read(text("", finish="stop") + total(7) + DONE + END, 30)
+    assert wire.meter.output_tokens == 7
+    assert wire.delta().output_tokens == 7
+
+
+def test_the_request_is_kept_until_the_response_begins() -> None:
+    wire = Wire()
+    assert wire.stream.wire == b"POST"
+    wire.read(b"H", 10)
+    assert wire.stream.wire == b""
+
+
+def test_a_request_that_goes_late_is_timed_from_its_last_byte() -> None:
+    wire = Wire()
+    assert len(wire.meter.send_lag_ns) == 1
+    wire.channel.sent_late(25 * MS)
+    wire.read(head() + text("a", 1, "stop") + DONE + END, 30)
+    assert us(wire.delta().latency["ttft"]) == (1, 5_000, 5_000)
+    assert wire.meter.send_lag_ns[1] == 25 * MS
 
 
 def failure_of(*reads: bytes, lost: bool = False) -> tuple[dict[str, int], dict[str, list[str]], bool]:
@@ -295,7 +332,7 @@ def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 
 
 WHOLE = head() + delta(0, role="assistant", content="") + text("a", 1) + text("bc", 3) + chunk(b": ping\n\n")
-WHOLE += text("", 4) + text("d\u00e9", 5, "stop") + TOTAL + DONE + END
+WHOLE += text("", 4) + text("d\u00e9", 5, "stop") + total(5) + DONE + END
 
 
 @given(st.lists(st.integers(1, len(WHOLE) - 1), max_size=10, unique=True))
@@ -308,6 +345,83 @@ def test_no_split_of_the_reads_changes_what_is_counted(places: list[int]) -> Non
     ours, theirs = split.delta(), whole.delta()
     assert ours == theirs
     assert split.meter.output_tokens == whole.meter.output_tokens == 5
+
+
+JSON = b'{"choices": [{"text": "x"}], "usage": {"prompt_tokens": 7, "completion_tokens": %d}}'
+
+
+def in_pieces(number: int) -> list[bytes]:
+    """A chunk whose head comes in two reads, the second of which looks like a whole chunk."""
+    inner = text("inner", number)
+    filler = b": " + b"p" * (256 - 6) + b"\n\n"
+    return [text("before") + b"1", inner, filler + b"\r\n"]
+
+
+def pretender(number: int) -> list[bytes]:
+    """A chunk that looks like another inside, right behind its head."""
+    inner = text("inner", number)
+    return [b"%x\r\n" % len(inner), inner, b"\r\n"]
+
+
+FRAMES: list[Callable[[int], list[bytes]]] = [
+    lambda number: [text("word", number)],
+    lambda number: [text("", number)],
+    lambda number: [delta(number, content="d\u00e9")],
+    lambda number: [delta(number - 1, role="assistant", content="")],
+    lambda _: [text("no usage")],
+    lambda _: [text("long" * 400)],
+    lambda _: [text("x" * 200) + text("y")],
+    lambda _: [chunk(b": ping\n\n")],
+    lambda _: [DONE],
+    # Two events in a chunk, a comment behind one, an event in two chunks, other line ends, no end.
+    lambda number: [chunk(b"data: " + JSON % number + b"\n\ndata: " + JSON % (number + 1) + b"\n\n")],
+    lambda number: [chunk(b"data: " + JSON % number + b"\n\n: ping\n\n")],
+    lambda number: [chunk(b"data: " + JSON[:20]), chunk(JSON[20:] % number + b"\n\n")],
+    lambda number: [chunk(b"data: [\n"), text("x", number)],
+    lambda number: [chunk(b"data: " + JSON % number + b"\r\n\r\n")],
+    lambda number: [chunk(b"data: " + JSON % number + b"\n")],
+    lambda number: [chunk(b"data: " + JSON % number + b"  ")],
+    lambda _: [chunk(b"\n")],
+    # Chunk heads as others write them, and what looks like a chunk inside of one.
+    lambda number: [text("x", number).replace(b"\r\n", b" ;a=b\r\n", 1)],
+    lambda number: [b"000" + text("zeros", number)],
+    lambda number: [b"%X\r\ndata: %b\n\n\r\n" % (len(JSON % number) + 8, JSON % number)],
+    pretender,
+    in_pieces,
+]
+
+
+@example([FRAMES[0], pretender, FRAMES[0]], [], True)
+@example([FRAMES[0], in_pieces, FRAMES[0]], [], True)
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from(FRAMES), max_size=8),
+    st.lists(st.floats(0, 1, exclude_max=True), max_size=3),
+    st.booleans(),
+)
+def test_chunks_that_pass_the_parser_by_are_what_the_parser_sees(
+    frames: list[Callable[[int], list[bytes]]], cuts: list[float], ends: bool
+) -> None:
+    """Some reads are cut in two; two answers on one connection, the second regular."""
+    first = [head(), *(read for number, frame in enumerate(frames, 1) for read in frame(number))]
+    if ends:
+        first.append(text("end", len(frames) + 1, "stop") + DONE + END)
+    size = len(b"".join(first))
+    edges = {int(cut * size) for cut in cuts} | {0, *accumulate(map(len, first))}
+    reads = [b"".join(first)[low:high] for low, high in pairwise(sorted(edges))]
+    wire, slow = Wire(), Wire()
+    for each, below in ((wire, events.EVENT_BELOW), (slow, 0)):
+        with patch.object(channel_module, "EVENT_BELOW", below):
+            for number, data in enumerate(reads):
+                each.read(data, 10 * number + 1)
+            if each.channel.usable and each.channel.stream is None:
+                each.begin()
+                for at_ms, data in [(1, head()), (2, text("a", 1)), (3, text("b", 2, "stop")), (4, DONE + END)]:
+                    each.read(data, at_ms)
+    assert wire.delta() == slow.delta()
+    assert wire.meter.output_tokens == slow.meter.output_tokens
+    assert wire.channel.usable == slow.channel.usable
+    assert len(wire.ended) == len(slow.ended)
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))

@@ -5,7 +5,8 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 
 import pytest
 import trustme
@@ -14,10 +15,13 @@ import uvloop
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
-from loadgen.stream.transport import Target, connect, hold_timestamps
+from loadgen.stream.transport import Sockets, Target
+from tests.server.fakes import eventually
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
 ANSWER = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
     b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -31,20 +35,52 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-class Client:
-    """A channel and an event for the end of its stream."""
+_opened: list[Sockets] = []
 
-    def __init__(self) -> None:
-        self.meter = Meter()
+
+def open_sockets(meter: Meter) -> Sockets:
+    """Closed at the end of the test."""
+    _opened.append(Sockets(meter))
+    return _opened[-1]
+
+
+@pytest.fixture(autouse=True)
+async def closes_sockets() -> AsyncIterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
+class Client:
+    """A channel and an event for the end of its stream; as many more on the same sockets as a test wants."""
+
+    def __init__(self, sockets: Sockets | None = None, meter: Meter | None = None) -> None:
+        self.meter = meter or Meter()
         self.tally = Tally()
         self.over = asyncio.Event()
-        self.channel = Channel(self.meter, lambda *_: self.over.set(), lambda *_: self.over.set())
+        self.sockets = sockets or open_sockets(self.meter)
+        self.channel = Channel(self.meter, self.ended, self.ended)
 
-    async def exchange(self, target: Target, tls: ssl.SSLContext | None = None, wire: bytes = b"POST") -> None:
-        await connect(self.channel, target, self.meter, tls)
-        self.channel.begin(Stream(stage=0, tally=self.tally, wire=wire, intended_ns=time.time_ns()))
+    def ended(self, *_: object) -> None:
+        self.over.set()
+
+    async def begin(self, target: Target, tls: ssl.SSLContext | None = None, wire: bytes = b"POST") -> Stream:
+        await self.sockets.connect(self.channel, target, tls)
+        stream = Stream(stage=0, tally=self.tally, wire=wire, intended_ns=time.time_ns())
+        self.channel.begin(stream)
+        return stream
+
+    async def exchange(self, target: Target, tls: ssl.SSLContext | None = None, wire: bytes = b"POST") -> Stream:
+        stream = await self.begin(target, tls, wire)
         await self.over.wait()
         self.channel.close()
+        return stream
+
+
+def reset(server: socket.socket) -> None:
+    """Close it so that the other side is told of a broken connection."""
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.close()
 
 
 async def serve(
@@ -60,31 +96,39 @@ async def serve(
 async def test_reads_carry_the_kernels_stamp(host: str) -> None:
     server, target = await serve(answer, host)
     async with server:
-        with hold_timestamps():
-            # Switched on in the background: the first reads can still come without.
-            for _ in range(100):
-                client = Client()
-                await client.exchange(target)
-                if client.meter.unstamped_reads == 0:
-                    break
+        open_sockets(Meter())
+        # Stamping is switched on in the background: the first reads can still come without.
+        for _ in range(100):
+            client = Client()
+            await client.exchange(target)
+            if client.meter.unstamped_reads == 0:
+                break
     assert client.tally.completed == 1
     assert client.meter.unstamped_reads == 0
-    assert all(lag_ns >= 0 for lag_ns in client.meter.read_lag_ns)
+    assert client.meter.reads > 0
+    assert len(client.meter.read_lag_ns) == 1
+    assert client.meter.read_lag_ns[0] >= 0
     assert 0 < client.tally.ttft_ns[0] < 10_000_000_000
 
 
-async def test_tls_is_stamped_in_user_space_and_counted() -> None:
+def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of the server and of the client."""
     authority = trustme.CA()
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(server_side)
     client_side = ssl.create_default_context()
     authority.configure_trust(client_side)
+    return server_side, client_side
+
+
+async def test_tls_is_stamped_in_user_space_and_counted() -> None:
+    server_side, client_side = tls_contexts()
     server, target = await serve(answer, tls=server_side)
     async with server:
         client = Client()
         await client.exchange(target, client_side)
     assert client.tally.completed == 1
-    assert client.meter.unstamped_reads > 0
+    assert client.meter.reads == client.meter.unstamped_reads > 0
     assert client.meter.read_lag_ns == []
 
 
@@ -120,35 +164,163 @@ async def test_a_connection_that_dies_is_a_reset() -> None:
 def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
     async def die() -> Client:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            client, read = Client(), asyncio.Event()
-            client.channel.urgent = read.set
-            await connect(client.channel, Target(int(socket.AF_INET), *listener.getsockname()), client.meter, None)
-            client.channel.begin(Stream(stage=0, tally=client.tally, wire=b"POST", intended_ns=time.time_ns()))
+            client = Client()
+            await client.begin(Target(int(socket.AF_INET), *listener.getsockname()))
             server, _ = listener.accept()
             # Both are there before the loop turns.
             server.sendall(ANSWER[:60])
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            server.close()
+            reset(server)
             async with asyncio.timeout(20):
-                await read.wait()
-                client.channel.look()
                 await client.over.wait()
+        _opened.pop().close()
         return client
 
     assert uvloop.run(die()).tally.errors == {"reset": 1}
 
 
-async def test_a_request_larger_than_the_socket_takes_goes_out_whole() -> None:
-    received = asyncio.get_running_loop().create_future()
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte_goes(encrypted: bool) -> None:
+    wanted, received = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.set_result(len(await reader.readexactly(len(BIG))))
+        await wanted.wait()
+        received.set_result((time.time_ns(), len(await reader.readexactly(len(BIG)))))
         writer.write(ANSWER)
         writer.close()
 
-    server, target = await serve(count)
+    server_side, client_side = tls_contexts() if encrypted else (None, None)
+    server, target = await serve(count, tls=server_side)
     async with server:
         client = Client()
-        await client.exchange(target, wire=BIG)
-    assert received.result() == len(BIG)
+        stream = await client.begin(target, client_side, wire=BIG)
+        at_first_ns = stream.sent_ns
+        assert client.meter.send_lag_ns == []
+        wanted.set()
+        await client.over.wait()
+        client.channel.close()
+    wanted_ns, size = received.result()
+    assert size == len(BIG)
     assert client.tally.completed == 1
+    assert stream.sent_ns > wanted_ns > at_first_ns
+    assert client.meter.send_lag_ns == [stream.sent_ns - stream.due_ns]
+    assert client.tally.ttft_ns == [stream.first_ns - stream.sent_ns]
+
+
+async def test_a_request_that_the_server_refuses_before_it_has_read_it_is_no_late_one() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await over.wait()
+        writer.close()
+
+    over = asyncio.Event()
+    server, target = await serve(refuse)
+    async with server:
+        client = Client()
+        stream = await client.begin(target, wire=BIG)
+        at_first_ns = stream.sent_ns
+        await client.over.wait()
+        client.channel.close()
+        over.set()
+    assert client.tally.errors == {"http_4xx": 1}
+    assert stream.sent_ns == at_first_ns
+    assert client.meter.send_lag_ns == []
+
+
+class NotedChannel(Channel):
+    """Says when it is fed."""
+
+    note: Callable[[], None] = staticmethod(lambda: None)
+
+    def feed(self, data: bytes, stamp_ns: int) -> None:
+        self.note()
+        super().feed(data, stamp_ns)
+
+
+async def streams_of(
+    listener: socket.socket, count: int, read: Callable[[int], None] = lambda _: None
+) -> list[tuple[Client, socket.socket]]:
+    """Connections of one worker, each with a stream on it, and the server's ends; `read` is told of each read."""
+    meter = Meter()
+    sockets = open_sockets(meter)
+    pairs = []
+    for number in range(count):
+        client = Client(sockets, meter)
+        noted = NotedChannel(meter, client.ended, client.ended)
+        noted.note = partial(read, number)
+        client.channel = noted
+        await client.begin(Target(int(socket.AF_INET), *listener.getsockname()))
+        pairs.append((client, listener.accept()[0]))
+    return pairs
+
+
+def close_all(pairs: list[tuple[Client, socket.socket]]) -> None:
+    for client, server in pairs:
+        client.channel.close()
+        server.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as listening:
+        yield listening
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_one_of_a_batch_may_close_the_next(replaced: bool, listener: socket.socket) -> None:
+    """Both are ready; the first to be read closes the other, whose number another socket may take."""
+    others: list[socket.socket] = []
+
+    def close_the_other(number: int) -> None:
+        other = pairs[1 - number][0].channel
+        if other.stream is not None:
+            other.close()
+            if replaced:
+                others.append(socket.create_connection(listener.getsockname()))
+
+    pairs = await streams_of(listener, 2, close_the_other)
+    for _, server in pairs:
+        server.sendall(ANSWER)
+        server.close()
+    async with asyncio.timeout(20):
+        over = [asyncio.ensure_future(client.over.wait()) for client, _ in pairs]
+        await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        for waiting in over:
+            waiting.cancel()
+    assert sum(client.tally.completed for client, _ in pairs) == 1
+    close_all(pairs)
+    for sock in others:
+        sock.close()
+
+
+async def test_streams_of_a_batch_that_break_fail_each_for_itself(listener: socket.socket) -> None:
+    pairs = await streams_of(listener, 40)
+    for number, (_, server) in enumerate(pairs):
+        if number % 2:
+            server.sendall(ANSWER)
+            server.close()
+        else:
+            reset(server)
+    async with asyncio.timeout(20):
+        for client, _ in pairs:
+            await client.over.wait()
+    assert [client.tally.completed for client, _ in pairs] == [0, 1] * 20
+    assert [client.tally.errors for client, _ in pairs] == [{"reset": 1}, {}] * 20
+    close_all(pairs)
+
+
+async def test_first_tokens_are_read_before_others_of_a_large_batch(listener: socket.socket) -> None:
+    order: list[int] = []
+    pairs = await streams_of(listener, 64, lambda number: order.append(number))
+    for _, server in pairs[:60]:
+        server.sendall(HEAD + EVENT)
+    await eventually(lambda: len(order) == 60)
+    order.clear()
+    for _, server in pairs[:60]:
+        server.sendall(EVENT)
+    for _, server in pairs[60:]:
+        server.sendall(HEAD + EVENT)
+    await eventually(lambda: len(order) == 64)
+    assert set(order[:4]) == {60, 61, 62, 63}
+    close_all(pairs)

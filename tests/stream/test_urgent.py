@@ -1,20 +1,31 @@
 """What cannot wait comes between: before a read is parsed, and between the histograms of a tick, without any loss."""
 
+import asyncio
+import socket
+
 from loadgen.stream.channel import Channel
 from loadgen.stream.stream import Stream
 from loadgen.stream.tally import Meter, Tally
+from loadgen.stream.transport import Sockets, Target
+from tests.server.fakes import eventually
 
 
-def test_it_comes_before_each_read_of_a_stream() -> None:
-    seen: list[bool] = []
-    channel = Channel(Meter(), lambda *_: None, lambda *_: None)
-    channel.write = lambda _: None
-    channel.urgent = lambda: seen.append(channel.answered)
-    channel.feed(b"nobody asked for this", 1)
-    channel.begin(Stream(stage=0, tally=Tally(), wire=b"POST", intended_ns=0))
-    channel.feed(b"HTTP/1.1 200 OK\r\n", 2)
-    channel.feed(b"Transfer-Encoding: chunked\r\n", 3)
-    assert seen == [False, True]
+async def test_it_comes_before_each_read_of_a_stream() -> None:
+    meter, over = Meter(), asyncio.Event()
+    channel = Channel(meter, lambda *_: over.set(), lambda *_: over.set())
+    sockets = Sockets(meter)
+    seen: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sockets.urgent = lambda: seen.append(channel.stream.events if channel.stream is not None else -1)
+        await sockets.connect(channel, Target(int(socket.AF_INET), *listener.getsockname()), None)
+        channel.begin(Stream(stage=0, tally=Tally(), wire=b"POST", intended_ns=0))
+        server, _ = listener.accept()
+        server.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b'data: {"choices": [{"text": "a"}]}\n\n')
+        await eventually(lambda: bool(channel.stream and channel.stream.events))
+        server.close()
+        await over.wait()
+    sockets.close()
+    assert seen == [0, 1]
 
 
 def test_requests_sent_while_a_tick_is_drained_are_counted_once() -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from loadgen.worker.pace import PreciseTimer, lead_for
+from loadgen.worker.pace import Lateness, PreciseTimer, lead_for
 
 
 async def test_it_wakes_at_or_after_its_time_and_only_once() -> None:
@@ -84,3 +84,34 @@ async def test_woken_early_it_still_calls_back_at_its_time() -> None:
 def test_the_lead_is_a_tenth_of_the_time_at_most(rate: float, lead_ns: int) -> None:
     assert lead_for(rate) == lead_ns
     assert rate * lead_for(rate) <= 0.1 * 1e9
+
+
+async def test_a_loop_that_is_held_up_is_late() -> None:
+    late_ns: list[int] = []
+    over = asyncio.Event()
+
+    def record(lag_ns: int) -> None:
+        late_ns.append(lag_ns)
+        over.set()
+
+    lateness = Lateness(asyncio.get_running_loop(), record)
+    time.sleep(0.1)  # noqa: ASYNC251 - what holds it up
+    await over.wait()
+    assert late_ns[0] >= 80_000_000
+    over.clear()
+    await over.wait()
+    lateness.close()
+
+
+@pytest.mark.parametrize(("due_in_s", "paused"), [(None, True), (3600.0, True), (0.0, False)])
+async def test_a_pause_leaves_room_for_what_is_due(
+    due_in_s: float | None, paused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    timer = PreciseTimer(asyncio.get_running_loop(), lambda: None)
+    if due_in_s is not None:
+        timer.set(time.monotonic_ns() + int(due_in_s * 1e9))
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    timer.pause(0.0001)
+    timer.close()
+    assert pauses == [0.0001] * paused

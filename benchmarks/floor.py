@@ -1,0 +1,123 @@
+"""What a token costs at least: `floor.c`, built with the machine's compiler, beside what the whole of vramp uses.
+
+A ratio of two figures of one run means something on any machine; microseconds alone do not. The floor and vramp drive
+simulators of the same kind with the same requests, one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from loadgen.stream.request import common_fields, request_template
+from loadgen.workload.prompts import token_prompts
+
+SOURCE = Path(__file__).with_name("floor.c")
+_WATCHED_S, _BEFORE_S = 8.0, 2.0
+_GENERATED = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} (\S+)", re.MULTILINE)
+_USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "ignore_eos": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a client used for each token, and the mean TTFT that it saw."""
+
+    us_per_token: float
+    ttft_ms: float
+
+
+HEAD = (
+    "\nCPU of a token in us: the floor's, that of vramp's workers and of all its processes, with their ratios to it;"
+    " mean TTFT less truth in ms\n"
+    f"{'streams':>7} {'floor':>7} {'workers':>8} {'ratio':>6} {'all':>7} {'ratio':>6} "
+    f"{'floor TTFT':>11} {'vramp TTFT':>11}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One load, as the floor and vramp drove it one after the other."""
+
+    streams: int
+    floor: Cost
+    floor_truth_ms: float
+    workers: Cost
+    truth_ms: float
+    whole_us: float
+
+    def __str__(self) -> str:
+        floor, workers = self.floor, self.workers
+        return (
+            f"{self.streams:>7} {floor.us_per_token:>7.2f} "
+            f"{workers.us_per_token:>8.2f} {workers.us_per_token / floor.us_per_token:>6.2f} "
+            f"{self.whole_us:>7.2f} {self.whole_us / floor.us_per_token:>6.2f} "
+            f"{floor.ttft_ms - self.floor_truth_ms:>+11.3f} {workers.ttft_ms - self.truth_ms:>+11.3f}"
+        )
+
+
+def build(folder: Path) -> Path | str:
+    """The program, or why there is none."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return "no cc on this machine"
+    program = folder / "floor"
+    built = subprocess.run([compiler, "-O2", "-o", program, SOURCE], capture_output=True, text=True, check=False)
+    return f"cc failed: {built.stderr.strip()[:200]}" if built.returncode else program
+
+
+async def run_floor(program: Path, url: str, streams: int, *, requests: int, isl: int, osl: int) -> Cost:
+    """A closed loop of the floor; raises `SystemExit` if it fails, as it may where descriptors are few."""
+    process = await asyncio.create_subprocess_exec(
+        *(program, url.rpartition(":")[2], str(streams), str(requests), str(osl)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    printed, _ = await process.communicate(_request(url, isl, osl))
+    if process.returncode:
+        raise SystemExit("bench: the floor failed")
+    tokens, cpu_s, _, ttft_ms = map(float, printed.split())
+    return Cost(cpu_s / tokens * 1e6, ttft_ms)
+
+
+def _request(url: str, isl: int, osl: int) -> bytes:
+    fields = common_fields("completions", model=None, temperature=0.0, options=_USAGE, extra={})
+    template = request_template(url, "completions", fields, osl=osl, api_key=None)
+    return template.fill(token_prompts(range(1000, 2000), seed=1)(0, 0, isl))
+
+
+async def whole_tool_us(url: str, streams: int, *, isl: int, osl: int) -> float:
+    """CPU of everything that a headless `vramp run` consists of, for each token, once its load flows."""
+    load = f"--concurrency {streams} --duration {_BEFORE_S + _WATCHED_S + 2:g}s --isl {isl} --osl {osl} --workers 1"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tui.cli", "run", "--url", url, "--seed", "1", *load.split()),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with httpx.AsyncClient(trust_env=False) as client:
+        while await _generated(client, url) < streams:  # noqa: ASYNC110 - the server tells nobody when it does
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(_BEFORE_S)
+        cpu_s, tokens = _tree_cpu_s(process.pid), await _generated(client, url)
+        await asyncio.sleep(_WATCHED_S)
+        cpu_s, tokens = _tree_cpu_s(process.pid) - cpu_s, await _generated(client, url) - tokens
+    await process.wait()
+    return cpu_s / tokens * 1e6
+
+
+async def _generated(client: httpx.AsyncClient, url: str) -> float:
+    found = _GENERATED.search((await client.get(f"{url}/metrics")).text)
+    return float(found[1]) if found else 0.0
+
+
+def _tree_cpu_s(pid: int) -> float:
+    leader = psutil.Process(pid)
+    times = [process.cpu_times() for process in (leader, *leader.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
