@@ -62,7 +62,7 @@ def test_a_tall_panel_has_lines_for_it_in_the_place_of_hints_and_its_numbers_sta
 
 def test_a_low_panel_says_the_first_thing() -> None:
     assert "─ E2E needs 9 s more" in load_lines(with_stage(e2e_needs_s=9.2, carried_in=5), 32, 5)[0]
-    assert "─ not measured" in load_lines(with_stage(waits_for=WAITS), 32, 5)[0]
+    assert " not measured before" in load_lines(with_stage(waits_for=WAITS), 32, 5)[0]
 
 
 def test_who_only_looks_is_shown_no_key() -> None:
