@@ -171,6 +171,8 @@ class StageRecord:
         started, window_s = self.started, self.window_s
         bounded_by_time = started.requests is None
         client, span_ns = self.client, self.client_span_ns
+        # Where a cap held requests back they were sent as slots came free, as in a closed loop, and by no schedule.
+        scheduled = started.rate is not None and self.capped() is None
         facts = ClientFacts(
             workers_lost=client.workers_lost,
             span_s=span_ns / 1e9,
@@ -188,8 +190,8 @@ class StageRecord:
             unsent=self.counters["unsent"] if started.most is None else 0,
             send_lag_mean_ms=client.send_lag.mean_ms(),
             e2e_mean_ms=self.histogram("e2e").mean_ms(),
-            send_lag_p99_ms=client.send_lag.percentile_ms(99) if started.rate is not None else None,
-            mean_gap_ms=1000 / started.rate if started.rate else None,
+            send_lag_p99_ms=client.send_lag.percentile_ms(99) if scheduled else None,
+            mean_gap_ms=1000 / started.rate if started.rate and scheduled else None,
         )
         return client_limit(facts)
 
@@ -231,10 +233,12 @@ class StageRecord:
     @property
     def inconclusive(self) -> str | None:
         """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
-        if not self.waits or self.ended is None:
+        if self.ended is None:
             return None
+        if not self.window_s:
+            return f"it ended before {self._awaited if self.waits else 'anything was measured'}"
         if self.settled is None:
-            return f"it ended before {self._awaited}"
+            return None
         problems = []
         if not self.settled.settled:
             problems.append(f"it was measured before {self._awaited}: {self.settled_s:.1f} s were not enough")

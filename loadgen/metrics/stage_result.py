@@ -94,9 +94,10 @@ def stage_result(
 def _tokens(stage: StageRecord) -> Tokens:
     counters = stage.counters
     completed = counters["completed"]
+    of = "" if stage.started.requests is not None else "window_"
     return Tokens(
-        input=counters["window_input_tokens"],
-        output=counters["window_output_tokens"],
+        input=counters[f"{of}input_tokens"],
+        output=counters[f"{of}output_tokens"],
         source="events" if counters["counted_by_events"] else "usage",
         input_per_request=counters["input_tokens"] / completed if completed and counters["input_tokens"] else None,
         output_per_request=counters["output_tokens"] / completed if completed else None,
