@@ -287,8 +287,12 @@ class StageView(msgspec.Struct, frozen=True):
     """How much longer it must be measured to know E2E; None where nothing can be said, 0 once it is known."""
     first_wave: int = 0
     """Streams that began all at once and are in none of the latencies."""
+    moves: tuple[float, float] | None = None
+    """From where to where its load moves; None for one that stands."""
     curve: tuple[CurvePoint, ...] = ()
-    """By step, of a stage whose load moves."""
+    """By step, of a stage whose load moves: the steps so far."""
+    notes: tuple[str, ...] = ()
+    """What its figures are of and what they are not, once it has ended."""
 
 
 class Distribution(msgspec.Struct, frozen=True):

@@ -82,7 +82,7 @@ def stage_result(
         inconclusive=stage.inconclusive,
         variant=started.variant,
         precision=stage.blocks.precision(),
-        first_wave=_first_wave(stage),
+        first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,
         tpot_parts=counters["tpot_parts"],
         carried_share=stage.carried_share,
@@ -104,7 +104,8 @@ def _tokens(stage: StageRecord) -> Tokens:
     )
 
 
-def _first_wave(stage: StageRecord) -> FirstWave | None:
+def first_wave_of(stage: StageRecord) -> FirstWave | None:
+    """The streams that began all at once; None where there were none."""
     started, streams = stage.started, stage.counters["first_wave"]
     if started.concurrency is None:
         return None

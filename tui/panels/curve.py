@@ -61,7 +61,7 @@ def _shown(metric: str, count: int) -> list[str]:
 
 def points_of(snapshot: Snapshot) -> list[Point]:
     """All loads: those with a concurrency from the curve, which has what several stages measured; rates as stages."""
-    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in snapshot.stages if not stage.curve}
+    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in snapshot.stages if stage.moves is None}
     found = []
     for point in snapshot.curve:
         same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
@@ -72,7 +72,7 @@ def points_of(snapshot: Snapshot) -> list[Point]:
         found.append(
             Point(point.held, point.load, name, shape, point.direction, point.output_tokens_per_s, known),
         )
-    return found + [_of_rate(stage) for stage in snapshot.stages if stage.rate is not None and not stage.curve]
+    return found + [_of_rate(stage) for stage in snapshot.stages if stage.rate is not None and stage.moves is None]
 
 
 def _of_rate(stage: StageView) -> Point:

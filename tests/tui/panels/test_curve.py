@@ -49,7 +49,7 @@ def steps(*sizes: int, direction: str) -> tuple[CurvePoint, ...]:
 def ramped(*, held: int = 16) -> Snapshot:
     up, down = steps(8, 16, 32, direction="up"), steps(8, 16, 32, direction="down")
     now = running(10.0)
-    moving = replace(now.stages[0], label="ramp 32 to 8", curve=down)
+    moving = replace(now.stages[0], label="ramp 32 to 8", moves=(32.0, 8.0), curve=down)
     return replace(now, curve=(*down, *up), stages=(moving,), load=replace(now.load, held=held))
 
 
