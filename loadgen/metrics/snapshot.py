@@ -23,6 +23,8 @@ WINDOW_S = 5.0
 """The span of the percentiles in a `Point`."""
 RECENT_S = 10.0
 """The span of `Snapshot.recent`."""
+SHORTEST_S = 0.25
+"""A load that was held for less, as on the way to another, has no point in a drawing: the tables have it."""
 CURVE_PERCENTS = (
     *(0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0),
     *(92.0, 94.0, 95.0, 96.0, 97.0, 98.0, 98.5, 99.0, 99.3, 99.5, 99.7, 99.8, 99.9),

@@ -169,7 +169,7 @@ class StageRecord:
     def limit(self) -> str | None:
         """Why the client could not keep up in this stage; None when it could."""
         started, window_s = self.started, self.window_s
-        bounded_by_time = started.requests is None
+        stands = started.requests is None and not started.steps
         client, span_ns = self.client, self.client_span_ns
         # Where a cap held requests back they were sent as slots came free, as in a closed loop, and by no schedule.
         scheduled = started.rate is not None and self.capped() is None
@@ -183,8 +183,8 @@ class StageRecord:
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.reads,
             coalesced_share=client.coalesced_share,
-            # A stage that counts requests runs empty at its end, whoever is to blame.
-            held_mean=self.held_mean if bounded_by_time and window_s > 1 else None,
+            # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
+            held_mean=self.held_mean if stands and window_s > 1 else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
             unsent=self.counters["unsent"] if started.most is None else 0,

@@ -5,7 +5,7 @@ Every table takes its words from here, so that the terminal, a pasted table and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
-from loadgen.report.cells import significant
+from loadgen.report.cells import LATENCY_TITLES, significant
 
 _LEAST_TAIL = 0.01
 """Of the window: a shorter tail is not worth a word."""
@@ -50,6 +50,15 @@ def has_numbers(stage: StageResult) -> bool:
 def latencies(stage: StageResult) -> dict[str, Summary]:
     """The latencies of a stage by name; none of one whose load moves, as they are of no single load."""
     return {} if stage.curve else stage.latency_ms
+
+
+def latency_titles(stages: Iterable[StageResult]) -> dict[str, str]:
+    """The latencies of a table of these stages: in open loop also TTFT from when each request was due."""
+    titles = dict(LATENCY_TITLES)
+    if all(stage.target.rate is None for stage in stages):
+        return titles
+    ttft = titles.pop("ttft")
+    return {"ttft": ttft, "ttft_from_intended": f"{ttft} from due", **titles}
 
 
 def took_part(stage: StageResult) -> bool:

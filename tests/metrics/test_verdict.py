@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit, kv_limit, queueing
+from tests.metrics.served import served
 
 SEEN = ClientFacts(span_s=10.0, lags=5000, reads=5000, sends=500)
 """Enough for every rule."""
@@ -136,3 +137,11 @@ def test_the_engine(waiting: float | None, kv_usage: float | None, kv: str | Non
 
 def test_preemptions_are_a_want_of_cache() -> None:
     assert kv_limit(0, 0.1, preemptions=7) == "KV-limited: 7 preemptions"
+
+
+def test_a_load_that_moves_is_not_held_to_where_it_began() -> None:
+    standing, moving = served(1, concurrency=64), served(1, concurrency=64, steps=((0.0, 64.0), (15.0, 8.0)))
+    for stage in (standing, moving):
+        stage.counters["held_area_ns"] = round(36 * stage.window_s * 1e9)
+    assert standing.limit() == "held 36.0 of 64 streams"
+    assert moving.limit() is None

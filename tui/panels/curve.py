@@ -16,7 +16,7 @@ import numpy as np
 
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
 from tui import format as fmt
 from tui.paint import Rows
 from tui.panels.beside import beside, widths_of
@@ -64,6 +64,8 @@ def points_of(snapshot: Snapshot) -> list[Point]:
     latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in snapshot.stages if stage.moves is None}
     found = []
     for point in snapshot.curve:
+        if point.measured_s < SHORTEST_S:
+            continue
         same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
         of_stages = same.latency if same is not None else {}
         known = {**of_stages, "ttft": point.ttft_ms, "itl": point.itl_ms}

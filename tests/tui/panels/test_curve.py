@@ -107,3 +107,11 @@ def test_published_and_found_stand_at_their_loads() -> None:
 def test_it_draws_at_every_size_and_of_nothing(metric: str, size: tuple[int, int]) -> None:
     drawn(view_of(running(), metric=metric), *size)
     drawn(view_of(running(stages=(), curve=()), metric=metric), *size)
+
+
+def test_a_load_that_was_only_passed_by_has_a_row_and_no_point() -> None:
+    now = ramped()
+    passed = replace(now.curve[0], measured_s=0.008)
+    brief = replace(now, curve=(passed, *now.curve[1:]))
+    assert len(points_of(brief)) == len(points_of(now)) - 1
+    assert "6 loads" in table(view_of(brief), height=9)[0]

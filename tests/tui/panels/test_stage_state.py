@@ -9,7 +9,7 @@ from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
 from tests.tui.scripted import running, summary
 from tui.paint import Rows, width_of
-from tui.panels import failures, header, latency, load, results, stages
+from tui.panels import failures, header, health, latency, load, results, stages
 from tui.timeline import Timeline
 from tui.view import View, Wanted
 
@@ -123,3 +123,12 @@ def test_the_results_say_what_figures_are_of() -> None:
     many = replace(ended, stages=(replace(ended.stages[0], notes=tuple(f"note {n}" for n in range(30))),))
     low = "\n".join(lines(results.results(at(many), 80, 18), 80))
     assert "note 29" in low and "notes more: in the report" in low and "vramp report" not in low.partition("note")[0]
+
+
+def test_a_ramp_holds_what_is_wanted_now() -> None:
+    def held(snapshot: Snapshot) -> str:
+        return next(line for line in lines(health.client(at(snapshot), 38, 8), 38) if "held, of wanted" in line)
+
+    assert held(ramping()).endswith("15 of 16")
+    assert held(ramping(running=False)).endswith(" 7.98")
+    assert held(ramping(concurrency=None, rate=2.0)).endswith(" 15")
