@@ -252,6 +252,7 @@ class Meter:
         "requests",
         "send_lag_ns",
         "unstamped_reads",
+        "unsure_ttfts",
     )
 
     def __init__(self) -> None:
@@ -261,6 +262,7 @@ class Meter:
         self.requests = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
+        self.unsure_ttfts = 0
         self.connects = 0
         self.read_lag_ns: list[int] = []
         """One for each read that the kernel stamped."""
@@ -278,6 +280,7 @@ class Meter:
             reads=len(self.read_lag_ns) + self.unstamped_reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,
+            unsure_ttfts=self.unsure_ttfts,
             requests=self.requests - self._drained_requests,
             output_tokens=self.output_tokens - self._drained_tokens,
             connects=self.connects,
@@ -285,7 +288,7 @@ class Meter:
             send_lag=encoded_histogram(_rounded(self.send_lag_ns)),
         )
         self._drained_tokens, self._drained_requests = self.output_tokens, self.requests
-        self.coalesced_reads = self.unstamped_reads = self.connects = 0
+        self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()
         return delta
