@@ -183,6 +183,8 @@ class StageRecord:
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.reads,
             coalesced_share=client.coalesced_share,
+            ttfts=sum(self.histogram(name).count for name in _FIRST_TOKENS),
+            unsure_ttfts=client.unsure_ttfts,
             # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
             held_mean=self.held_mean if stands and window_s > 1 else None,
             wanted=started.concurrency,
