@@ -24,6 +24,8 @@ from tui.plot import Curve, Limit, Plot, plot_rows, scale_of
 from tui.view import View
 
 _LEAST_WIDTH = 52
+_NEAR = 3.0
+"""A limit further above the values than this would squeeze them: it stays outside of the plot."""
 _OUTPUT = "output"
 _NAMES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
 _SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}
@@ -92,7 +94,10 @@ def _plot(view: View, name: str, width: int, height: int) -> Plot:
     limits = limits_of(view.snapshot.slo_ms, name)
     values = [value for one in (*beside, *measured) for value in one.y]
     log = None if name != _OUTPUT else False
-    y = scale_of([*values, *(limit.value for limit in limits)], max(2, height // 4), log=log)
+    near = [
+        limit.value for limit in limits if limit.value <= _NEAR * max(filter(math.isfinite, values), default=math.inf)
+    ]
+    y = scale_of([*values, *near], max(2, height // 4), log=log)
     x = scale_of([value for one in (*beside, *measured) for value in one.x], max(2, width // 14), log=False)
     title = f"{_NAMES[name]}{' (log)' if y.log else ''} by streams held"
     # What was published for a load is where it was measured: over it, it shows how far off it is.

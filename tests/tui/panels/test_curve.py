@@ -115,3 +115,8 @@ def test_a_load_that_was_only_passed_by_has_a_row_and_no_point() -> None:
     brief = replace(now, curve=(passed, *now.curve[1:]))
     assert len(points_of(brief)) == len(points_of(now)) - 1
     assert "6 loads" in table(view_of(brief), height=9)[0]
+
+
+def test_a_limit_far_above_does_not_squeeze_the_curve() -> None:
+    near, far = (drawn(view_of(running(slo_ms={"ttft_p99": limit_ms}))) for limit_ms in (2_000.0, 10_000.0))
+    assert "SLO ttft_p99" in near and "SLO ttft_p99" not in far
