@@ -374,8 +374,7 @@ class Run:
     def _react(self, tick: FleetTick) -> None:
         if self._is_answered(tick):
             self._steering.advance(tick.finished_why)
-        if self._record.current is not None:
-            self._steering.observe(tick, self._record.current)
+        self._steering.observe(tick, self._record.current)
         broken = self._rail.check(self._record, self._ledger.clock_s())
         if broken is not None:
             raise LoadError(broken)
