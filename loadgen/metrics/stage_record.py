@@ -237,8 +237,10 @@ class StageRecord:
         """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
         if self.ended is None:
             return None
+        if self.waits and self.settled is None:
+            return f"it ended before {self._awaited}"
         if not self.window_s:
-            return f"it ended before {self._awaited if self.waits else 'anything was measured'}"
+            return "it ended before anything was measured"
         if self.settled is None:
             return None
         problems = []
