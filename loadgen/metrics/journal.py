@@ -6,7 +6,7 @@ shows is a fold over these lines (`loadgen.metrics.record`).
 
 What a line takes is bounded by what three digits can tell apart, not by the load: a histogram has 23,552 counters, of
 which a tick touches a few hundred, and takes a byte or two for each in use, 35 kB with all of them. At a step of 10 ms
-an hour is 20 MB with 64 streams and 44 MB with 1,024; each GPU adds 2 MB.
+an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB.
 """
 
 from __future__ import annotations
