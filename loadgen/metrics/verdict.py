@@ -17,8 +17,9 @@ MOST_READ_LAG_MS = 25.0
 """Read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late."""
 MOST_CPU_SHARE = 0.9
 """Of one core, per worker."""
-MOST_COALESCED = 0.05
-"""Share of reads whose earlier events were stamped with the time of the last."""
+MOST_COALESCED = 0.01
+"""Share of reads whose earlier events were stamped with the time of the last: with more, the 99th percentile of the
+gaps is the client's."""
 MOST_UNSURE = 0.005
 """Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
 LEAST_HELD = 0.97
