@@ -25,9 +25,10 @@ class Simulator:
         """Misbehave like this from now on."""
         httpx.post(f"{self.url}/admin/faults", json={"faults": texts}, trust_env=False).raise_for_status()
 
-    def truth(self) -> dict[str, Any]:
-        """What was truly served."""
-        document: dict[str, Any] = httpx.get(f"{self.url}/truth", trust_env=False).json()
+    def truth(self, **window: int) -> dict[str, Any]:
+        """What was truly served; with `since` and `until` (Unix, ns) within that window."""
+        answer = httpx.get(f"{self.url}/truth", params=window, trust_env=False).raise_for_status()
+        document: dict[str, Any] = answer.json()
         return document
 
     def forget(self) -> None:

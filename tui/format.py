@@ -10,7 +10,11 @@ import math
 import re
 import unicodedata
 
+from loadgen.metrics.histogram import Summary
+
 UNKNOWN = "-"
+AT_LEAST = "≥"
+"""One cell, so that a lower bound takes the room of a number and no more than one of the blank before it."""
 
 _UNITS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 _WIDENS = "\ufe0f"
@@ -38,6 +42,14 @@ def _three_digits(value: float) -> str | None:
         if value < limit:
             return f"{value:.{decimals}f}"
     return None
+
+
+def statistic(summary: Summary | None, name: str, *, per: float = 1.0) -> str:
+    """A statistic of a latency in `per` milliseconds; with a sign where it is only known to be at least that."""
+    value: float | None = getattr(summary, name) if summary is not None else None
+    if summary is None or value is None:
+        return UNKNOWN
+    return f"{AT_LEAST if name in summary.lower_bounds else ''}{number(value / per)}"
 
 
 def count(value: float | None) -> str:

@@ -121,4 +121,4 @@ def verdicts(view: View) -> str:
 
 
 def _percentiles(summary: Summary | None, *which: str) -> list[str]:
-    return [fmt.number(getattr(summary, name) if summary else None) for name in which]
+    return [fmt.statistic(summary, name) for name in which]

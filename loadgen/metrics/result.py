@@ -110,7 +110,10 @@ class Concurrency(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Tokens that arrived in the measured window; those of a prompt when its first token did."""
+    """Tokens that arrived in the measured window, those of a prompt with its first token.
+
+    Of a stage that requests bound: the tokens of its completed streams.
+    """
 
     input: int
     output: int

@@ -23,6 +23,8 @@ WINDOW_S = 5.0
 """The span of the percentiles in a `Point`."""
 RECENT_S = 10.0
 """The span of `Snapshot.recent`."""
+SHORTEST_S = 0.25
+"""A load that was held for less, as on the way to another, has no point in a drawing: the tables have it."""
 CURVE_PERCENTS = (
     *(0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0),
     *(92.0, 94.0, 95.0, 96.0, 97.0, 98.0, 98.5, 99.0, 99.3, 99.5, 99.7, 99.8, 99.9),
@@ -287,8 +289,12 @@ class StageView(msgspec.Struct, frozen=True):
     """How much longer it must be measured to know E2E; None where nothing can be said, 0 once it is known."""
     first_wave: int = 0
     """Streams that began all at once and are in none of the latencies."""
+    moves: tuple[float, float] | None = None
+    """From where to where its load moves; None for one that stands."""
     curve: tuple[CurvePoint, ...] = ()
-    """By step, of a stage whose load moves."""
+    """By step, of a stage whose load moves: the steps so far."""
+    notes: tuple[str, ...] = ()
+    """What its figures are of and what they are not, once it has ended."""
 
 
 class Distribution(msgspec.Struct, frozen=True):

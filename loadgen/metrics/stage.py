@@ -282,6 +282,9 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reads that carried more than one output event, all but the last of them therefore stamped late."""
     unstamped_reads: int = 0
     """Reads without a kernel timestamp, stamped by the user-space clock."""
+    unsure_ttfts: int = 0
+    """Streams whose TTFT may be more than a millisecond too long: the client had no core while it sent the request, or
+    read the first token together with later ones, whose stamp it then has."""
     requests: int = 0
     """Streams that completed, measured or not."""
     output_tokens: int = 0
@@ -302,6 +305,7 @@ class ClientMetrics:
         self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
+        self.unsure_ttfts = 0
         self.requests = 0
         self.output_tokens = 0
         self.connects = 0
@@ -317,6 +321,7 @@ class ClientMetrics:
         self.reads += delta.reads
         self.coalesced_reads += delta.coalesced_reads
         self.unstamped_reads += delta.unstamped_reads
+        self.unsure_ttfts += delta.unsure_ttfts
         self.requests += delta.requests
         self.output_tokens += delta.output_tokens
         self.connects += delta.connects
@@ -340,6 +345,7 @@ class ClientMetrics:
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,
+            unsure_ttfts=self.unsure_ttfts,
             requests=self.requests,
             output_tokens=self.output_tokens,
             connects=self.connects,

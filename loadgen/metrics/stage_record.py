@@ -169,8 +169,10 @@ class StageRecord:
     def limit(self) -> str | None:
         """Why the client could not keep up in this stage; None when it could."""
         started, window_s = self.started, self.window_s
-        bounded_by_time = started.requests is None
+        stands = started.requests is None and not started.steps
         client, span_ns = self.client, self.client_span_ns
+        # Where a cap held requests back they were sent as slots came free, as in a closed loop, and by no schedule.
+        scheduled = started.rate is not None and self.capped() is None
         facts = ClientFacts(
             workers_lost=client.workers_lost,
             span_s=span_ns / 1e9,
@@ -181,15 +183,17 @@ class StageRecord:
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.reads,
             coalesced_share=client.coalesced_share,
-            # A stage that counts requests runs empty at its end, whoever is to blame.
-            held_mean=self.held_mean if bounded_by_time and window_s > 1 else None,
+            ttfts=sum(self.histogram(name).count for name in _FIRST_TOKENS),
+            unsure_ttfts=client.unsure_ttfts,
+            # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
+            held_mean=self.held_mean if stands and window_s > 1 else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
             unsent=self.counters["unsent"] if started.most is None else 0,
             send_lag_mean_ms=client.send_lag.mean_ms(),
             e2e_mean_ms=self.histogram("e2e").mean_ms(),
-            send_lag_p99_ms=client.send_lag.percentile_ms(99) if started.rate is not None else None,
-            mean_gap_ms=1000 / started.rate if started.rate else None,
+            send_lag_p99_ms=client.send_lag.percentile_ms(99) if scheduled else None,
+            mean_gap_ms=1000 / started.rate if started.rate and scheduled else None,
         )
         return client_limit(facts)
 
@@ -231,10 +235,14 @@ class StageRecord:
     @property
     def inconclusive(self) -> str | None:
         """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
-        if not self.waits or self.ended is None:
+        if self.ended is None:
             return None
-        if self.settled is None:
+        if self.waits and self.settled is None:
             return f"it ended before {self._awaited}"
+        if not self.window_s:
+            return "it ended before anything was measured"
+        if self.settled is None:
+            return None
         problems = []
         if not self.settled.settled:
             problems.append(f"it was measured before {self._awaited}: {self.settled_s:.1f} s were not enough")

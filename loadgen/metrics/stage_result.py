@@ -82,7 +82,7 @@ def stage_result(
         inconclusive=stage.inconclusive,
         variant=started.variant,
         precision=stage.blocks.precision(),
-        first_wave=_first_wave(stage),
+        first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,
         tpot_parts=counters["tpot_parts"],
         carried_share=stage.carried_share,
@@ -94,16 +94,18 @@ def stage_result(
 def _tokens(stage: StageRecord) -> Tokens:
     counters = stage.counters
     completed = counters["completed"]
+    of = "" if stage.started.requests is not None else "window_"
     return Tokens(
-        input=counters["window_input_tokens"],
-        output=counters["window_output_tokens"],
+        input=counters[f"{of}input_tokens"],
+        output=counters[f"{of}output_tokens"],
         source="events" if counters["counted_by_events"] else "usage",
         input_per_request=counters["input_tokens"] / completed if completed and counters["input_tokens"] else None,
         output_per_request=counters["output_tokens"] / completed if completed else None,
     )
 
 
-def _first_wave(stage: StageRecord) -> FirstWave | None:
+def first_wave_of(stage: StageRecord) -> FirstWave | None:
+    """The streams that began all at once; None where there were none."""
     started, streams = stage.started, stage.counters["first_wave"]
     if started.concurrency is None:
         return None

@@ -46,6 +46,8 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     tpot_ms: float | None
     e2e_ms: float | None
     model: str | None = None
+    first_wave: bool = False
+    """One of those that began all at once: its times are told apart from those of its stage."""
 
 
 class JsonlRows:

@@ -19,6 +19,8 @@ MOST_CPU_SHARE = 0.9
 """Of one core, per worker."""
 MOST_COALESCED = 0.05
 """Share of reads whose earlier events were stamped with the time of the last."""
+MOST_UNSURE = 0.005
+"""Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
 LEAST_HELD = 0.97
 """Of the streams that a closed loop asked for."""
 MOST_REFILL_SHARE = 0.02
@@ -52,6 +54,9 @@ class ClientFacts(msgspec.Struct, frozen=True):
     read_lag_p99_ms: float | None = None
     reads: int = 0
     coalesced_share: float | None = None
+    ttfts: int = 0
+    unsure_ttfts: int = 0
+    """Those that may be more than a millisecond too long."""
     held_mean: float | None = None
     wanted: float | None = None
     sends: int = 0
@@ -76,6 +81,8 @@ def client_limit(facts: ClientFacts) -> str | None:
         return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{_why_late(facts)}"
     if facts.coalesced_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.coalesced_share > MOST_COALESCED:
         return f"{facts.coalesced_share:.1%} of the reads carried several events"
+    if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > MOST_UNSURE * facts.ttfts:
+        return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long by the client's delay{_why_late(facts)}"
     if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:
         return f"held {facts.held_mean:.1f} of {facts.wanted:g} streams"
     return _late_sends(facts)

@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult
 from loadgen.metrics.slo import met_limits
+from loadgen.report.notes import has_numbers
 
 _QUEUES = ("kv-limited", "queueing")
 _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
@@ -39,14 +40,14 @@ def assessment(result: Result) -> list[Answer]:
 
 
 def measured_stages(result: Result) -> list[StageResult]:
-    """The stages in which anything was completed."""
-    return [stage for stage in result.stages if stage.requests.completed]
+    """The stages that have numbers."""
+    return [stage for stage in result.stages if has_numbers(stage)]
 
 
 def best_stage(result: Result) -> StageResult | None:
     """The stage that the headline numbers are of: the most output tokens a second that met every limit.
 
-    Of all stages where none met them; None where nothing was completed.
+    Of all stages where none met them; None where nothing was measured.
     """
     return best_of(measured_stages(result))
 
@@ -66,7 +67,7 @@ def shortcomings(result: Result) -> list[str]:
     if search is not None:
         return [] if search.resolved else [f"the search is unresolved: {search.why}"]
     nothing = result.state == "complete" and result.stages and not measured_stages(result)
-    words = ["nothing was completed"] if nothing else []
+    words = ["nothing was measured"] if nothing else []
     return words + [f"stage {stage.index + 1}: {line}" for stage in result.stages for line in _shortcomings(stage)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.result import Result, StageResult
-from loadgen.report.cells import significant, statistic
+from loadgen.report.cells import published_statistic, significant
 from loadgen.report.curve import curve_table
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 
@@ -83,8 +83,8 @@ def _metric_lines(stage: StageResult, metric: str, percents: Sequence[float]) ->
     summary = stage.latency_ms[name]
     return [
         f"{long:-^{_WIDTH}}",
-        _line(f"Mean {short} (ms):", statistic(summary, "mean", 2)),
-        _line(f"Median {short} (ms):", statistic(summary, "p50", 2)),
+        _line(f"Mean {short} (ms):", published_statistic(summary, "mean")),
+        _line(f"Median {short} (ms):", published_statistic(summary, "p50")),
         *[_line(f"P{percent:g} {short} (ms):", _percentile(summary, percent)) for percent in percents],
     ]
 

@@ -31,6 +31,12 @@ def statistic(summary: Summary, name: str, decimals: int | None = None) -> str:
     return significant(value) if decimals is None else fixed(value, decimals)
 
 
+def published_statistic(summary: Summary, name: str) -> str:
+    """The same in the tables of the published benchmarks, which scripts read: no thousands."""
+    value = getattr(summary, name)
+    return UNKNOWN if value is None else statistic(summary, name) if name in summary.lower_bounds else f"{value:.2f}"
+
+
 def signed_percent(value: float | None) -> str:
     """A difference."""
     return UNKNOWN if value is None else f"{value:+.1f} %"

@@ -14,7 +14,6 @@ from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import Comparison, CurvePoint
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.cells import (
-    LATENCY_TITLES,
     UNKNOWN,
     engine_of,
     fixed,
@@ -25,7 +24,7 @@ from loadgen.report.cells import (
     statistic,
 )
 from loadgen.report.load_curve import HEADS, curve_cells, moving_points, shape_of
-from loadgen.report.notes import failed_words, request_counts, stage_notes, took_part
+from loadgen.report.notes import failed_words, latency_titles, request_counts, stage_notes, took_part
 from loadgen.text import harmless
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
@@ -128,17 +127,13 @@ def _limits_word(stage: StageResult) -> str:
 
 
 def _latency(stages: Sequence[StageResult]) -> list[str]:
-    names = titles(stages)
-    head = ["ms", *(f"{title} {name}" for title in LATENCY_TITLES.values() for name in _STATISTICS)]
+    names, shown = titles(stages), latency_titles(stages)
+    head = ["ms", *(f"{title} {name}" for title in shown.values() for name in _STATISTICS)]
     empty = Summary(count=0)
     rows = [
         [
             escaped(names[stage.index]),
-            *(
-                escaped(statistic(stage.latency_ms.get(key, empty), name, 2))
-                for key in LATENCY_TITLES
-                for name in _STATISTICS
-            ),
+            *(escaped(statistic(stage.latency_ms.get(key, empty), name, 2)) for key in shown for name in _STATISTICS),
         ]
         for stage in stages
         if not stage.curve

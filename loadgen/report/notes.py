@@ -5,7 +5,7 @@ Every table takes its words from here, so that the terminal, a pasted table and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
-from loadgen.report.cells import significant
+from loadgen.report.cells import LATENCY_TITLES, significant
 
 _LEAST_TAIL = 0.01
 """Of the window: a shorter tail is not worth a word."""
@@ -50,6 +50,15 @@ def has_numbers(stage: StageResult) -> bool:
 def latencies(stage: StageResult) -> dict[str, Summary]:
     """The latencies of a stage by name; none of one whose load moves, as they are of no single load."""
     return {} if stage.curve else stage.latency_ms
+
+
+def latency_titles(stages: Iterable[StageResult]) -> dict[str, str]:
+    """The latencies of a table of these stages: in open loop also TTFT from when each request was due."""
+    titles = dict(LATENCY_TITLES)
+    if all(stage.target.rate is None for stage in stages):
+        return titles
+    ttft = titles.pop("ttft")
+    return {"ttft": ttft, "ttft_from_intended": f"{ttft} from due", **titles}
 
 
 def took_part(stage: StageResult) -> bool:
@@ -109,31 +118,58 @@ def failed_words(errors: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count:,}" for kind, count in errors.items())
 
 
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the notes on a stage are made of."""
+
+    moves: bool
+    inconclusive: str | None
+    e2e_inconclusive: str | None
+    latency_ms: Mapping[str, Summary]
+    tpot_parts: int
+    first_wave: FirstWave | None
+    tail_share: float | None
+    tail_is_verdict: bool = False
+    capped: str | None = None
+    """Where no verdict says so."""
+
+
 def stage_notes(stage: StageResult) -> list[Note]:
     """What its figures are of, and what they are not; verdicts and limits are told elsewhere."""
-    return [
-        *([Note("Load", "it moves: see the figures by the streams held, E2E is of no load")] if stage.curve else []),
-        *_doubts(stage),
-        *waiting_notes(latencies(stage)),
-        *([parts] if (parts := parts_note(stage.tpot_parts, latencies(stage).get("tpot"))) else []),
-        *([_first_wave(stage.first_wave)] if stage.first_wave is not None else []),
-        *_tail(stage),
-    ]
+    facts = Facts(
+        moves=bool(stage.curve),
+        inconclusive=stage.inconclusive,
+        e2e_inconclusive=stage.e2e_inconclusive,
+        latency_ms=latencies(stage),
+        tpot_parts=stage.tpot_parts,
+        first_wave=stage.first_wave,
+        tail_share=stage.tail_share,
+        tail_is_verdict=any(verdict.id == "tail" for verdict in stage.verdicts),
+    )
+    return list(notes_of(facts))
 
 
-def _doubts(stage: StageResult) -> Iterator[Note]:
-    if stage.inconclusive is not None:
-        yield Note("Inconclusive", stage.inconclusive)
-    if stage.e2e_inconclusive is not None:
-        yield Note("E2E", e2e_words(stage.e2e_inconclusive))
+def notes_of(facts: Facts) -> Iterator[Note]:
+    """The same of a stage that has no result yet."""
+    if facts.moves:
+        yield Note("Load", "it moves: see the figures by the streams held, E2E is of no load")
+    if facts.inconclusive is not None:
+        yield Note("Inconclusive", facts.inconclusive)
+    if facts.e2e_inconclusive is not None:
+        yield Note("E2E", facts.e2e_inconclusive.removeprefix("E2E: "))
+    yield from _waiting(facts.latency_ms)
+    tpot = facts.latency_ms.get("tpot")
+    if facts.tpot_parts and tpot is not None:
+        yield Note("TPOT", f"{facts.tpot_parts:,} of {tpot.count:,} are parts of streams")
+    if facts.first_wave is not None:
+        yield _first_wave(facts.first_wave)
+    share = facts.tail_share
+    if share is not None and share >= _LEAST_TAIL and not facts.tail_is_verdict:
+        yield Note("Tail", f"for {share:.0%} of its time fewer streams than asked for, as its requests ran out")
+    if facts.capped is not None:
+        yield Note("Cap", facts.capped)
 
 
-def e2e_words(inconclusive: str) -> str:
-    """Why E2E is not known, to stand behind its name."""
-    return inconclusive.removeprefix("E2E: ")
-
-
-def waiting_notes(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
+def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
     """Where streams still waited when the stage ended, so that figures are only lower bounds."""
     ttft, intended = (latency_ms.get(name, Summary(count=0)) for name in ("ttft", "ttft_from_intended"))
     when = "first token when the stage ended"
@@ -142,11 +178,6 @@ def waiting_notes(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
         yield Note("TTFT", f"{_counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
     if intended.censored > ttft.censored:
         yield Note("TTFT from intended", f"not known of {_counted(intended.censored, 'arrival')}, without a {when}")
-
-
-def parts_note(parts: int, tpot: Summary | None) -> Note | None:
-    """How many values of TPOT are not of whole streams."""
-    return Note("TPOT", f"{parts:,} of {tpot.count:,} are parts of streams") if parts and tpot is not None else None
 
 
 def _first_wave(wave: FirstWave) -> Note:
@@ -160,10 +191,3 @@ def _first_wave(wave: FirstWave) -> Note:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _tail(stage: StageResult) -> Iterator[Note]:
-    """A large one is a verdict already."""
-    share = stage.tail_share
-    if share is not None and share >= _LEAST_TAIL and all(verdict.id != "tail" for verdict in stage.verdicts):
-        yield Note("Tail", f"for {share:.0%} of its time fewer streams than asked for, as its requests ran out")

@@ -10,7 +10,7 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import InstanceResult, ReferenceResult, Requests, Result, SloCheck, StageResult
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison
-from loadgen.report.cells import UNKNOWN, published_name, signed_percent, statistic
+from loadgen.report.cells import UNKNOWN, published_name, published_statistic, signed_percent
 from loadgen.report.load_curve import curve_lines, run_curve
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 
@@ -97,7 +97,7 @@ def _rows_of(stage: StageResult) -> Iterator[tuple[str, str]]:
 
 
 def _latency_line(name: str, summary: Summary) -> str:
-    values = (statistic(summary, key, 2) for key in ("mean", "p50", "p90", "p99", "max"))
+    values = (published_statistic(summary, key) for key in ("mean", "p50", "p90", "p99", "max"))
     return f"{f'{name} (ms)':<16}" + "".join(f"{value:>12}" for value in values)
 
 

@@ -1,6 +1,7 @@
 """The engine's own metrics beside ours: once a second for the screen, and at every boundary of a stage for the result.
 
-One reading ends a stage and begins the next, so that their deltas add up. The load never waits for any of it, and an
+One reading ends a stage and begins the next, so that their deltas add up. Where nothing is open between two stages, the
+next waits for the reading, so that it is of the same streams as ours; a running load never waits for any of it. An
 engine without /metrics is simply not shown. Several servers are read at once and added up before anything is computed,
 so that means are those of all requests; of the use of the KV cache the fullest counts, as with engines in one server.
 What is shown as a rate is over the last `WINDOW_S` seconds.
@@ -25,6 +26,8 @@ _PERIOD_S = 1.0
 _SHORTEST_SPAN_S = 0.5
 """Between two readings for a rate: that of a boundary may follow the poll at once, and then a step of the counter is no
 speed."""
+_AT_ONCE_S = 0.1
+"""A reading between two stages is of their boundary if that follows so soon."""
 _RESTARTED = "its counters went back: it was restarted, or miscounts"
 
 
@@ -53,6 +56,8 @@ class EngineWatch:
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
         self._recent: deque[_Reading] = deque()
         """The readings of the last `WINDOW_S` seconds, oldest first."""
+        self._between: _Reading | None = None
+        """Taken while nothing was open, for the boundary that comes next."""
         self._failing: set[ServerClient] = set()
         self.view: EngineView | None = None
         """All servers together, as last read; None unless all are known."""
@@ -67,15 +72,24 @@ class EngineWatch:
 
     def boundary(self, ended: int | None, begun: int | None) -> None:
         """A stage ended, or began, or both."""
+        between, self._between = self._between, None
         if self._poll is None or (ended is None and begun is None):
+            return
+        if between is not None and self._clock_s() - between.ended_s < _AT_ONCE_S:
+            self._mark(ended, begun, between)
             return
         if not self._began and ended is None and begun is not None and all(self._latest.samples):
             # Nothing has been sent since the first reading.
             self._began[begun] = self._latest
             return
-        task = asyncio.create_task(self._mark(ended, begun))
+        task = asyncio.create_task(self._read_and_mark(ended, begun))
         self._marks.add(task)
         task.add_done_callback(self._marks.discard)
+
+    async def read_between(self) -> None:
+        """Nothing is open: take the reading of the boundary that comes next, before anything is sent after it."""
+        if self._poll is not None:
+            self._between = await self._read()
 
     async def settle(self) -> None:
         """Wait for readings of boundaries that are under way."""
@@ -95,8 +109,10 @@ class EngineWatch:
             await asyncio.sleep(_PERIOD_S)
             await self._read()
 
-    async def _mark(self, ended: int | None, begun: int | None) -> None:
-        reading = await self._read()
+    async def _read_and_mark(self, ended: int | None, begun: int | None) -> None:
+        self._mark(ended, begun, await self._read())
+
+    def _mark(self, ended: int | None, begun: int | None, reading: _Reading) -> None:
         if begun is not None:
             self._began[begun] = reading
         before = self._began.pop(ended, None) if ended is not None else None

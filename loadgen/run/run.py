@@ -350,6 +350,8 @@ class Run:
         while not self._steering.over or self._hold_open or self._record.open_streams:
             tick = await session.tick(fleet)
             session.check(fleet, tick)
+            if self._is_answered(tick):
+                await session.read_engines()
             self._react(tick)
             self._enter(self._load_phase())
             if self._phase == "holding" and self._ledger.written is None:
@@ -365,11 +367,14 @@ class Run:
             return "running"
         return "holding" if self._hold_open and not self._record.open_streams else "draining"
 
+    def _is_answered(self, tick: FleetTick) -> bool:
+        """All requests of the running stage were answered."""
+        return tick.finished is not None and tick.finished == self._steering.index
+
     def _react(self, tick: FleetTick) -> None:
-        if tick.finished is not None and tick.finished == self._steering.index:
+        if self._is_answered(tick):
             self._steering.advance(tick.finished_why)
-        if self._record.current is not None:
-            self._steering.observe(tick, self._record.current)
+        self._steering.observe(tick, self._record.current)
         broken = self._rail.check(self._record, self._ledger.clock_s())
         if broken is not None:
             raise LoadError(broken)

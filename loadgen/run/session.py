@@ -149,6 +149,12 @@ class Session:
             if rest.stages or rest.deaths:
                 self._write(rest, workers)
 
+    async def read_engines(self) -> None:
+        """Nothing is open: read the engines before the next stage sends anything; one that hangs is not waited for."""
+        if self._watch is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._watch.read_between(), _LAST_READING_S)
+
     async def settle(self) -> None:
         """Wait for the engines' numbers on the stages that are over."""
         if self._watch is not None:

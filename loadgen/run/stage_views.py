@@ -15,8 +15,9 @@ from loadgen.metrics.snapshot import CurvePoint, Distribution, StageView
 from loadgen.metrics.stage import MAIN_LATENCIES, OUTCOMES, StageMetrics
 from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import truth_of
+from loadgen.metrics.stage_result import first_wave_of, truth_of
 from loadgen.metrics.truth import TruthCheck
+from loadgen.report.notes import Facts, notes_of
 
 _SETTLED_S = 5.0
 """After its end: the last look at the GPUs and the engine's word on it are there by then."""
@@ -87,9 +88,26 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         open=stage.open_sent,
         waits_for=stage.waits_for,
         e2e_needs_s=_beyond_its_end(stage),
+        moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
         curve=load_curve([stage]) if started.steps else (),
+        notes=_notes(stage) if stage.ended is not None else (),
         **_numbers(stage),
     )
+
+
+def _notes(stage: StageRecord) -> tuple[str, ...]:
+    moves = bool(stage.started.steps)
+    facts = Facts(
+        moves=moves,
+        inconclusive=stage.inconclusive,
+        e2e_inconclusive=stage.e2e_inconclusive,
+        latency_ms={} if moves else stage.summaries("ttft", "ttft_from_intended", "tpot"),
+        tpot_parts=stage.counters["tpot_parts"],
+        first_wave=first_wave_of(stage),
+        tail_share=stage.tail_share,
+        capped=stage.capped(),
+    )
+    return tuple(str(note) for note in notes_of(facts))
 
 
 def _beyond_its_end(stage: StageRecord) -> float | None:
@@ -138,7 +156,7 @@ def _numbers(stage: StageRecord) -> dict[str, Any]:
         "requests_per_s": stage.per_second("window_requests"),
         "output_tokens_per_s": stage.per_second("window_output_tokens"),
         "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
-        "latency": stage.summaries(*MAIN_LATENCIES),
+        "latency": stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not stage.started.steps)),
     }
 
 

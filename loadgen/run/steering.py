@@ -230,11 +230,11 @@ class Steering:
 
     # Stages that are watched.
 
-    def observe(self, tick: FleetTick, record: StageRecord) -> None:
+    def observe(self, tick: FleetTick, record: StageRecord | None) -> None:
         """React to a tick: open the window of a stage that has settled, end one that has enough or is beyond help."""
         self._held = tick.held
         stage, watch = self.current, self._watch
-        if stage is None or watch is None or record.started.index != self.index:
+        if stage is None or watch is None or record is None or record.started.index != self.index:
             return
         known = watch.saturated
         watch.beat(tick, record, self._clock_s() - self._begun_s)

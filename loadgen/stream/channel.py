@@ -39,6 +39,7 @@ from loadgen.text import harmless
 
 _KEPT_BODY = 4096
 _KEPT_MESSAGE = 300
+_UNSURE_NS = 1_000_000
 
 Ended = Callable[["Channel", Stream, int], None]
 """(channel, stream, stamp): the stream is over; `channel.usable` says whether the channel can carry another."""
@@ -108,6 +109,9 @@ class Channel:
         now_ns = stream.sent_ns = stream.last_ns = time.time_ns()
         if self.write(stream.wire):
             self._meter.send_lag_ns.append(now_ns - stream.due_ns)
+            if time.time_ns() - now_ns > _UNSURE_NS:
+                # Another had the core meanwhile: before or after the bytes went, nobody knows.
+                self._meter.unsure_ttfts += 1
 
     def close(self) -> None:
         """Close the connection; whatever it carries is the caller's to account for."""
@@ -248,6 +252,8 @@ class Channel:
         if gap_ns == 0 and self._coalesced_ns != stamp_ns:
             self._coalesced_ns = stamp_ns
             self._meter.coalesced_reads += 1
+            if stream.tokens == stream.first_tokens:
+                self._meter.unsure_ttfts += 1
         if not stream.part_ns:
             stream.begin_part(stamp_ns, tokens)
             return

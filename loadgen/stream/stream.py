@@ -171,7 +171,7 @@ class Stream:
             tally.carried_over += 1
             if not (self.step_spoiled or self.first_wave) and self.sent_ns:
                 self._record_waits(now_ns)
-        self.measured = self.first_wave = False
+        self.measured = False
         self.carried = True
 
     def _record_waits(self, now_ns: int) -> None:
@@ -197,16 +197,15 @@ class Stream:
 
     def start_output(self, stamp_ns: int, tokens: int) -> None:
         """The first output has arrived, with this many tokens."""
+        self._stop_waiting()
         self.first_ns = stamp_ns
         self.first_tokens = tokens
         self.begin_part(stamp_ns, tokens)
         tally = self.tally
-        if self.first_wave:
-            tally.awaits -= 1
         if self.step_spoiled:
             return
         ttft_ns = stamp_ns - self.sent_ns
-        if self.first_wave:
+        if self.first_wave and not self.carried:
             tally.first_wave_ttft_ns.append(ttft_ns)
         elif self.measured:
             tally.ttft_ns.append(ttft_ns)
@@ -300,7 +299,7 @@ class Stream:
             self.tally.rows.append(self._row("unfinished"))
 
     def _stop_waiting(self) -> None:
-        if self.first_wave and not self.first_ns:
+        if self.first_wave and not self.first_ns and not self.carried:
             self.tally.awaits -= 1
 
     def _row(self, outcome: str) -> StreamRow:
@@ -315,6 +314,7 @@ class Stream:
             turn=turn,
             outcome=outcome,
             warmup=self.warmup,
+            first_wave=self.first_wave,
             intended_unix_s=round(self.intended_ns / 1e9, 6),
             sent_unix_s=_unix_s(sent_ns),
             first_unix_s=_unix_s(first_ns),

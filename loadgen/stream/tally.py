@@ -253,6 +253,7 @@ class Meter:
         "requests",
         "send_lag_ns",
         "unstamped_reads",
+        "unsure_ttfts",
     )
 
     def __init__(self) -> None:
@@ -263,6 +264,7 @@ class Meter:
         self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
+        self.unsure_ttfts = 0
         self.connects = 0
         self.read_lag_ns: list[int] = []
         """Of a sample of the reads that the kernel stamped; under TLS, how late the loop was at other times."""
@@ -280,6 +282,7 @@ class Meter:
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,
+            unsure_ttfts=self.unsure_ttfts,
             requests=self.requests - self._drained_requests,
             output_tokens=self.output_tokens - self._drained_tokens,
             connects=self.connects,
@@ -287,7 +290,7 @@ class Meter:
             send_lag=encoded_histogram(_rounded(self.send_lag_ns)),
         )
         self._drained_tokens, self._drained_requests = self.output_tokens, self.requests
-        self.reads = self.coalesced_reads = self.unstamped_reads = self.connects = 0
+        self.reads = self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()
         return delta

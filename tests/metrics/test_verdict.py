@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit, kv_limit, queueing
+from tests.metrics.served import served
 
 SEEN = ClientFacts(span_s=10.0, lags=5000, reads=5000, sends=500)
 """Enough for every rule."""
@@ -26,6 +27,9 @@ def facts(**known: float) -> ClientFacts:
         (facts(cpu_share=0.95), "95% of their cores"),
         (facts(read_lag_p99_ms=60.0), "read lag p99 60.0 ms: the client read late"),
         (facts(coalesced_share=0.2), "20.0% of the reads"),
+        (facts(ttfts=500, unsure_ttfts=2), None),
+        (facts(ttfts=500, unsure_ttfts=3), "3 of 500 TTFTs may be too long by the client's delay"),
+        (facts(ttfts=99, unsure_ttfts=9), None),
         (facts(held_mean=50.0, wanted=64), "held 50.0 of 64"),
         (facts(send_lag_mean_ms=10.0, e2e_mean_ms=100.0), "10.0 ms late on average, 10.0%"),
         (facts(send_lag_mean_ms=1.0, e2e_mean_ms=100.0), None),
@@ -136,3 +140,11 @@ def test_the_engine(waiting: float | None, kv_usage: float | None, kv: str | Non
 
 def test_preemptions_are_a_want_of_cache() -> None:
     assert kv_limit(0, 0.1, preemptions=7) == "KV-limited: 7 preemptions"
+
+
+def test_a_load_that_moves_is_not_held_to_where_it_began() -> None:
+    standing, moving = served(1, concurrency=64), served(1, concurrency=64, steps=((0.0, 64.0), (15.0, 8.0)))
+    for stage in (standing, moving):
+        stage.counters["held_area_ns"] = round(36 * stage.window_s * 1e9)
+    assert standing.limit() == "held 36.0 of 64 streams"
+    assert moving.limit() is None

@@ -148,7 +148,7 @@ def test_a_search_is_judged_by_its_answer_and_not_by_its_probes() -> None:
 
 
 def test_a_run_in_which_nothing_was_completed_is_no_success() -> None:
-    assert shortcomings(result(replace(stage(0, reset=3), slo={}))) == ["nothing was completed"]
+    assert shortcomings(result(replace(stage(0, reset=3), slo={}))) == ["nothing was measured"]
     assert shortcomings(result()) == []
 
 

@@ -13,7 +13,7 @@ from loadgen.metrics.result import FirstWave, StageResult, Target
 from loadgen.metrics.snapshot import StageView, Verdict
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report
-from loadgen.report.html.sections import stages_section
+from loadgen.report.html.sections import latency_table, stages_section
 from loadgen.report.markdown import markdown_report
 from loadgen.report.notes import account_words, has_numbers, request_counts, stage_notes, took_part
 from loadgen.report.sweep_table import Outcome, sweep_rows, sweep_table
@@ -106,6 +106,15 @@ def test_every_format_marks_a_lower_bound() -> None:
     assert "mean_e2el_ms" not in document
 
 
+def test_numbers_that_scripts_read_have_no_thousands() -> None:
+    slow = stage(80)
+    slow = msgspec.structs.replace(slow, latency_ms=slow.latency_ms | {"ttft": summary_of(12_345.0).summary()})
+    assert "12345.00" in result_table(result(slow))
+    assert "Mean TTFT (ms):                          12345.00" in serve_tables(
+        result(slow), metrics=["ttft"], percents=[99]
+    )
+
+
 def test_a_sweep_compares_no_lower_bound() -> None:
     first, second = (result(msgspec.structs.replace(one, label="x")) for one in (stage(80), short_stage()))
     rows = sweep_rows([Outcome("a", "complete", "", first), Outcome("b", "complete", "", second)])
@@ -158,6 +167,9 @@ def test_open_loop_says_how_long_an_arrival_waited() -> None:
     open_loop = msgspec.structs.replace(stage(8), target=Target(None, 2.0, "poisson"))
     assert " from due (ms)" in result_table(result(open_loop))
     assert " from due" not in result_table(result(stage(8)))
+    for text in (markdown_report(result(open_loop)), latency_table(result(open_loop))):
+        assert "TTFT from due" in text
+    assert "from due" not in markdown_report(result(stage(8))) + latency_table(result(stage(8)))
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=7, max_size=7))

@@ -17,3 +17,4 @@ async def test_a_queue_behind_a_cap_is_told_as_such_and_not_as_the_clients_limit
     lag_ms, ttft = client.send_lag_ms.mean, stage.latency_ms
     waited_ms = (ttft["ttft_from_intended"].mean or 0) - (ttft["ttft"].mean or 0)
     assert lag_ms is not None and waited_ms > 10 * lag_ms
+    assert "schedule" not in (client.why or "")

@@ -216,3 +216,15 @@ async def test_a_held_stage_that_is_paused_has_its_end_again(engine: Simulator) 
     )
     result, _ = await outcome(attach(engine, load=lasting("500ms")), act)
     assert [stage.stop_reason for stage in result.stages] == ["the operator paused", "its time was up"]
+
+
+async def test_a_ramp_that_begins_while_nothing_runs_has_a_first_wave(engine: Simulator) -> None:
+    act = in_turn(
+        (lambda snapshot: snapshot.phase == "holding", lambda run: run.follow(PlanWish("ramp", to=2, over_s=1))),
+        (lambda snapshot: len(snapshot.stages) == 2 and not snapshot.stages[1].running, Run.stop),
+    )
+    result, error = await outcome(attach(engine, load=lasting("300ms", concurrency=8)), act, hold_open=True)
+    assert error is None
+    _, ramp = result.stages
+    assert ramp.first_wave is not None and ramp.first_wave.streams == 8
+    assert [(point.direction, point.load) for point in ramp.curve] == [("down", float(load)) for load in range(2, 9)]

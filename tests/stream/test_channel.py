@@ -172,6 +172,15 @@ def test_without_usage_events_are_counted_and_it_is_said() -> None:
     assert wire.meter.coalesced_reads == 1
 
 
+def test_a_first_token_read_with_later_ones_has_a_time_that_is_not_sure() -> None:
+    together, apart = Wire(), Wire()
+    together.read(head() + text("a") + text("b") + text("c"), 10)
+    apart.read(head() + text("a"), 10)
+    apart.read(text("b") + text("c"), 20)
+    assert (together.meter.unsure_ttfts, apart.meter.unsure_ttfts) == (1, 0)
+    assert together.meter.coalesced_reads == apart.meter.coalesced_reads == 1
+
+
 def test_a_total_at_the_end_is_no_output_of_its_own() -> None:
     wire = Wire()
     wire.read(head() + text("ab"), 10)

@@ -124,7 +124,7 @@ async def test_views_come_and_go_and_grow() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running(1.0))
         await seat.show(running())
-        for key, shown in (("2", "by tok/s"), ("3", "by percentile"), ("5", "KV cache %"), ("6", "server log")):
+        for key, shown in (("2", "by streams held"), ("3", "by percentile"), ("5", "KV cache %"), ("6", "server log")):
             await seat.press(key)
             assert shown in seat.text and "held    64" in seat.text and "throughput tok/s" not in seat.text
             await seat.press(key)

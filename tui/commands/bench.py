@@ -50,7 +50,8 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     load = {key: value for key, value in document.get("load", {}).items() if key in _OF_THE_SERVER}
     for key in ("stages", "plan", "slo"):
         document.pop(key, None)
-    document["load"] = load | _common_load(options)
+    # The tables are those of `vllm bench`, which counts what is sent at once like everything else.
+    document["load"] = load | {"first_wave": "counted"} | _common_load(options)
     _PARTS[options.benchmark](options, document)
     return build_profile(document, where=where, overrides=options.set), where
 

@@ -48,11 +48,24 @@ def baseline(view: View, width: int, height: int) -> Rows:
 
 def _short(one: Compared) -> list[Word]:
     figure, difference = FIGURES[one.figure], one.difference
-    words: list[Word] = [(f"  {figure.title} ", "dim"), (fmt.number(one.a), "text")]
+    words: list[Word] = [(f"  {figure.title} ", "dim"), (_values(one)[0], "text")]
     if difference is not None and difference.percent is not None:
         role = _ROLES[difference.word] if difference.word != "no evidence" else "strong"
-        words.append((f" ({difference.percent:+.1f}%{_SIGNS[difference.word]})", role))
+        words.append((f" ({_bound(one)}{difference.percent:+.1f}%{_SIGNS[difference.word]})", role))
     return words
+
+
+def _values(one: Compared) -> tuple[str, str]:
+    """Of the baseline and of the stage."""
+    a, b = (fmt.AT_LEAST if bound else "" for bound in (one.a_at_least, one.b_at_least))
+    return f"{a}{fmt.number(one.a)}", f"{b}{fmt.number(one.b)}"
+
+
+def _bound(one: Compared) -> str:
+    """What a lower bound makes of the difference."""
+    if one.a_at_least and one.b_at_least:
+        return "?"
+    return "≤" if one.a_at_least else fmt.AT_LEAST if one.b_at_least else ""
 
 
 def _long(one: Compared) -> Row:
@@ -60,7 +73,7 @@ def _long(one: Compared) -> Row:
     title = f"{figure.title}, {figure.unit}" if figure.unit in ("ms", "%") else figure.title
     row: list[Word] = [
         (f" {title:<20}", "dim"),
-        (f"{fmt.number(one.a):>10}{fmt.number(one.b):>10}", "text"),
+        ("".join(f"{value:>10}" for value in _values(one)), "text"),
     ]
     if found is None or found.percent is None:
         return (*row, (f"{fmt.UNKNOWN:>12}", "dim"))
@@ -68,7 +81,7 @@ def _long(one: Compared) -> Row:
     interval = f"{_end(found.low_percent)} to {_end(found.high_percent)}" if bounded else "too short to tell"
     return (
         *row,
-        (f"{f'{found.percent:+.1f}%':>12}", "strong"),
+        (f"{f'{_bound(one)}{found.percent:+.1f}%':>12}", "strong"),
         (f"{interval:>20}", "dim"),
         (_SIGNS[found.word], _ROLES[found.word]),
     )

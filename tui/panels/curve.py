@@ -16,7 +16,7 @@ import numpy as np
 
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
 from tui import format as fmt
 from tui.paint import Rows
 from tui.panels.beside import beside, widths_of
@@ -24,6 +24,8 @@ from tui.plot import Curve, Limit, Plot, plot_rows, scale_of
 from tui.view import View
 
 _LEAST_WIDTH = 52
+_NEAR = 3.0
+"""A limit further above the values than this would squeeze them: it stays outside of the plot."""
 _OUTPUT = "output"
 _NAMES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
 _SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}
@@ -61,9 +63,11 @@ def _shown(metric: str, count: int) -> list[str]:
 
 def points_of(snapshot: Snapshot) -> list[Point]:
     """All loads: those with a concurrency from the curve, which has what several stages measured; rates as stages."""
-    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in snapshot.stages if not stage.curve}
+    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in snapshot.stages if stage.moves is None}
     found = []
     for point in snapshot.curve:
+        if point.measured_s < SHORTEST_S:
+            continue
         same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
         of_stages = same.latency if same is not None else {}
         known = {**of_stages, "ttft": point.ttft_ms, "itl": point.itl_ms}
@@ -72,7 +76,7 @@ def points_of(snapshot: Snapshot) -> list[Point]:
         found.append(
             Point(point.held, point.load, name, shape, point.direction, point.output_tokens_per_s, known),
         )
-    return found + [_of_rate(stage) for stage in snapshot.stages if stage.rate is not None and not stage.curve]
+    return found + [_of_rate(stage) for stage in snapshot.stages if stage.rate is not None and stage.moves is None]
 
 
 def _of_rate(stage: StageView) -> Point:
@@ -90,7 +94,10 @@ def _plot(view: View, name: str, width: int, height: int) -> Plot:
     limits = limits_of(view.snapshot.slo_ms, name)
     values = [value for one in (*beside, *measured) for value in one.y]
     log = None if name != _OUTPUT else False
-    y = scale_of([*values, *(limit.value for limit in limits)], max(2, height // 4), log=log)
+    near = [
+        limit.value for limit in limits if limit.value <= _NEAR * max(filter(math.isfinite, values), default=math.inf)
+    ]
+    y = scale_of([*values, *near], max(2, height // 4), log=log)
     x = scale_of([value for one in (*beside, *measured) for value in one.x], max(2, width // 14), log=False)
     title = f"{_NAMES[name]}{' (log)' if y.log else ''} by streams held"
     # What was published for a load is where it was measured: over it, it shows how far off it is.

@@ -6,7 +6,6 @@ A curve ends where its stage has too few streams to tell: the p99.9 of a hundred
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadgen.metrics.histogram import Summary
@@ -127,8 +126,7 @@ def _row(extent: Extent, name: str, unit: str) -> Row:
 
 def values_of(summary: Summary, unit: str) -> list[str]:
     """The statistics of the table in a unit."""
-    found: Sequence[float | None] = [getattr(summary, field) for _, field in _FIELDS]
-    return [fmt.number(value / 1000 if value is not None and unit == "s" else value) for value in found]
+    return [fmt.statistic(summary, field, per=1000.0 if unit == "s" else 1.0) for _, field in _FIELDS]
 
 
 FIELDS = tuple(head for head, _ in _FIELDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from loadgen.metrics.snapshot import ErrorView
+from loadgen.report.notes import account_words
 from tui import format as fmt
 from tui.paint import Row, Rows, cropped, titled
 from tui.view import View
@@ -32,14 +33,27 @@ def failures(view: View, width: int, height: int) -> Rows:
     legend: Row = (
         ((f"{fmt.count(total)} of {fmt.count(_sent(view))} requests", "bad"),) if total else (("none", "dim"),)
     )
+    account = _account(view, width)
     rows: Rows = []
     for number, error in enumerate(kinds):
         group = _kind(error, total, view, width)
-        if rows and len(rows) + len(group) > height - 2:
+        if rows and len(rows) + len(group) > height - 2 - len(account):
             rows.append(((f" … {len(kinds) - number} kinds more", "dim"),))
             break
         rows += group
-    return [titled("errors", legend, width), *rows]
+    return [titled("errors", legend, width), *account, *rows]
+
+
+def _account(view: View, width: int) -> Rows:
+    """What became of every request of the run, and of those of the running stage."""
+    stage, whole = view.stage, view.snapshot.whole
+    found = [("run", whole)] if whole is not None and whole.sent else []
+    found += [(f"stage {stage.number}", stage)] if stage is not None and len(view.snapshot.stages) > 1 else []
+    rows: Rows = []
+    for name, each in found:
+        first, *others = _wrapped(account_words(each), width, "text")
+        rows += [((f" {name:<{_INDENT - 1}}", "dim"), *first[1:]), *others]
+    return [*rows, ()] if rows else []
 
 
 def _sent(view: View) -> int | None:

@@ -67,6 +67,7 @@ def _progress(view: View) -> list[Item]:
     return [
         (0, ((stage, "text"),)),
         (0, ((wanted, "strong"), (" ?" if view.wanted.unconfirmed else "  ", "dim"))),
+        (1, ((_moves(view), "text"),)),
         (0, _replay(view)),
         (1, _watching(view)),
         (1, (("/".join(str(length) for length in view.wanted.shape), "dim"),)),
@@ -74,6 +75,12 @@ def _progress(view: View) -> list[Item]:
         (5, (("by hand" if load.manual else "", "dim"),)),
         (3, ((fmt.clock(view.snapshot.t_s), "dim"),)),
     ]
+
+
+def _moves(view: View) -> str:
+    """What the stage is whose load moves: `ramp 1 to 64`."""
+    stage = view.stage
+    return fmt.plain(stage.label) if stage is not None and stage.running and stage.moves is not None else ""
 
 
 def _replay(view: View) -> Row:

@@ -159,9 +159,14 @@ def _kv_role(usage: float | None) -> str:
 
 
 def _held_of_wanted(view: View) -> str:
-    stage = view.stage
+    """Over the stage; of a load that moves, now."""
+    stage, load = view.stage, view.snapshot.load
+    if stage is not None and stage.moves is not None and stage.running:
+        return (
+            f"{fmt.count(load.held)} of {fmt.count(load.concurrency)}" if stage.rate is None else fmt.count(load.held)
+        )
     held = None if stage is None else stage.held_mean
-    if stage is None or stage.concurrency is None:
+    if stage is None or stage.concurrency is None or stage.moves is not None:
         return fmt.number(held)
     return f"{fmt.number(held)} of {fmt.count(stage.concurrency)}"
 

@@ -29,7 +29,8 @@ def latency(view: View, width: int, height: int) -> Rows:
     """Two tables of one height, their names as the panel's title; below them what was published."""
     stage, recent = view.stage, view.snapshot.recent
     whole = stage.latency if stage else {}
-    return [_title(stage, recent), _heads(), *_body(whole, recent), published(view, width)]
+    needs_s = (stage.e2e_needs_s or 0.0) if stage else 0.0
+    return [_title(stage, recent), _heads(), *_body(whole, recent, needs_s), published(view, width)]
 
 
 def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
@@ -56,12 +57,13 @@ def _heads() -> Row:
     return ((" " * _LABEL, "text"), *heads, ("│", "rule"), *heads)
 
 
-def _body(stage: Mapping[str, Summary], recent: Mapping[str, Summary]) -> Rows:
+def _body(stage: Mapping[str, Summary], recent: Mapping[str, Summary], e2e_needs_s: float) -> Rows:
+    needs: Row = ((f" needs {e2e_needs_s:.0f} s more to be known".ljust(_HALF), "dim"),)
     return [
         (
             (f"{label:<4}", "text"),
             (f"{unit:>3}", "dim"),
-            *_cells(stage.get(name), unit),
+            *(needs if name == "e2e" and e2e_needs_s else _cells(stage.get(name), unit)),
             ("│", "rule"),
             *_cells(recent.get(name), unit),
         )
@@ -70,9 +72,5 @@ def _body(stage: Mapping[str, Summary], recent: Mapping[str, Summary]) -> Rows:
 
 
 def _cells(summary: Summary | None, unit: str) -> list[Word]:
-    return [(f"{_value(summary, field, unit):>{_CELL}}", "text") for _, field, _ in _COLUMNS]
-
-
-def _value(summary: Summary | None, field: str, unit: str) -> str:
-    value: float | None = getattr(summary, field) if summary else None
-    return fmt.number(value / 1000 if value is not None and unit == "s" else value)
+    per = 1000.0 if unit == "s" else 1.0
+    return [(f"{fmt.statistic(summary, field, per=per):>{_CELL}}", "text") for _, field, _ in _COLUMNS]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from tui import format as fmt
-from tui.paint import Row, Rows, Word, bar, cropped, spread, titled
+from tui.paint import Row, Rows, Word, bar, cropped, spread, titled, width_of
 from tui.panels.health import client_strip, server_strip
 from tui.view import View
 
 _HINT_CELLS = 18
+_ROOMY = 8
+"""With so many rows there is one for more than the load."""
 _STRIP_FROM = 60
 """From this width on the panel is a strip across a narrow terminal."""
 
@@ -15,15 +19,51 @@ _STRIP_FROM = 60
 def load(view: View, width: int, height: int) -> Rows:
     """As many rows as the height allows, the keys last."""
     if width >= _STRIP_FROM:
-        return [titled("load", _state(view), width), _strip(view, width), server_strip(view), client_strip(view)]
+        state = _state(view)
+        needs = cropped(_beside(_needs(view)), width - width_of(state) - len("load "))
+        return [titled("load", (*needs, *state), width), _strip(view, width), server_strip(view), client_strip(view)]
+    roomy, told = height >= _ROOMY, _needs(view)
     rows = [
-        titled("load", _state(view), width),
+        titled("load", _state(view) if roomy or not told else told[0][:1], width),
         spread(((f" {view.wanted.unit}", "text"),), _value(view), width - 1),
         spread((), _held(view), width - 1),
         ((" ", "text"), *bar(_share(view), width - 2, "held")),
         _stage_row(view, width),
     ]
-    return [*rows[: max(3, height)], *_hints(view)]
+    lines = [line for need in told for line in _wrapped(need, width)] if roomy else []
+    return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(view)[len(lines) :]]
+
+
+def _needs(view: View) -> list[Row]:
+    """What the running stage still waits for or takes to be known, and the streams that it has from before."""
+    stage = view.stage
+    if stage is None or not stage.running:
+        return []
+    if stage.waits_for:
+        return [((stage.waits_for, "warn"),)]
+    found: list[Row] = []
+    if stage.e2e_needs_s:
+        row: Row = ((f"E2E needs {stage.e2e_needs_s:.0f} s more", "warn"),)
+        asks = view.steers and view.snapshot.load.stage_progress is not None
+        found.append((*row, (": ", "text"), view.key("extend", "e")) if asks else row)
+    if stage.slo_needs:
+        found.append(((fmt.plain(stage.slo_needs), "dim"),))
+    if stage.carried_in:
+        found.append(((f"{fmt.count(stage.carried_in)} carried in", "dim"),))
+    return found
+
+
+def _beside(needs: list[Row]) -> Row:
+    """All of them in one row, with a gap before what comes next."""
+    return tuple(word for need in needs for word in (*need, ("  ", "text")))
+
+
+def _wrapped(need: Row, width: int) -> Rows:
+    """One in rows of its own; what does not fit into one row is all of one role."""
+    if sum(len(text) for text, _ in need) < width:
+        return [((" ", "text"), *need)]
+    text, role = "".join(text for text, _ in need), need[0][1]
+    return [((f" {line}", role),) for line in textwrap.wrap(text, max(10, width - 2))]
 
 
 def _hints(view: View) -> Rows:

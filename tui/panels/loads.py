@@ -54,7 +54,8 @@ def _now(view: View) -> int | None:
     stage, points = view.stage, view.snapshot.curve
     if stage is None or not stage.running:
         return None
-    direction = stage.curve[0].direction if stage.curve else ""
+    start, end = stage.moves or (0.0, 0.0)
+    direction = "up" if end > start else "down" if end < start else ""
     held = view.snapshot.load.held
     same = [
         (abs(point.load - held), number)
@@ -71,11 +72,11 @@ def _row(point: CurvePoint, *, marked: bool) -> Row:
         fmt.number(point.held),
         fmt.number(point.output_tokens_per_s),
         fmt.number(point.output_tokens_per_s_per_user),
-        fmt.number(ttft.p50),
-        fmt.number(ttft.p99),
+        fmt.statistic(ttft, "p50"),
+        fmt.statistic(ttft, "p99"),
         fmt.count(ttft.count),
-        fmt.number(itl.p50),
-        fmt.number(itl.p99),
+        fmt.statistic(itl, "p50"),
+        fmt.statistic(itl, "p99"),
         fmt.count(itl.count),
     )
     role = "strong" if marked else "text"

@@ -115,10 +115,10 @@ def _stage_row(stage: StageResult) -> Row:
         _load(stage),
         fmt.number(stage.throughput.requests_per_s),
         fmt.number(stage.throughput.output_tokens_per_s),
-        fmt.number(ttft.p50),
-        fmt.number(ttft.p99),
-        fmt.number(tpot.p50),
-        fmt.number(tpot.p99),
+        fmt.statistic(ttft, "p50"),
+        fmt.statistic(ttft, "p99"),
+        fmt.statistic(tpot, "p50"),
+        fmt.statistic(tpot, "p99"),
     )
     return tuple((f"{value:>{cells}}", "text") for value, (_, cells) in zip(values, _HEADS, strict=True))
 

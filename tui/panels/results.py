@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from loadgen.metrics.search import SearchResult
+from loadgen.report.notes import account_words
 from tui import format as fmt
 from tui.paint import Row, Rows, Word, cropped, spread, titled
 from tui.panels.baseline import baseline_row
@@ -26,7 +27,7 @@ _COMMANDS = (
 def results(view: View, width: int, height: int) -> Rows:
     """Verdict, what was found, curve and table as high as there is room, and how to go on at the bottom."""
     above = [titled("results", _state(view), width), *_found(view, width, height)]
-    below = [(), *_files(view, width)]
+    below = [*_notes(view, width, height // 4), (), *_files(view, width)]
     room = max(0, height - len(above) - len(below))
     table = min(room, len(view.snapshot.stages) + _TABLE_HEADS)
     plot = room - table
@@ -53,6 +54,19 @@ def _found(view: View, width: int, height: int) -> Rows:
     row = baseline_row(view, width)
     beside = published_stages(view, width, height // 4) or ([row] if row else [])
     return [cropped(each, width) for each in (*rows, *beside)]
+
+
+def _notes(view: View, width: int, most: int) -> Rows:
+    """What became of the requests, and what the figures of the stages are of; the newest where there are too many."""
+    whole = view.snapshot.whole
+    rows: Rows = [((" requests  ", "dim"), (account_words(whole), "text"))] if whole is not None and whole.sent else []
+    notes = [(stage.number, fmt.plain(note)) for stage in view.snapshot.stages for note in stage.notes]
+    room = max(0, most - len(rows))
+    left = len(notes) - room
+    rows += [((f" stage {number:<4}", "dim"), (note, "text")) for number, note in notes[max(0, left) :]]
+    if left > 0 and rows:
+        rows[-1] = (*rows[-1], (f"  and {left} notes more: in the report", "dim"))
+    return [cropped(row, width) for row in rows]
 
 
 def _search(found: SearchResult) -> Word:

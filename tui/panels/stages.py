@@ -39,7 +39,7 @@ def stages(view: View, width: int, height: int) -> Rows:
     title = titled("stages: the load curve", ((f"{planned} planned", "dim"),), width)
     top = [heads] if height < 6 else [title, heads]
     room = max(1, height - len(top))
-    return [*top, *[_without(_row(stage), left_out) for stage in found[-room:]]]
+    return [*top, *[_without(_row(stage, view), left_out) for stage in found[-room:]]]
 
 
 def _left_out(found: tuple[StageView, ...], width: int) -> int | None:
@@ -53,25 +53,50 @@ def _without(cells: list[Word], left_out: int | None) -> Row:
     return tuple(cell for place, cell in enumerate(cells) if place != left_out)
 
 
-def _row(stage: StageView) -> list[Word]:
+def _row(stage: StageView, view: View) -> list[Word]:
     ttft, tpot = (stage.latency.get(name, Summary(count=0)) for name in ("ttft", "tpot"))
-    values = (
-        fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s",
+    values: tuple[str, ...] = (
+        _load(stage),
         fmt.number(stage.held_mean),
         fmt.number(stage.requests_per_s),
         fmt.number(stage.output_tokens_per_s),
         fmt.number(_per_user(tpot)),
-        fmt.number(ttft.p50),
-        fmt.number(ttft.p99),
-        fmt.number(tpot.p50),
-        fmt.number(tpot.p99),
+        *(fmt.statistic(ttft, name) for name in ("p50", "p99")),
+        *(fmt.statistic(tpot, name) for name in ("p50", "p99")),
     )
+    if stage.moves is not None:
+        values = _moving(stage, view)
     role = "strong" if stage.running else "text"
     sign = "▸" if stage.running else " "
     cells: list[Word] = [(f"{sign}{stage.number:>{_HEADS[0][1] - 1}}", role)]
     cells += [(f"{value:>{width}}", role) for value, (_, width, _) in zip(values, _HEADS[1:], strict=False)]
     failed: Word = (f"{fmt.count(stage.failed):>6}", "bad" if stage.failed else "dim")
     return [*cells, _slo(stage.slo_met), failed, (f"{fmt.number(stage.joules_per_output_token):>6}", role)]
+
+
+def _load(stage: StageView) -> str:
+    if stage.moves is not None:
+        ends = "→".join(fmt.setting(load) for load in stage.moves)
+        return ends if len(ends) < _HEADS[1][1] else f"→{fmt.setting(stage.moves[1])}"
+    return fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
+
+
+def _moving(stage: StageView, view: View) -> tuple[str, ...]:
+    """While it runs where the load is now and what that step has; over, its figures are of no single load."""
+    load, step = view.snapshot.load, None
+    if stage.running and stage.curve:
+        wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
+        step = min(stage.curve, key=lambda point: abs(point.load - wanted))
+    return (
+        _load(stage),
+        fmt.number(stage.held_mean if step is None else load.held),
+        fmt.number(stage.requests_per_s),
+        fmt.number(stage.output_tokens_per_s if step is None else step.output_tokens_per_s),
+        fmt.number(step.output_tokens_per_s_per_user if step is not None else None),
+        *(fmt.statistic(step.ttft_ms if step is not None else None, name) for name in ("p50", "p99")),
+        fmt.UNKNOWN,
+        fmt.UNKNOWN,
+    )
 
 
 def _per_user(tpot: Summary) -> float | None:

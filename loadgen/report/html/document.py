@@ -185,7 +185,7 @@ def _by_held(result: Result, figures: dict[str, go.Figure]) -> str:
         markup.grid(
             3,
             markup.chart("held-ttft", "TTFT, ms", key),
-            markup.chart("held-itl", "Time per token, ms", key),
+            markup.chart("held-itl", "ITL, ms", key),
             markup.chart("held-output", "Output tok/s", {name: one for name, one in key.items() if name[0] != "p"}),
         ),
         sections.curve_table(result),

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import plotly.graph_objects as go
 
-from loadgen.metrics.snapshot import CurvePoint
+from loadgen.metrics.snapshot import SHORTEST_S, CurvePoint
 from loadgen.report.cells import LATENCY_TITLES
 from loadgen.report.html.look import ACCENT, SECOND, dressed, log_axis, ramp
 from loadgen.report.load_curve import load_words, shape_of
@@ -57,7 +57,8 @@ def _parts(points: Sequence[CurvePoint]) -> Iterator[tuple[list[CurvePoint], str
     """The points of each shape and direction, each with the colour of its shape."""
     shapes = sorted({(point.isl, point.osl) for point in points})
     colours = dict(zip(shapes, ramp(len(shapes)) if len(shapes) > 1 else [ACCENT], strict=True))
-    ordered = sorted(points, key=lambda point: (point.isl, point.osl, point.direction, point.held))
+    drawn = (point for point in points if point.measured_s >= SHORTEST_S)
+    ordered = sorted(drawn, key=lambda point: (point.isl, point.osl, point.direction, point.held))
     for (isl, osl, _), part in groupby(ordered, key=lambda point: (point.isl, point.osl, point.direction)):
         yield list(part), colours[isl, osl]
 

@@ -11,11 +11,11 @@ from loadgen.metrics.result import InstanceResult, Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.truth import TruthCheck
 from loadgen.report.assessment import best_stage, titles
-from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, fixed, published_name, signed_percent, statistic
+from loadgen.report.cells import UNKNOWN, fixed, published_name, signed_percent, statistic
 from loadgen.report.html import markup
 from loadgen.report.html.markup import Bad, Column
 from loadgen.report.load_curve import curve_cells, moving_points, shape_of
-from loadgen.report.notes import has_numbers, latencies, request_counts, stage_notes, took_part
+from loadgen.report.notes import has_numbers, latencies, latency_titles, request_counts, stage_notes, took_part
 
 _GIB = 1024**3
 _EMPTY = Summary(count=0)
@@ -184,7 +184,7 @@ def latency_table(result: Result) -> str:
     columns = [Column("ms", text=True), Column("load", text=True), *(Column(name) for name in _STATISTICS)]
     rows = [
         [title if number == 0 else "", names[stage.index], *_statistics(stage.latency_ms.get(key, _EMPTY))]
-        for key, title in LATENCY_TITLES.items()
+        for key, title in latency_titles(stages).items()
         for number, stage in enumerate(stages)
     ]
     return markup.table(columns, rows)

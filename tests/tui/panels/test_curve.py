@@ -49,7 +49,7 @@ def steps(*sizes: int, direction: str) -> tuple[CurvePoint, ...]:
 def ramped(*, held: int = 16) -> Snapshot:
     up, down = steps(8, 16, 32, direction="up"), steps(8, 16, 32, direction="down")
     now = running(10.0)
-    moving = replace(now.stages[0], label="ramp 32 to 8", curve=down)
+    moving = replace(now.stages[0], label="ramp 32 to 8", moves=(32.0, 8.0), curve=down)
     return replace(now, curve=(*down, *up), stages=(moving,), load=replace(now.load, held=held))
 
 
@@ -107,3 +107,16 @@ def test_published_and_found_stand_at_their_loads() -> None:
 def test_it_draws_at_every_size_and_of_nothing(metric: str, size: tuple[int, int]) -> None:
     drawn(view_of(running(), metric=metric), *size)
     drawn(view_of(running(stages=(), curve=()), metric=metric), *size)
+
+
+def test_a_load_that_was_only_passed_by_has_a_row_and_no_point() -> None:
+    now = ramped()
+    passed = replace(now.curve[0], measured_s=0.008)
+    brief = replace(now, curve=(passed, *now.curve[1:]))
+    assert len(points_of(brief)) == len(points_of(now)) - 1
+    assert "6 loads" in table(view_of(brief), height=9)[0]
+
+
+def test_a_limit_far_above_does_not_squeeze_the_curve() -> None:
+    near, far = (drawn(view_of(running(slo_ms={"ttft_p99": limit_ms}))) for limit_ms in (2_000.0, 10_000.0))
+    assert "SLO ttft_p99" in near and "SLO ttft_p99" not in far

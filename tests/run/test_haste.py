@@ -1,0 +1,61 @@
+"""A load that changes faster than it can be measured: each change is an event, each stage has numbers or a reason."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from loadgen.metrics.result import Result
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.metrics.stage import OUTCOMES
+from loadgen.run import Run
+from tests.engines import Simulator, attach, simulator
+from tests.run.driving import finish
+
+
+@pytest.fixture
+def engine() -> Iterator[Simulator]:
+    with simulator() as engine:
+        yield engine
+
+
+def require_numbers_or_reasons(result: Result) -> None:
+    for stage in result.stages:
+        requests = stage.requests
+        assert requests.sent == sum(getattr(requests, name) for name in OUTCOMES)
+        if stage.measured_s:
+            assert stage.throughput.output_tokens_per_s is not None
+        else:
+            assert stage.inconclusive is not None and stage.inconclusive.startswith("it ended before")
+
+
+async def test_a_key_that_repeats(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "60s", "concurrency": 4, "osl": 64}
+    run = Run(attach(engine, load=load), where="test")
+    wanted = 4
+
+    def repeat(run: Run, snapshot: Snapshot) -> None:
+        nonlocal wanted
+        if snapshot.phase != "running" or not snapshot.stages:
+            return
+        for _ in range(8):
+            wanted += 1
+            run.set_concurrency(wanted)
+        if wanted > 100:
+            run.stop()
+
+    result = await finish(run, repeat)
+    assert len(result.stages) == 1 + wanted - 4
+    changes = [event for event in result.events if event.kind == "load"]
+    assert len(changes) == wanted - 4
+    require_numbers_or_reasons(result)
+
+
+async def test_five_hundred_stages_of_ten_milliseconds(engine: Simulator) -> None:
+    stages = [{"concurrency": 4, "duration": "10ms"}] * 500
+    run = Run(attach(engine, load={"requests": None, "osl": 16}, stages=stages), where="test")
+    result = await finish(run)
+    assert result.state == "complete"
+    assert len(result.stages) == 500
+    require_numbers_or_reasons(result)
+    # The streams go on from stage to stage, so that most of these have gaps and tokens.
+    assert sum(stage.latency_ms["itl"].count > 0 for stage in result.stages) > 250

@@ -1,0 +1,134 @@
+"""What the cockpit says of a stage that is not whole: what it waits for, what E2E needs, lower bounds, requests."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadgen.metrics.snapshot import Snapshot, StageView
+from tests.tui.panels.test_curve import steps
+from tests.tui.scripted import running, summary
+from tui.paint import Rows, width_of
+from tui.panels import failures, header, health, latency, load, results, stages
+from tui.timeline import Timeline
+from tui.view import View, Wanted
+
+replace = msgspec.structs.replace
+WAITS = "not measured before the streams of a higher load had ended"
+
+
+def at(snapshot: Snapshot) -> View:
+    timeline = Timeline()
+    timeline.add(snapshot)
+    return View(snapshot, Wanted(), timeline=timeline)
+
+
+def with_stage(**changes: Any) -> Snapshot:
+    """The ladder's last stage, changed."""
+    now = running()
+    return replace(now, stages=(*now.stages[:-1], replace(now.stages[-1], **changes)))
+
+
+def lines(rows: Rows, width: int) -> list[str]:
+    assert all(width_of(row) <= width for row in rows)
+    return ["".join(text for text, _ in row) for row in rows]
+
+
+def load_lines(snapshot: Snapshot, width: int, height: int) -> list[str]:
+    return lines(load.load(at(snapshot), width, height)[: height if height >= 8 else 5], width)
+
+
+def test_a_strip_says_it_in_its_title() -> None:
+    assert WAITS in load_lines(with_stage(waits_for=WAITS), 80, 4)[0]
+    assert "─ E2E needs 9 s more: e  by plan" in load_lines(with_stage(e2e_needs_s=9.2), 80, 4)[0]
+    both = with_stage(e2e_needs_s=9.2, slo_needs="ttft_p99 needs 120 more streams", carried_in=56)
+    assert (
+        "E2E needs 9 s more: e  ttft_p99 needs 120 more streams  56 carried in  by plan" in load_lines(both, 90, 4)[0]
+    )
+    assert load_lines(both, 80, 4)[0].endswith("by plan")
+    assert load_lines(with_stage(), 80, 4)[0].endswith("─ by plan")
+
+
+def test_a_tall_panel_has_lines_for_it_in_the_place_of_hints_and_its_numbers_stay() -> None:
+    plain = load_lines(with_stage(), 38, 8)
+    waits = load_lines(with_stage(waits_for=WAITS), 38, 8)
+    assert len(plain) == len(waits) == 8 and plain[:5] == waits[:5]
+    assert " ".join(line.strip() for line in waits[5:7]) == WAITS
+    needs = load_lines(with_stage(e2e_needs_s=9.2, carried_in=56), 38, 8)
+    assert [line.strip() for line in needs[5:7]] == ["E2E needs 9 s more: e", "56 carried in"]
+    everything = with_stage(waits_for=f"{WAITS} and its first wave had its first tokens", carried_in=56)
+    assert len(load_lines(everything, 38, 8)) == 8
+
+
+def test_a_low_panel_says_the_first_thing() -> None:
+    assert "─ E2E needs 9 s more" in load_lines(with_stage(e2e_needs_s=9.2, carried_in=5), 32, 5)[0]
+    assert " not measured before" in load_lines(with_stage(waits_for=WAITS), 32, 5)[0]
+
+
+def test_who_only_looks_is_shown_no_key() -> None:
+    watched = View(with_stage(e2e_needs_s=9.0), Wanted(), operator="watcher")
+    title = lines(load.load(watched, 80, 4), 80)[0]
+    assert "E2E needs 9 s more  by plan" in title
+    endless = with_stage(e2e_needs_s=9.0)
+    endless = replace(endless, load=replace(endless.load, stage_progress=None))
+    assert "E2E needs 9 s more  by plan" in load_lines(endless, 80, 4)[0]
+
+
+def test_what_is_not_known_of_e2e_is_no_number() -> None:
+    (row,) = (line for line in lines(latency.latency(at(with_stage(e2e_needs_s=9.2)), 80, 8), 80) if line[:3] == "E2E")
+    assert row.startswith("E2E   s needs 9 s more to be known") and row[43] == "│"
+
+
+@pytest.mark.parametrize("middle", [0.9, 15.0, 2310.0, 99_900.0])
+def test_a_lower_bound_has_its_sign_and_every_number_its_place(middle: float) -> None:
+    bounded = replace(summary(middle), censored=3, lower_bounds=("mean", "p99", "p999", "max"))
+    known = with_stage(latency={**running().stages[-1].latency, "ttft": summary(middle)})
+    waiting = with_stage(latency={**running().stages[-1].latency, "ttft": bounded})
+    for panel in (latency.latency, stages.stages):
+        before, after = (lines(panel(at(one), 80, 8), 80) for one in (known, waiting))
+        assert any("≥" in line for line in after)
+        assert [line.replace("≥", " ") for line in after] == before
+
+
+def ramping(**changes: Any) -> Snapshot:
+    now = running(10.0)
+    fields: dict[str, Any] = {"label": "ramp 1 to 64", "moves": (1.0, 64.0), "curve": steps(8, 16, 32, direction="up")}
+    stage: StageView = replace(now.stages[0], **fields | changes)
+    return replace(now, stages=(stage,), load=replace(now.load, concurrency=16, held=15))
+
+
+def test_a_ramp_says_what_it_is_and_where() -> None:
+    row = lines(stages.stages(at(ramping()), 80, 4), 80)[-1].split()
+    assert row[:4] == ["▸", "1", "1→64", "15.0"] and row[5] == "917" and row[7:11] == ["324", "680", "-", "-"]
+    over = lines(stages.stages(at(ramping(running=False)), 80, 4), 80)[-1].split()
+    assert over[:3] == ["1", "1→64", "7.98"] and over[5:10] == ["-"] * 5
+    assert "ramp 1 to 64" in lines(header.header(at(ramping()), 160, 1), 160)[0]
+    long = ramping(moves=(100.0, 1024.0))
+    assert lines(stages.stages(at(long), 80, 4), 80)[-1].split()[2] == "→1024"
+
+
+def test_the_failures_view_accounts_for_every_request() -> None:
+    shown = lines(failures.failures(at(with_stage(failed=3, completed=509, unsent=4, scheduled=580)), 80, 20), 80)
+    assert shown[1] == " run      360 sent = 320 completed + 40 open"
+    assert shown[2] == " stage 4  580 scheduled, 4 never sent; 576 sent = 509 completed + 3 failed + 64"
+    assert shown[3] == "          open"
+    assert len(lines(failures.failures(at(running(stages=(), whole=None)), 80, 20), 80)) == 1
+
+
+def test_the_results_say_what_figures_are_of() -> None:
+    ended = replace(running(), stages=(replace(running().stages[0], notes=("E2E: inconclusive: it takes 16.8 s",)),))
+    shown = "\n".join(lines(results.results(at(ended), 120, 40), 120))
+    assert " requests  360 sent = 320 completed + 40 open" in shown
+    assert " stage 1   E2E: inconclusive: it takes 16.8 s" in shown
+    many = replace(ended, stages=(replace(ended.stages[0], notes=tuple(f"note {n}" for n in range(30))),))
+    low = "\n".join(lines(results.results(at(many), 80, 18), 80))
+    assert "note 29" in low and "notes more: in the report" in low and "vramp report" not in low.partition("note")[0]
+
+
+def test_a_ramp_holds_what_is_wanted_now() -> None:
+    def held(snapshot: Snapshot) -> str:
+        return next(line for line in lines(health.client(at(snapshot), 38, 8), 38) if "held, of wanted" in line)
+
+    assert held(ramping()).endswith("15 of 16")
+    assert held(ramping(running=False)).endswith(" 7.98")
+    assert held(ramping(concurrency=None, rate=2.0)).endswith(" 15")
