@@ -32,10 +32,6 @@ _READ_BYTES = 64 * 1024
 _BATCH = 1024
 _LARGE_BATCH = 32
 _LAG_EVERY = 8
-_ROUNDS = 8
-_PAUSE_S = 0.0001
-_PAUSE_FROM = 32
-"""Connections: with fewer, there is little to wait for, and a request that waits for a free slot would be sent late."""
 _unpack_timespec = struct.Struct("qq").unpack
 
 
@@ -63,8 +59,6 @@ class Sockets:
         self._stamping = _hold_timestamps()
         self.urgent: Callable[[], None] = _nothing
         """Called before each read: what cannot wait, as bytes can that carry the time of their arrival."""
-        self.pause: Callable[[float], None] = time.sleep
-        """Called between two batches with how long to wait for the next; to wait less is fine."""
         self._loop.add_reader(self._epoll.fileno(), self._serve)
 
     async def connect(self, channel: Channel, target: Target, tls: ssl.SSLContext | None) -> None:
@@ -107,22 +101,14 @@ class Sockets:
         )
 
     def _serve(self) -> None:
-        """Serve what is ready, and what comes right behind it.
+        """Read from all that is ready; what waits for its first token comes first, where there is much to read.
 
-        An engine's step brings its tokens one after the other. To wake for each costs more than to read it, so after a
-        small batch there is a short pause; stamped by the kernel, a token loses nothing by it.
+        A read that comes so late that it returns two tokens has the stamp of the second, and a late TTFT is the worst.
         """
-        for _ in range(_ROUNDS):
-            ready = self._epoll.poll(0, _BATCH)
-            if not ready:
-                return
-            if len(ready) >= _LARGE_BATCH and self._awaiting:
-                # A late first token is the one whose stamp matters most if the next comes before it is read.
-                ready.sort(key=self._is_not_first)
-            self._read(ready)
-            if len(ready) >= _LARGE_BATCH or len(self._plain) < _PAUSE_FROM:
-                return
-            self.pause(_PAUSE_S)
+        ready = self._epoll.poll(0, _BATCH)
+        if len(ready) >= _LARGE_BATCH and self._awaiting:
+            ready.sort(key=self._is_not_first)
+        self._read(ready)
 
     def _is_not_first(self, item: tuple[int, int]) -> bool:
         return item[0] not in self._awaiting

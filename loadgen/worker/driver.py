@@ -57,7 +57,6 @@ class Driver:
         self.meter = Meter()
         self._sockets = Sockets(self.meter)
         self._sockets.urgent = self._timer.check
-        self._sockets.pause = self._timer.pause
         if tls is not None:
             self._lateness = Lateness(self._loop, self.meter.read_lag_ns.append)
         self.rows: list[StreamRow] | None = [] if settings.rows else None

@@ -75,11 +75,6 @@ class PreciseTimer:
             pass
         return True
 
-    def pause(self, seconds: float) -> None:
-        """Sleep, unless the time that is set comes before or soon after."""
-        if self._at_ns is None or self._at_ns - time.monotonic_ns() > seconds * 4e9:
-            time.sleep(seconds)
-
     def close(self) -> None:
         """Give the descriptor back."""
         self._loop.remove_reader(self._descriptor)

@@ -101,17 +101,3 @@ async def test_a_loop_that_is_held_up_is_late() -> None:
     over.clear()
     await over.wait()
     lateness.close()
-
-
-@pytest.mark.parametrize(("due_in_s", "paused"), [(None, True), (3600.0, True), (0.0, False)])
-async def test_a_pause_leaves_room_for_what_is_due(
-    due_in_s: float | None, paused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-    timer = PreciseTimer(asyncio.get_running_loop(), lambda: None)
-    if due_in_s is not None:
-        timer.set(time.monotonic_ns() + int(due_in_s * 1e9))
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    timer.pause(0.0001)
-    timer.close()
-    assert pauses == [0.0001] * paused
