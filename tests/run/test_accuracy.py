@@ -118,7 +118,8 @@ async def test_each_stage_of_a_ladder_has_the_latencies_of_its_own_load() -> Non
             far("itl p50", ours["itl"], own["itl"], rel=0.02),
             far("itl p90", ours["itl"], own["itl"], rel=0.02, abs_ms=1.0),
             far("tpot p99", ours["tpot"], one.truth["latency_ms"]["tpot"], rel=0.02, abs_ms=1.0),
-            far("ttft mean", ours["ttft"], own["ttft"], rel=0.02, abs_ms=1.0),
+            # Of the whole window: a request that fills a free place arrives while one stream less is running.
+            far("ttft mean", ours["ttft"], one.truth["latency_ms"]["ttft"], rel=0.02, abs_ms=1.0),
         )
         assert [words for words in found if words is not None] == []
         assert one.stage.throughput.output_tokens_per_s == pytest.approx(all_tokens / one.stage.measured_s, rel=0.02)

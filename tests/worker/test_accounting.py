@@ -129,4 +129,4 @@ class Accounting(RuleBasedStateMachine):
 
 
 TestAccounting = Accounting.TestCase
-TestAccounting.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAccounting.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
