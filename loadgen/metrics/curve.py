@@ -96,18 +96,18 @@ def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
 
 
 def _parts(stage: StageRecord) -> Iterator[tuple[_Place, _Sum]]:
-    started, metrics = stage.started, stage.metrics
+    started = stage.started
     load = started.rate if started.rate is not None else started.concurrency
     place = _Place(started.isl, started.osl, direction_of(started.steps), float(load or 0))
-    part = _Sum()
     if not started.steps:
         if stage.window_s and started.rate is None:
+            part = _Sum()
             part.span_s, part.held_area_s = stage.window_s, stage.counters["held_area_ns"] / 1e9
             part.output_tokens = stage.counters["window_output_tokens"]
-            part.ttft, part.itl = (metrics.latency.get(name, Histogram()) for name in ("ttft", "itl"))
+            part.ttft, part.itl = (stage.histogram(name) for name in ("ttft", "itl"))
             yield place, part
         return
-    for step, moved in sorted(metrics.bins.items()):
+    for step, moved in sorted(stage.metrics.bins.items()):
         part = _Sum()
         # The span was added over the workers, which hold their shares at the same time.
         workers = max(1, stage.workers)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.snapshot import Comparison
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile import Reference, ReferencePoint
@@ -49,7 +48,7 @@ def _measured(figure: str, stage: StageRecord) -> float | None:
     if match is None:
         plain: float | None = _plain_figures(stage)[figure]
         return plain
-    histogram = stage.metrics.latency.get(match["metric"], Histogram())
+    histogram = stage.histogram(match["metric"])
     return histogram.mean_ms() if match["percent"] is None else histogram.percentile_ms(_percent(match["percent"]))
 
 

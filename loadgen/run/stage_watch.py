@@ -7,7 +7,6 @@ its whole transient.
 
 from __future__ import annotations
 
-from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageDelta
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Stage
@@ -81,10 +80,7 @@ class StageWatch:
 
     def _e2e_mean_s(self, record: StageRecord) -> float | None:
         """Of the measured streams, or put together from what is known of those of the warm-up."""
-        means_ms = {
-            name: record.metrics.latency.get(name, Histogram()).mean_ms()
-            for name in ("e2e", "warmup_ttft", "warmup_tpot")
-        }
+        means_ms = {name: record.histogram(name).mean_ms() for name in ("e2e", "warmup_ttft", "warmup_tpot")}
         e2e_ms, ttft_ms, tpot_ms = means_ms.values()
         if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:
             e2e_ms = ttft_ms + tpot_ms * (self._stage.osl - 1)
