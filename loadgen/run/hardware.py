@@ -7,6 +7,7 @@ reason. Samples are taken from the monitor's children and the kernel in a task o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +23,7 @@ from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
 
 _PERIOD_S = 1.0
+_LAST_SAMPLE_S = 1.5 * _PERIOD_S
 Pids = Callable[[], Iterable[int]]
 
 
@@ -83,6 +85,13 @@ class HardwareWatch:
         if self._mode == "sim" and self._monitor is not None:
             monitor, self._monitor = self._monitor, None
             await monitor.close()
+
+    async def settle(self) -> None:
+        """Wait for the first sample after the load, without which the last stage's energy has no end."""
+        monitor = self._monitor
+        if monitor is not None and monitor.latest and not monitor.stale:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(monitor.change(), _LAST_SAMPLE_S)
 
     async def close(self) -> None:
         """Take a last look and end the children."""

@@ -358,6 +358,7 @@ class Run:
                 await session.settle()
                 self._ledger.write()
         await session.settle()
+        await self._hardware.settle()
         self._end("complete", "the plan is done")
 
     def _load_phase(self) -> Phase:

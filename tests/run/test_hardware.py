@@ -18,7 +18,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> None:
-    parts = profile(MANAGED, telemetry="sim", load={"requests": None, "duration": "6s", "osl": 64})
+    # The warm-up is for the telemetry's process, which starts with the load here.
+    load = {"requests": None, "duration": "6s", "warmup": "3s", "osl": 64}
+    parts = profile(MANAGED, telemetry="sim", load=load)
     run = Run(parts, where="test")
     shown: set[int] = set()
     result = await finish(run, lambda _, snapshot: shown.add(len(snapshot.gpus)))
