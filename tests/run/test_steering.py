@@ -153,8 +153,8 @@ async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> No
         (lambda snapshot: snapshot.search is not None, Run.stop),
     )
     load = lasting("500ms", rate=[20.0])
-    plan = {"settle": "100ms", "completed": 1, "most": 60}
-    parts = attach(engine, load=load, slo={"ttft_p99": "1h"}, plan=plan)
+    plan = {"by": "rate", "settle": "100ms", "completed": 1, "most": 60}
+    parts = attach(engine, load=load, slo={"ttft_p50": "1h"}, plan=plan)
     result, error = await outcome(parts, act, hold_open=True)
     assert error is None
     rates = [stage.target.rate for stage in result.stages]
