@@ -53,6 +53,6 @@ async def test_a_load_over_tls_is_timed_in_user_space_with_the_loops_lateness_as
     assert stage.requests.sent == stage.requests.completed == 20
     assert result.client.timestamps == "user"
     assert result.client.read_lag_ms.count > 0
-    # A proxy can only add to what the server did.
-    says, was = stage.latency_ms["ttft"].mean, served["latency_ms"]["ttft"]["mean"]
+    # A proxy can only add to what the server did; the stage is without the first wave, so the means are not comparable.
+    says, was = stage.latency_ms["ttft"].min, served["latency_ms"]["ttft"]["min"]
     assert says is not None and says >= was
