@@ -87,11 +87,14 @@ class HardwareWatch:
             await monitor.close()
 
     async def settle(self) -> None:
-        """Wait for the first sample after the load, without which the last stage's energy has no end."""
-        monitor = self._monitor
-        if monitor is not None and monitor.latest and not monitor.stale:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(monitor.change(), _LAST_SAMPLE_S)
+        """Wait for a sample of each GPU taken after the load, without which the last stage's energy has no end."""
+        ended_s, monitor = time.monotonic(), self._monitor
+        if monitor is None or monitor.stale:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SAMPLE_S):
+                while any(sample.t_s < ended_s for sample in monitor.latest.values()):
+                    await monitor.change()
 
     async def close(self) -> None:
         """Take a last look and end the children."""
