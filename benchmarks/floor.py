@@ -7,7 +7,6 @@ simulators of the same kind with the same requests, one after the other.
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import subprocess
 import sys
@@ -17,12 +16,12 @@ from pathlib import Path
 import httpx
 import psutil
 
+from loadgen.server.engine_metrics import parse_engine_metrics
 from loadgen.stream.request import common_fields, request_template
 from loadgen.workload.prompts import token_prompts
 
 SOURCE = Path(__file__).with_name("floor.c")
 _WATCHED_S, _BEFORE_S = 8.0, 2.0
-_GENERATED = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} (\S+)", re.MULTILINE)
 _USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "ignore_eos": True}
 
 
@@ -113,8 +112,7 @@ async def whole_tool_us(url: str, streams: int, *, isl: int, osl: int) -> float:
 
 
 async def _generated(client: httpx.AsyncClient, url: str) -> float:
-    found = _GENERATED.search((await client.get(f"{url}/metrics")).text)
-    return float(found[1]) if found else 0.0
+    return parse_engine_metrics((await client.get(f"{url}/metrics")).text).generation_tokens or 0.0
 
 
 def _tree_cpu_s(pid: int) -> float:
