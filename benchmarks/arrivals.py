@@ -104,7 +104,6 @@ def recording_simulator() -> Iterator[tuple[str, Pipe]]:
 
 
 async def load(asked: Asked, url: str) -> Result:
-    """The run under test."""
     document = {
         "name": "bench",
         "server": {"engine": "attach", "url": url},
@@ -253,7 +252,6 @@ def fast(rate: float, duration_s: float, workers: int) -> None:
 
 
 def main() -> None:
-    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=500.0)
     parser.add_argument("--duration", type=float, default=20.0, help="seconds of the Poisson rows")

@@ -67,7 +67,6 @@ def figure(stage: StageResult, name: str, speed: float) -> float | None:
 
 
 def line(name: str, published: float, measured: float | None) -> str:
-    """One row: published, measured, difference."""
     if measured is None:
         return f"{name:<20} {published:>10.2f} {'-':>10}"
     difference = measured / published - 1
@@ -78,7 +77,6 @@ def line(name: str, published: float, measured: float | None) -> str:
 
 
 async def table(speed: float, requests: int | None, folder: Path) -> None:
-    """Measure and print."""
     profile = load_profile(PROFILE)
     assert profile.reference is not None
     published = profile.reference.points[0].figures
@@ -91,7 +89,6 @@ async def table(speed: float, requests: int | None, folder: Path) -> None:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--speed",

@@ -44,7 +44,6 @@ Load = dict[str, int | float | str]
 
 
 async def measured(url: str, load: Load, duration_s: float, *, realtime: bool) -> Measured:
-    """A run of one stage."""
     asked = {"isl": 256, "osl": 64, "duration": f"{duration_s:g}s", "realtime": realtime} | load
     document = {"name": "realtime", "server": {"engine": "attach", "url": url}, "load": asked, "telemetry": "off"}
     run = Run(build_profile(document, where="realtime"), where="realtime")

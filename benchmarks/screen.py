@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from tui.views import PAGES
+from tui.screens.pages import PAGES
 
 _MOST_S = 120.0
 _SILENT_S = 30.0
@@ -64,7 +64,6 @@ class _Cockpit:
         return len(data)
 
     def press(self, keys: str) -> None:
-        """Type."""
         os.write(self._terminal, keys.encode())
 
     def cpu_s(self) -> float:
@@ -81,7 +80,6 @@ class _Cockpit:
         return ScreenCost((self.cpu_s() - cpu_s) / took_s, count / took_s)
 
     def close(self) -> None:
-        """Wait for its end."""
         while self.read():
             pass
         os.waitpid(self.pid, 0)

@@ -42,7 +42,7 @@ async def take() -> None:
 async def _picture(pilot: Pilot[None], cockpit: Cockpit, name: str, keys: tuple[str, ...]) -> None:
     await pilot.press("escape", "escape", *keys)
     await pilot.pause(1)
-    (ROOT / f"tui/{name}.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
+    (ROOT / f"docs/images/{name}.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
 
 
 if __name__ == "__main__":

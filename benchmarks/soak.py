@@ -39,13 +39,13 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import EngineView, LoadView, ServerView, Snapshot
 from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.profile import load_profile
-from loadgen.run.ledger import Ledger
 from loadgen.run.lines import run_started
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, snapshot_of
+from loadgen.run.writer import RunWriter
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
-from tui.logbook import LogBook
-from tui.timeline import Timeline
+from tui.charts.timeline import Timeline
+from tui.widgets.logbook import LogBook
 
 PROFILE = Path(__file__).parents[1] / "profiles/simulator.toml"
 TICK_S = 0.25
@@ -163,7 +163,6 @@ class Onlooker:
     seen: int = 0
 
     def look(self, record: Record, t_s: float) -> Snapshot:
-        """One beat."""
         self.seen += 1
         tail = tuple(
             f"INFO engine.py:{n} Running: 900 reqs, Waiting: 124 reqs" for n in range(self.seen, self.seen + 40)
@@ -191,7 +190,7 @@ class Onlooker:
 def soak(hours: float, every: int, *, trace: bool) -> None:
     """Let a day pass, and tell how it went at its quarters."""
     profile = load_profile(PROFILE)
-    ledger = Ledger("soak", json_path=None, records=None, baseline=None)
+    ledger = RunWriter("soak", json_path=None, records=None, baseline=None)
     ledger.log(run_started(profile, "soak", 1, 2, STAGES_A_DAY, monotonic_s=0.0))
     onlooker, day = Onlooker(), Day()
     fold_s = beat_s = slowest_s = 0.0
@@ -225,7 +224,7 @@ def soak(hours: float, every: int, *, trace: bool) -> None:
     print(f"the result takes {took_s:.2f} s; " + ", ".join(_sizes(ledger.folder)))
 
 
-def _tell(t_s: float, ledger: Ledger, fold_s: float, beat_s: float, slowest_s: float) -> None:
+def _tell(t_s: float, ledger: RunWriter, fold_s: float, beat_s: float, slowest_s: float) -> None:
     rss_mb = psutil.Process().memory_info().rss / 1e6
     print(
         f"{t_s / 3600:>5.1f} h  {rss_mb:>6.0f} MB resident  {len(ledger.record.stages):>3} stages  "

@@ -17,19 +17,18 @@ from pathlib import Path
 from benchmarks.truth import ISL, OSL, simulator
 from loadgen.profile import build_profile
 from loadgen.run import Run
-from loadgen.telemetry.candidates import Attempt, Vendor, attempts_for
+from loadgen.telemetry.candidates import BackendOption, Vendor, attempts_for
 from loadgen.telemetry.monitor import Monitor
 
 _HANGS = "import time; time.sleep(3600)"
 _FLOODS = "import os\nwhile True: os.write(1, b'{}' * 30000)"
 
 
-def _stand_in(code: str) -> dict[Vendor, list[Attempt]]:
-    return {"sim": [Attempt("stand-in", "sim", program=(sys.executable, "-c", code))]}
+def _stand_in(code: str) -> dict[Vendor, list[BackendOption]]:
+    return {"sim": [BackendOption("stand-in", "sim", program=(sys.executable, "-c", code))]}
 
 
-async def row(name: str, streams: int, replay: dict[Vendor, list[Attempt]] | None, mode: str) -> None:
-    """One run and its line."""
+async def row(name: str, streams: int, replay: dict[Vendor, list[BackendOption]] | None, mode: str) -> None:
     async with simulator(10) as url:
         if mode == "sim":
             replay = attempts_for("sim", url=url)
@@ -68,7 +67,6 @@ async def parent_cost(folder: Path, seconds: float = 10.0) -> None:
 
 
 async def everything(folder: Path, streams: int) -> None:
-    """All rows."""
     await row("without telemetry", streams, {}, "off")
     await row("8 GPUs", streams, None, "sim")
     await row("a child that hangs", streams, _stand_in(_HANGS), "")
@@ -78,7 +76,6 @@ async def everything(folder: Path, streams: int) -> None:
 
 
 def main() -> None:
-    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=128)
     options = parser.parse_args()

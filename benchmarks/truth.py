@@ -77,14 +77,12 @@ async def headless(url: str, streams: int, rounds: int) -> Result:
 
 
 async def fetch_truth(url: str) -> dict[str, Any]:
-    """What the simulator served."""
     async with httpx.AsyncClient(trust_env=False) as client:
         document: dict[str, Any] = (await client.get(f"{url}/truth")).json()
         return document
 
 
 def line(streams: int, step_ms: int, result: Result, truth: dict[str, Any]) -> str:
-    """One row: measured, truth, difference."""
     stage = result.stages[0]
     ttft, tpot = stage.latency_ms["ttft"].mean, stage.latency_ms["tpot"].p99
     rate = stage.throughput.output_tokens_per_s
@@ -135,7 +133,6 @@ def workers_cost(result: Result) -> floor.Cost:
 
 
 def mean_ttft_ms(truth: dict[str, Any]) -> float:
-    """As the simulator served it."""
     return float(truth["latency_ms"]["ttft"]["mean"])
 
 
@@ -158,7 +155,6 @@ async def beside_the_cockpit(folder: Path, streams: int = 256) -> None:
 
 
 def main() -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", default="64,256,1024,2048")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="requests a stream")

@@ -56,7 +56,6 @@ class Page:
         path.write_bytes(base64.b64decode(answer))
 
     def log(self) -> list[str]:
-        """What its console says."""
         return [entry["message"] for entry in self._post("se/log", type="browser")]
 
 

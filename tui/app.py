@@ -25,25 +25,24 @@ from textual.worker import Worker, WorkerState
 
 from loadgen.errors import VrampError
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.report.opening import JOURNAL
 from loadgen.run import Run
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
+from loadgen.store.lookup import JOURNAL
+from tui.cli.terminal import TerminalDriver
 from tui.config import DEFAULTS, Config
-from tui.editor import EditorScreen
 from tui.keys import key_of
-from tui.picker import PickerScreen
-from tui.picker_past import PastScreen
-from tui.picker_shelf import Choice
-from tui.screen import CockpitScreen
-from tui.terminal import TerminalDriver
+from tui.panels.frame import RunControl
+from tui.screens.catalog import Choice
+from tui.screens.cockpit import CockpitScreen
+from tui.screens.editor import EditorScreen
+from tui.screens.past_runs import PastScreen
+from tui.screens.picker import PickerScreen
 from tui.theme import COCKPIT, SERIES
-from tui.view import RunControl
 
 _AGE_CHECK_S = 0.5
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
-MakeRun = Callable[[Choice], Run]
-"""What turns the operator's choice into a run; raises `VrampError`."""
+MakeRun = Callable[[Choice], Run]  # what turns the operator's choice into a run; raises `VrampError`
 
 
 class SnapshotArrived(Message):
@@ -62,11 +61,9 @@ class SnapshotArrived(Message):
 class _Base(Protocol):
     """What every screen below the dialogs can do."""
 
-    def action_leave(self) -> None:
-        """Leave, or ask."""
+    def action_leave(self) -> None: ...
 
-    def interrupt(self) -> None:
-        """Ctrl+C."""
+    def interrupt(self) -> None: ...
 
 
 class Cockpit(App[None]):
@@ -112,22 +109,18 @@ class Cockpit(App[None]):
         """The screen of the run that shows."""
         self._control = run
         self._feed: Worker[None] | None = None
-        self.runs: list[Run] = [run] if isinstance(run, Run) else []
-        """All of our own; the last may go on."""
-        self.failure: BaseException | None = None
-        """What broke the feed of snapshots, for whoever opened the cockpit."""
+        self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
+        self.failure: BaseException | None = None  # what broke the feed of snapshots, for whoever opened the cockpit
         self.register_theme(COCKPIT)
         self.theme = config.theme
         self.set_keymap(config.keys)
 
     def on_mount(self) -> None:
-        """Begin to follow the run."""
         self.set_interval(_AGE_CHECK_S, self._check_age)
         if self._seat is not None and self._control is not None:
             self._feed = self._follow(self._seat, self._control)
 
     def get_default_screen(self) -> Screen[None]:
-        """The first below the dialogs."""
         return self._seat if self._seat is not None else PickerScreen(api_key_env=self._api_key_env)
 
     # The terminal.
@@ -242,7 +235,6 @@ class Cockpit(App[None]):
 
     @property
     def _base(self) -> Screen[Any]:
-        """The screen below the dialogs."""
         return next(screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -262,15 +254,12 @@ class Cockpit(App[None]):
         yield SystemCommand("screenshot", "Keep the screen as an SVG file in this folder", self._keep_screenshot)
 
     def _keep_screenshot(self) -> None:
-        """Textual tells where it went."""
         self.deliver_screenshot(path=".")
 
     async def action_quit(self) -> None:
-        """Ctrl+Q asks like q."""
         _as_base(self._base).action_leave()
 
     def action_interrupt(self) -> None:
-        """Ctrl+C, whatever has the focus."""
         _as_base(self._base).interrupt()
 
 

@@ -25,8 +25,10 @@ from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_t
 from textual.theme import BUILTIN_THEMES
 
 from loadgen.errors import ProfileError
-from tui import dialogs, keys, logview, picker_keys
+from tui import keys, picker_keys
+from tui.screens import dialogs
 from tui.theme import COCKPIT
+from tui.widgets import logview
 
 _KEYS_ARE = 'keys are a character, "space", "f5", "ctrl+k", or several: "a,b"'
 _MODIFIERS = ("ctrl", "shift", "alt", "super", "meta", "hyper")

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from textual.binding import Binding, BindingType
 
-from tui.keybar import Hint
-from tui.logview import LOG
-from tui.view import Operator, key_written
-from tui.views import BY_NAME, PAGES
+from tui.panels.frame import Operator, key_written
+from tui.screens.pages import BY_NAME, PAGES
+from tui.widgets.keybar import Hint
+from tui.widgets.logview import LOG
 
 
 def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:
@@ -127,7 +127,6 @@ def table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 
 def described(binding: Binding, keymap: Mapping[str, str]) -> tuple[str, str, str]:
-    """Key, name and meaning."""
     return " ".join(_all_written(binding, keymap)), binding.description, binding.tooltip
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from textual.binding import Binding
 
-from tui.keybar import Hint
 from tui.keys import PALETTE, described, written
+from tui.widgets.keybar import Hint
 
 
 def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:

@@ -15,24 +15,24 @@ import numpy as np
 from loadgen.metrics.series import Floats
 
 
-class Amount(NamedTuple):
+class WindowGain(NamedTuple):
     """What was gained within a window, and for how much of the window that is known."""
 
     amount: float
     covered_s: float
 
 
-def increase(times_s: Floats, values: Floats, start_s: float, end_s: float) -> Amount:
+def increase(times_s: Floats, values: Floats, start_s: float, end_s: float) -> WindowGain:
     """What a counter gained from `start_s` to `end_s`."""
     times_s, values = _in_order(times_s, values)
     gains, spans_s = np.diff(values), np.diff(times_s)
     overlaps_s = np.minimum(times_s[1:], end_s) - np.maximum(times_s[:-1], start_s)
     counted = (overlaps_s > 0) & (gains >= 0)
     shares = overlaps_s[counted] / spans_s[counted]
-    return Amount(float((gains[counted] * shares).sum()), float(overlaps_s[counted].sum()))
+    return WindowGain(float((gains[counted] * shares).sum()), float(overlaps_s[counted].sum()))
 
 
-def integral(times_s: Floats, values: Floats, start_s: float, end_s: float, *, longest_gap_s: float) -> Amount:
+def integral(times_s: Floats, values: Floats, start_s: float, end_s: float, *, longest_gap_s: float) -> WindowGain:
     """The area under a gauge from `start_s` to `end_s`, by trapezoids; a longer gap between samples is not covered."""
     times_s, values = _in_order(times_s, values)
     before_s, after_s = times_s[:-1], times_s[1:]
@@ -41,7 +41,7 @@ def integral(times_s: Floats, values: Floats, start_s: float, end_s: float, *, l
     means = values[:-1] + slopes * ((left_s + right_s) / 2 - before_s)
     counted = (right_s > left_s) & (after_s - before_s <= longest_gap_s)
     spans_s = (right_s - left_s)[counted]
-    return Amount(float((means[counted] * spans_s).sum()), float(spans_s.sum()))
+    return WindowGain(float((means[counted] * spans_s).sum()), float(spans_s.sum()))
 
 
 def _in_order(times_s: Floats, values: Floats) -> tuple[Floats, Floats]:

@@ -36,8 +36,7 @@ class BaselineStage(msgspec.Struct, frozen=True):
     """What the baseline measured under one load."""
 
     figures: dict[str, Estimate]
-    doubt: str | None
-    """Why it is no evidence."""
+    doubt: str | None  # why it is no evidence
     measured: StageResult
 
 

@@ -84,7 +84,6 @@ class LoadCurve:
 
 
 def load_curve(stages: Iterable[StageRecord]) -> tuple[CurvePoint, ...]:
-    """The curve of some stages."""
     return LoadCurve().points(stages)
 
 

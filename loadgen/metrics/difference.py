@@ -28,8 +28,7 @@ import numpy as np
 
 from loadgen.metrics.histogram import Histogram
 
-CONFIDENCE = 0.99
-"""Of each interval by itself: of a hundred comparisons of equals, about one may say otherwise."""
+CONFIDENCE = 0.99  # of each interval by itself: of a hundred comparisons of equals, about one may say otherwise
 LEAST_PERCENT = 2.0
 """A smaller difference is never evidence, however narrow its interval: two starts of one server differ as much."""
 
@@ -42,8 +41,7 @@ class Estimate(msgspec.Struct, frozen=True):
     value: float
     low: float = -math.inf
     high: float = math.inf
-    at_least: bool = False
-    """The true value is this or more: streams still waited when the stage ended."""
+    at_least: bool = False  # the true value is this or more: streams still waited when the stage ended
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -55,8 +53,7 @@ class Difference(msgspec.Struct, frozen=True):
     percent: float | None
     low_percent: float | None
     high_percent: float | None
-    word: Word
-    """On B."""
+    word: Word  # on B
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -67,8 +64,7 @@ class Compared(msgspec.Struct, frozen=True):
     a: float | None
     b: float | None
     difference: Difference | None
-    a_at_least: bool = False
-    """A's is only a lower bound."""
+    a_at_least: bool = False  # A's is only a lower bound
     b_at_least: bool = False
 
 
@@ -78,8 +74,7 @@ class Ratio(msgspec.Struct, frozen=True):
     ratio: float
     low: float | None
     high: float | None
-    stages: int
-    """How many ratios it is the mean of."""
+    stages: int  # how many ratios it is the mean of
 
 
 def worth(effective: float, blocks: int, confidence: float) -> float:
@@ -171,7 +166,6 @@ def rate_estimate(value: float, error_percent: float, blocks: int, confidence: f
 
 
 def difference(a: Estimate, b: Estimate, *, lower_is_better: bool) -> Difference:
-    """B against A."""
     absolute = b.value - a.value
     low = absolute - math.hypot(b.value - b.low, a.high - a.value)
     high = absolute + math.hypot(b.high - b.value, a.value - a.low)

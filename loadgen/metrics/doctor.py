@@ -19,25 +19,20 @@ class UnitCheck(msgspec.Struct, frozen=True):
     """Whether a value can be true in the unit that it is said to have."""
 
     quantity: str
-    raw: float
-    """As the backend told it, in the unit of its name."""
-    value: float
-    """In `unit`."""
+    raw: float  # as the backend told it, in the unit of its name
+    value: float  # in `unit`
     unit: str
     low: float
     high: float
-    plausible: bool
-    """Whether the value lies between `low` and `high`."""
+    plausible: bool  # whether the value lies between `low` and `high`
 
 
 class GpuExam(msgspec.Struct, frozen=True):
     """One device as one candidate tells it."""
 
     gpu: GpuStatic
-    sample: GpuSample
-    """Every field as it was told last, processes too."""
-    missing: dict[str, str]
-    """Field name to reason, for every field of either that is null."""
+    sample: GpuSample  # every field as it was told last, processes too
+    missing: dict[str, str]  # field name to reason, for every field of either that is null
     checks: tuple[UnitCheck, ...]
 
 
@@ -46,16 +41,11 @@ class Tried(msgspec.Struct, frozen=True):
 
     vendor: str
     name: str
-    why: str
-    """Why it is tried, and in this place of the order."""
-    failure: str | None
-    """None if it works."""
-    first_look_ms: float | None
-    """From its start to its first look at all devices."""
-    meta: dict[str, Any]
-    """Versions of wrapper, library and driver."""
-    printed: tuple[str, ...]
-    """The last lines that it or its library printed."""
+    why: str  # why it is tried, and in this place of the order
+    failure: str | None  # none if it works
+    first_look_ms: float | None  # from its start to its first look at all devices
+    meta: dict[str, Any]  # versions of wrapper, library and driver
+    printed: tuple[str, ...]  # the last lines that it or its library printed
     gpus: tuple[GpuExam, ...]
 
     @property
@@ -69,8 +59,7 @@ class DeviceFile(msgspec.Struct, frozen=True):
 
     path: str
     state: Literal["usable", "denied", "absent"]
-    owner: str = ""
-    """Mode, user and group, such as `crw-rw---- root:render`."""
+    owner: str = ""  # mode, user and group, such as `crw-rw---- root:render`
     fix: str = ""
 
 
@@ -90,8 +79,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     groups: tuple[str, ...]
     devices: tuple[DeviceFile, ...]
-    nothing: str = ""
-    """Why no candidate was tried."""
+    nothing: str = ""  # why no candidate was tried
     tried: tuple[Tried, ...]
     host: HostExam
 

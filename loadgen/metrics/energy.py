@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from loadgen.metrics.amount import Amount, increase, integral
+from loadgen.metrics.amount import WindowGain, increase, integral
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 
 EnergySource = Literal["counter", "power"]
@@ -33,8 +33,7 @@ class SocketEnergy(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one socket used in a window."""
 
     socket: str
-    index: int
-    """The device that carries the socket's figures."""
+    index: int  # the device that carries the socket's figures
     joules: float | None
     source: EnergySource | None
     counter_joules: float | None = None
@@ -46,10 +45,8 @@ class SocketEnergy(msgspec.Struct, frozen=True, omit_defaults=True):
 class Energy(msgspec.Struct, frozen=True, omit_defaults=True):
     """What all sockets used in a window."""
 
-    joules: float | None
-    """None if that of any socket is unknown."""
-    source: EnergySource | None
-    """`power` as soon as it was needed for one socket."""
+    joules: float | None  # none if that of any socket is unknown
+    source: EnergySource | None  # `power` as soon as it was needed for one socket
     distrusted: bool
     window_s: float
     sockets: tuple[SocketEnergy, ...]
@@ -135,7 +132,7 @@ def _chosen(
     return (power, "power") if power is not None else (None, None)
 
 
-def _whole(part: Amount, window_s: float) -> float | None:
+def _whole(part: WindowGain, window_s: float) -> float | None:
     """That of the whole window, if enough of it was seen."""
     if part.covered_s < window_s * _COVERED:
         return None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.metrics.blocks import PERCENTS, Precision
+from loadgen.metrics.batch_means import PERCENTS, Precision
 from loadgen.metrics.difference import (
     CONFIDENCE,
     Compared,
@@ -32,8 +32,7 @@ from loadgen.metrics.stage_record import StageRecord
 class Figure(msgspec.Struct, frozen=True):
     """One number of a stage that can be better or worse."""
 
-    name: str
-    """As `--fail-if` takes it."""
+    name: str  # as `--fail-if` takes it
     title: str
     unit: str
     lower_is_better: bool
@@ -47,17 +46,14 @@ class Load(msgspec.Struct, frozen=True):
     arrival: str | None
     isl: int
     osl: int
-    moves: str = ""
-    """From where to where, of a load that does."""
+    moves: str = ""  # from where to where, of a load that does
 
     @property
     def asked(self) -> tuple[int | None, float | None, str | None, str]:
-        """Without the shape."""
         return self.concurrency, self.rate, self.arrival, self.moves
 
     @property
     def words(self) -> str:
-        """As a title."""
         rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
         load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
         return f"{self.moves or load}, ISL {self.isl}, OSL {self.osl}"
@@ -73,8 +69,7 @@ def _all_figures() -> Iterator[Figure]:
     yield Figure("j_per_token", "J per output token", "J", lower_is_better=True)
 
 
-FIGURES = {figure.name: figure for figure in _all_figures()}
-"""By name, in the order of the tables."""
+FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the order of the tables
 
 
 class _Stage(msgspec.Struct, frozen=True):

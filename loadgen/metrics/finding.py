@@ -13,16 +13,13 @@ Severity = Literal["blocks", "warns", "info"]
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the preflight: what was seen of profile, installation or box, why it matters, and what to do about it."""
 
-    id: str
-    """Stable, for scripts: `unknown-flag`, `port-taken`."""
+    id: str  # stable, for scripts: `unknown-flag`, `port-taken`
     severity: Severity
     """`blocks`: the start would fail, or harm; `warns`: it works, but not as meant; `info`: good to know."""
     seen: str
     why: str
-    fix: str = ""
-    """The command or the change that removes it; empty where nothing has to be done."""
-    source: str = ""
-    """Where the claim comes from, for what a publication says."""
+    fix: str = ""  # the command or the change that removes it; empty where nothing has to be done
+    source: str = ""  # where the claim comes from, for what a publication says
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
@@ -34,9 +31,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 class Diagnosis(msgspec.Struct, frozen=True):
     """What ended a server."""
 
-    cause: str
-    """Stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` where nothing known was found."""
+    cause: str  # stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` where nothing known was found
     title: str
-    evidence: tuple[str, ...]
-    """The lines that tell, most telling first; harmless, short and without credentials."""
+    evidence: tuple[str, ...]  # the lines that tell, most telling first; harmless, short and without credentials
     remedy: str

@@ -57,28 +57,24 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
     throttled_percent: dict[str, float] = {}
     """Mean share of the time by reason; reasons that never held it back are left out."""
     pcie_replays: int | None = None
-    ecc_correctable: int | None = None
-    """New ones in the window, as are replays and uncorrectable ones."""
+    ecc_correctable: int | None = None  # new ones in the window, as are replays and uncorrectable ones
     ecc_uncorrectable: int | None = None
     link_read_bytes_per_s: float | None = None
     link_write_bytes_per_s: float | None = None
     missing: dict[str, str] = {}
 
 
-class GpuLooks:
+class GpuSamples:
     """The looks at all GPUs and the host around one stage."""
 
     def __init__(self, before: Mapping[int, GpuSample]) -> None:
         """`before` are the last looks before the stage."""
         self.by_gpu: dict[int, list[GpuSample]] = {index: [sample] for index, sample in before.items()}
         self.host: list[HostSample] = []
-        self.until_s: float | None = None
-        """When the stage ended (CLOCK_MONOTONIC)."""
-        self.count = 0
-        """Looks taken so far."""
+        self.until_s: float | None = None  # when the stage ended (CLOCK_MONOTONIC)
+        self.count = 0  # looks taken so far
 
     def add(self, samples: Sequence[GpuSample]) -> None:
-        """Take one look."""
         self.count += 1
         for sample in samples:
             kept = self.by_gpu.setdefault(sample.index, [])

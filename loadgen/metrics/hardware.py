@@ -11,15 +11,14 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.gpu_stage import GpuLooks, mean_throttle
+from loadgen.metrics.gpu_stage import GpuSamples, mean_throttle
 from loadgen.metrics.health import GpuFacts, gpu_facts
 from loadgen.metrics.host import HostSample
 from loadgen.metrics.journal import GpusSampled, HostSampled, TelemetryChanged
 from loadgen.metrics.series import Columns, TimeSeries
 
 _SERIES_CAPACITY = 3_000
-_SERIES_RAW = 600
-"""Ten minutes at one look a second."""
+_SERIES_RAW = 600  # ten minutes at one look a second
 _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
@@ -58,8 +57,7 @@ class HardwareRecord:
     """GPUs and host of a run, as far as its journal goes."""
 
     def __init__(self) -> None:
-        self.began_s = 0.0
-        """CLOCK_MONOTONIC when the run began."""
+        self.began_s = 0.0  # CLOCK_MONOTONIC when the run began
         self.gpus: tuple[GpuStatic, ...] = ()
         self.meta: dict[str, Any] | None = None
         self.latest: dict[int, GpuSample] = {}
@@ -68,24 +66,23 @@ class HardwareRecord:
         self._host_series = _series(_HOST_COLUMNS)
         self._gpu_series: dict[int, TimeSeries] = {}
         self._recent: dict[int, list[GpuSample]] = {}
-        self._open: list[GpuLooks] = []
+        self._open: list[GpuSamples] = []
 
     def found(self, line: TelemetryChanged) -> None:
         """Other GPUs, or another way to measure them."""
         self.gpus, self.meta = line.gpus, line.meta
 
-    def begin_stage(self) -> GpuLooks:
+    def begin_stage(self) -> GpuSamples:
         """The looks of a stage that begins now; they are added until the stage lets go of them."""
-        looks = GpuLooks(self.latest)
+        looks = GpuSamples(self.latest)
         self._open.append(looks)
         return looks
 
-    def end_stage(self, looks: GpuLooks, end_s: float) -> None:
+    def end_stage(self, looks: GpuSamples, end_s: float) -> None:
         """The stage is over; each GPU's next look still counts, for the edge of its window."""
         looks.until_s = end_s
 
     def sampled(self, line: GpusSampled) -> None:
-        """A look at some GPUs."""
         for looks in self._open:
             looks.add(line.gpus)
         self._let_go()
@@ -99,7 +96,6 @@ class HardwareRecord:
             series.add(round(sample.t_s - self.began_s, 3), _gpu_values(sample))
 
     def host_sampled(self, line: HostSampled) -> None:
-        """A look at the host."""
         self.host = line.host
         for looks in self._open:
             looks.add_host(line.host)
@@ -111,7 +107,6 @@ class HardwareRecord:
         self._open = [looks for looks in self._open if not looks.complete]
 
     def series(self) -> list[GpuSeries]:
-        """The series of every GPU."""
         return [GpuSeries(index, series.columns()) for index, series in sorted(self._gpu_series.items())]
 
     def host_series(self) -> Columns:

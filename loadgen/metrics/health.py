@@ -16,16 +16,12 @@ from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import Verdict
 from loadgen.metrics.verdict import kv_limit, queueing
 
-MOST_THROTTLED_PERCENT = 5.0
-"""Share of the time that a GPU may be held back for one reason before it is worth a word."""
-SLOWER_THAN_SIBLINGS = 0.9
-"""Of the siblings' median clock: with tensor parallelism all wait for the slowest."""
+MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word
+SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
 HOTTER_THAN_SIBLINGS_C = 10.0
-USED_BEFORE_START_BYTES = 2 * 1024**3
-"""What driver and firmware keep for themselves stays below."""
+USED_BEFORE_START_BYTES = 2 * 1024**3  # what driver and firmware keep for themselves stays below
 BUSY_PERCENT = 90.0
-MEMORY_BOUND_PERCENT = 70.0
-"""Memory controllers are saturated well below 100 % of their time."""
+MEMORY_BOUND_PERCENT = 70.0  # memory controllers are saturated well below 100 % of their time
 HOST_FULL_PERCENT = 90.0
 CORE_FULL_PERCENT = 97.0
 
@@ -35,12 +31,9 @@ class GpuFacts(msgspec.Struct, frozen=True):
 
     static: GpuStatic
     now: GpuSample
-    first: GpuSample | None = None
-    """Before the server started; None if nobody looked."""
-    throttled_percent: Mapping[str, float] = {}
-    """Mean share of the time by reason, over the stage."""
-    siblings_clock_mhz: float | None = None
-    """Median of the other busy GPUs."""
+    first: GpuSample | None = None  # before the server started; None if nobody looked
+    throttled_percent: Mapping[str, float] = {}  # mean share of the time by reason, over the stage
+    siblings_clock_mhz: float | None = None  # median of the other busy GPUs
     siblings_temperature_c: float | None = None
 
 
@@ -48,14 +41,11 @@ class StageFacts(msgspec.Struct, frozen=True):
     """One stage, as the rules look at it; means over its time."""
 
     client_limit: str | None = None
-    capped: str | None = None
-    """What `max_concurrency` kept back."""
+    capped: str | None = None  # what `max_concurrency` kept back
     waiting: float | None = None
-    kv_usage: float | None = None
-    """Highest."""
+    kv_usage: float | None = None  # highest
     preemptions: float | None = None
-    gfx_percent: float | None = None
-    """Mean of the busy GPUs."""
+    gfx_percent: float | None = None  # mean of the busy GPUs
     memory_percent: float | None = None
     host_percent: float | None = None
     busiest_core_percent: float | None = None

@@ -48,13 +48,11 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     quarter of the room of HdrHistogram's own encoding.
     """
 
-    packed: bytes = b""
-    """The counters, see `_pack`."""
+    packed: bytes = b""  # the counters, see `_pack`
     steps: list[int] = []
     """In place of `packed`, as older journals have it: the index of the first counter, then of each its distance from
     the one before."""
-    counts: list[int] = []
-    """With `steps`."""
+    counts: list[int] = []  # with `steps`
     count: int
     sum_us: int
     sum_squares_us: int
@@ -90,8 +88,7 @@ class Summary(msgspec.Struct, frozen=True):
     in the statistics. What their true values could change is a lower bound.
     """
 
-    count: int
-    """Without the censored ones."""
+    count: int  # without the censored ones
     mean: float | None = None
     stddev: float | None = None
     min: float | None = None
@@ -101,11 +98,9 @@ class Summary(msgspec.Struct, frozen=True):
     p99: float | None = None
     p999: float | None = None
     max: float | None = None
-    hdr: str | None = None
-    """HdrHistogram's own encoding, with the censored values as they are so far."""
+    hdr: str | None = None  # hdrHistogram's own encoding, with the censored values as they are so far
     censored: int = 0
-    lower_bounds: tuple[str, ...] = ()
-    """Names of the statistics that are at least what is written."""
+    lower_bounds: tuple[str, ...] = ()  # names of the statistics that are at least what is written
 
 
 class Histogram:
@@ -114,8 +109,7 @@ class Histogram:
     __slots__ = ("_loose", "_packed", "clipped", "count", "max_us", "min_us", "sum_squares_us", "sum_us")
 
     def __init__(self) -> None:
-        self._loose: NDArray[np.int64] = _NO_COUNTS
-        """The counters, while they are not packed."""
+        self._loose: NDArray[np.int64] = _NO_COUNTS  # the counters, while they are not packed
         self._packed: bytes | None = None
         self.count = 0
         self.sum_us = 0
@@ -300,7 +294,6 @@ class Histogram:
         return histogram
 
     def encode(self) -> EncodedHistogram:
-        """The histogram as it travels."""
         counts = self._counts
         (indices,) = np.nonzero(counts)
         return EncodedHistogram(
@@ -315,7 +308,6 @@ class Histogram:
 
     @classmethod
     def decode(cls, encoded: EncodedHistogram) -> Self:
-        """The inverse of `encode`."""
         histogram = cls()
         if encoded.count:
             steps, counts = encoded.counters()
@@ -368,7 +360,6 @@ def _unpack(packed: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _width(values: NDArray[np.int64]) -> int:
-    """Bytes that hold the largest."""
     largest = int(values.max(initial=0))
     return next(width for width in (1, 2, 4, 8) if largest < 1 << 8 * width)
 

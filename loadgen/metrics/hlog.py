@@ -71,7 +71,6 @@ class HistogramLog:
             self._write("".join(lines))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _tick(self, line: Ticked) -> None:

@@ -33,8 +33,7 @@ from loadgen.profile.plan import Steps, load_at
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-_RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-"""What becomes a date must be one."""
+_RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # what becomes a date must be one
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
@@ -82,12 +81,10 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     command: list[str] | None = None
     env: dict[str, str] | None = None
     milestones: tuple[Milestone, ...] = ()
-    diagnosis: Diagnosis | None = None
-    """Why it died."""
+    diagnosis: Diagnosis | None = None  # why it died
     instances: tuple[ServerInstance, ...] = ()
     """All servers, where there are several; `url`, `pid`, `command` and `env` are the first's."""
-    variant: str | None = None
-    """Of the profile; None where it has none."""
+    variant: str | None = None  # of the profile; None where it has none
 
 
 class StageStarted(msgspec.Struct, frozen=True, tag=True):
@@ -105,24 +102,16 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     duration_s: float | None
     warmup_requests: int
     warmup_s: float
-    manual: bool = False
-    """The operator asked for it."""
-    settle_s: float = 0.0
-    """Above zero: it is measured from the line `StageSettled` on."""
-    sheds: bool = False
-    """Measured from there on because more streams were open than it wants, which had to go first."""
+    manual: bool = False  # the operator asked for it
+    settle_s: float = 0.0  # above zero: it is measured from the line `StageSettled` on
+    sheds: bool = False  # measured from there on because more streams were open than it wants, which had to go first
     awaits_first_wave: bool = False
     """Measured from there on because many of its streams begin at once, which need their first tokens first."""
-    first_wave: Literal["apart", "counted"] = "counted"
-    """Whether those streams are in its statistics."""
-    steps: Steps = ()
-    """Of a load that moves."""
-    completed: int = 0
-    """So many streams must complete for a conclusion."""
-    most: int | None = None
-    """Open loop: most streams at once; what would be more is sent late."""
-    variant: str | None = None
-    """Of the server that it ran on; None for a profile without any."""
+    first_wave: Literal["apart", "counted"] = "counted"  # whether those streams are in its statistics
+    steps: Steps = ()  # of a load that moves
+    completed: int = 0  # so many streams must complete for a conclusion
+    most: int | None = None  # open loop: most streams at once; what would be more is sent late
+    variant: str | None = None  # of the server that it ran on; None for a profile without any
 
     def load_at(self, measured_s: float) -> float | None:
         """The concurrency or rate that is asked for at a moment."""
@@ -136,16 +125,14 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
 
     t_s: float
     index: int
-    settled: bool
-    """False: its transient had not ended within the time for it."""
+    settled: bool  # false: its transient had not ended within the time for it
 
 
 class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """What happened in a quarter of a second."""
 
     t_s: float
-    span_s: float
-    """Since the tick before."""
+    span_s: float  # since the tick before
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
@@ -155,11 +142,9 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     queued: int = 0
     open_stages: dict[int, int] = {}
     workers: int = 1
-    rss_bytes: int | None = None
-    """Memory of all workers."""
+    rss_bytes: int | None = None  # memory of all workers
     engine: EngineView | None = None
-    engine_again: bool = False
-    """In a file only: `engine` is what it was in the tick before."""
+    engine_again: bool = False  # in a file only: `engine` is what it was in the tick before
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` by the server that the load went to, where there are several."""
 
@@ -195,12 +180,10 @@ class EngineStage(msgspec.Struct, frozen=True):
     generation_tokens: int | None = None
     preemptions: int | None = None
     prefix_hit_rate: float | None = None
-    admission_rejections: int | None = None
-    """Requests turned away because a queue was full."""
+    admission_rejections: int | None = None  # requests turned away because a queue was full
     latency_ms: dict[str, EngineLatencyMs] = {}
     """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
-    engines: dict[str, EngineStage] = {}
-    """Each engine of a data-parallel server, where there are several."""
+    engines: dict[str, EngineStage] = {}  # each engine of a data-parallel server, where there are several
     idle_around: bool | None = None
     """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
     doubts: dict[str, str] = {}
@@ -220,8 +203,7 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     t_s: float
     index: int
-    engine: EngineStage
-    """Of all servers together."""
+    engine: EngineStage  # of all servers together
     instances: tuple[EngineStage | None, ...] = ()
     """Of each, where there are several; None for one that could not be read."""
 
@@ -231,8 +213,7 @@ class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
 
     t_s: float
     gpus: tuple[GpuStatic, ...]
-    meta: dict[str, Any]
-    """By vendor: what works, what was tried and why it failed, versions."""
+    meta: dict[str, Any]  # by vendor: what works, what was tried and why it failed, versions
 
 
 class GpusSampled(msgspec.Struct, frozen=True, tag=True):
@@ -335,7 +316,6 @@ class Journal:
         return line
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

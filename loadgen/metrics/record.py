@@ -54,12 +54,10 @@ from loadgen.profile.slo import slo_problem
 
 _SERIES = tuple(name for name in Point.__struct_fields__ if name != "t_s")
 _SERIES_CAPACITY = 6_000
-_SERIES_RAW = 1_200
-"""Five minutes at four points a second."""
+_SERIES_RAW = 1_200  # five minutes at four points a second
 _POINTS_KEPT = 31
 _EVENTS_OF_A_KIND = 1_000
-_LONG_OVER_S = 600.0
-"""Nothing more is heard of a stage that ended so long ago: its streams, its engine, its GPUs."""
+_LONG_OVER_S = 600.0  # nothing more is heard of a stage that ended so long ago: its streams, its engine, its GPUs
 
 
 class _AskedPlan(msgspec.Struct, frozen=True):
@@ -84,13 +82,11 @@ class Record:
         self.server_starts: list[ServerChanged] = []
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
-        self.total = StageMetrics()
-        """All stages together."""
+        self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
         """All of them; but of a kind that repeats itself without end, only the first few."""
-        self.points: list[Point] = []
-        """The newest; all of them are in `series`."""
+        self.points: list[Point] = []  # the newest; all of them are in `series`
         self.series = TimeSeries(_SERIES, capacity=_SERIES_CAPACITY, kept_raw=_SERIES_RAW)
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
@@ -103,7 +99,6 @@ class Record:
         """The latencies of the ticks of the last `RECENT_S` seconds, warm-up too."""
 
     def apply(self, line: Line) -> None:
-        """Take in the next line."""
         match line:
             case StageEnded() | StageSettled() | EngineMeasured() if line.index not in self.stages:
                 pass  # of a damaged journal, which has lost the line that began the stage

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ResultError
-from loadgen.metrics.blocks import Precision
+from loadgen.metrics.batch_means import Precision
+from loadgen.metrics.crosscheck import TruthCheck
 from loadgen.metrics.energy import EnergySource, SocketEnergy
 from loadgen.metrics.finding import Diagnosis, Finding
 from loadgen.metrics.gpu import GpuStatic
@@ -28,7 +29,6 @@ from loadgen.metrics.journal import EngineStage, RunState
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.series import Columns
 from loadgen.metrics.snapshot import BaselineView, Comparison, CurvePoint, RunEvent, Verdict
-from loadgen.metrics.truth import TruthCheck
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 _ANY_VERSION = "vramp.result/"
@@ -38,17 +38,14 @@ SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
 class ClientResult(msgspec.Struct, frozen=True):
     """How the load was made, and whether its numbers may be trusted."""
 
-    timestamps: Literal["kernel", "user"] | None
-    """None when nothing was read."""
+    timestamps: Literal["kernel", "user"] | None  # none when nothing was read
     workers: int
-    cpu_s: float
-    """All workers."""
+    cpu_s: float  # all workers
     read_lag_ms: Summary
     """Now minus the kernel's stamp at the moment of one read in eight: the client's own delay; under TLS its loop's."""
     send_lag_ms: Summary
     """Sent minus intended; of requests that `max_concurrency` held back, minus the time when a slot was free."""
-    coalesced_reads: float | None
-    """The share of reads that carried more than one output event."""
+    coalesced_reads: float | None  # the share of reads that carried more than one output event
     unstamped_reads: int
     connects: int
     limited: bool
@@ -79,34 +76,24 @@ class Requests(msgspec.Struct, frozen=True):
     warmup: int
     retried: int
     clock_steps: int
-    errors: dict[str, int]
-    """By kind: those of `failed` and of `carried_failed`."""
-    messages: dict[str, list[str]]
-    """The first messages of each kind of error."""
-    cancelled: int = 0
-    """Streams on which the client hung up as the profile wants it: neither completed nor failed."""
-    models: dict[str, int] = {}
-    """Requests sent, by their model; empty where there is only one."""
+    errors: dict[str, int]  # by kind: those of `failed` and of `carried_failed`
+    messages: dict[str, list[str]]  # the first messages of each kind of error
+    cancelled: int = 0  # streams on which the client hung up as the profile wants it: neither completed nor failed
+    models: dict[str, int] = {}  # requests sent, by their model; empty where there is only one
     scheduled: int | None = None
-    unsent: int | None = None
-    """Arrivals that were due and had not been sent when the stage ended."""
+    unsent: int | None = None  # arrivals that were due and had not been sent when the stage ended
     unsent_longest_wait_s: float | None = None
-    carried_over: int | None = None
-    """Streams that were open when the stage ended."""
-    carried_in: int | None = None
-    """Streams of earlier stages that were open when it began."""
-    carried_failed: int | None = None
-    """Of those, the ones that failed in this stage."""
-    lost: int | None = None
-    """Of the unfinished, those whose worker died or fell silent: the client's failure."""
+    carried_over: int | None = None  # streams that were open when the stage ended
+    carried_in: int | None = None  # streams of earlier stages that were open when it began
+    carried_failed: int | None = None  # of those, the ones that failed in this stage
+    lost: int | None = None  # of the unfinished, those whose worker died or fell silent: the client's failure
 
 
 class Concurrency(msgspec.Struct, frozen=True):
     """Streams that were really open during the window."""
 
     mean: float | None
-    peak: int
-    """The peaks of all workers added: exact in closed loop, an upper bound in open loop."""
+    peak: int  # the peaks of all workers added: exact in closed loop, an upper bound in open loop
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -130,8 +117,7 @@ class Throughput(msgspec.Struct, frozen=True):
     input_tokens_per_s: float | None
     output_tokens_per_s: float | None
     total_tokens_per_s: float | None
-    output_tokens_per_s_per_user: float | None
-    """Divided by the mean concurrency."""
+    output_tokens_per_s_per_user: float | None  # divided by the mean concurrency
 
 
 SloVerdict = Literal["met", "missed", "unresolved"]
@@ -143,16 +129,12 @@ class SloCheck(msgspec.Struct, frozen=True):
     limit_ms: float
     measured_ms: float | None
     """None where nothing was measured, or where failures and unsent arrivals are what the percentile falls on."""
-    met: bool
-    """By the figures as they are."""
-    verdict: SloVerdict | None = None
-    """With 95 % confidence; None in results of before, and so are the others."""
+    met: bool  # by the figures as they are
+    verdict: SloVerdict | None = None  # with 95 % confidence; None in results of before, and so are the others
     missed: int | None = None
     """Of the streams that the limit is for: those beyond it, those that failed, and arrivals that were never sent."""
-    population: int | None = None
-    """Those streams; without those that were still open at the end and within the limit."""
-    needs: int | None = None
-    """While unresolved: so many more streams at least."""
+    population: int | None = None  # those streams; without those that were still open at the end and within the limit
+    needs: int | None = None  # while unresolved: so many more streams at least
 
 
 class InstanceResult(msgspec.Struct, frozen=True):
@@ -162,8 +144,7 @@ class InstanceResult(msgspec.Struct, frozen=True):
     requests: Requests
     throughput: Throughput
     """Over the window of the whole stage, so that the parts add up; but for `output_tokens_per_s_per_user`."""
-    latency_ms: dict[str, Summary]
-    """`ttft` and `tpot`."""
+    latency_ms: dict[str, Summary]  # `ttft` and `tpot`
     engine: EngineStage | None
 
 
@@ -172,12 +153,10 @@ class EnergyResult(msgspec.Struct, frozen=True):
 
     joules: float | None
     source: EnergySource | None
-    distrusted: bool
-    """The counters are far from the integrated power, which therefore counts."""
+    distrusted: bool  # the counters are far from the integrated power, which therefore counts
     window_s: float
     joules_per_output_token: float | None
-    tokens_per_s_per_w: float | None
-    """Output tokens per second for each watt, which is output tokens per joule."""
+    tokens_per_s_per_w: float | None  # output tokens per second for each watt, which is output tokens per joule
     sockets: tuple[SocketEnergy, ...]
 
 
@@ -186,26 +165,20 @@ class Goodput(msgspec.Struct, frozen=True):
 
     limits_ms: dict[str, float]
     good: int
-    determined: int
-    """Streams that completed, failed, were never sent, or were beyond a limit when the stage ended."""
+    determined: int  # streams that completed, failed, were never sent, or were beyond a limit when the stage ended
     share: float | None
-    requests_per_s: float | None
-    """Those of the requests a second that completed in the window."""
-    wanted: float
-    """The share that the profile asks for."""
+    requests_per_s: float | None  # those of the requests a second that completed in the window
+    wanted: float  # the share that the profile asks for
     met: bool
-    verdict: SloVerdict | None = None
-    """With 95 % confidence; None in results of before."""
-    needs: int | None = None
-    """While unresolved: so many more streams at least."""
+    verdict: SloVerdict | None = None  # with 95 % confidence; None in results of before
+    needs: int | None = None  # while unresolved: so many more streams at least
 
 
 class FailureCheck(msgspec.Struct, frozen=True):
     """How many requests failed or stayed unsent, beside the share that `slo.failed` allows."""
 
     count: int
-    unsent: int
-    """Of them."""
+    unsent: int  # of them
     scheduled: int
     allowed: float
     met: bool
@@ -216,10 +189,8 @@ class FirstWave(msgspec.Struct, frozen=True):
     """The streams that filled a closed loop, all at once."""
 
     streams: int
-    counted: bool
-    """They are in the statistics of the stage, as in `vllm bench`; else only here."""
-    ttft_ms: Summary | None
-    """None where they are counted."""
+    counted: bool  # they are in the statistics of the stage, as in `vllm bench`; else only here
+    ttft_ms: Summary | None  # none where they are counted
 
 
 class StageResult(msgspec.Struct, frozen=True):
@@ -241,45 +212,29 @@ class StageResult(msgspec.Struct, frozen=True):
     latency_ms: dict[str, Summary]
     slo: dict[str, SloCheck]
     engine: EngineStage | None
-    limited: bool
-    """The client could not do what was asked of it in this stage."""
+    limited: bool  # the client could not do what was asked of it in this stage
     why: str | None
-    instances: list[InstanceResult] = []
-    """Each server's part, where there are several."""
-    gpu: list[GpuStage] = []
-    """Each GPU over the measured window."""
+    instances: list[InstanceResult] = []  # each server's part, where there are several
+    gpu: list[GpuStage] = []  # each GPU over the measured window
     energy: EnergyResult | None = None
-    host: dict[str, float | None] = {}
-    """Means over the measured window."""
+    host: dict[str, float | None] = {}  # means over the measured window
     verdicts: list[Verdict] = []
-    truth: TruthCheck | None = None
-    """Client against engine; None where the engine's numbers are not known."""
-    goodput: Goodput | None = None
-    """None without limits for each stream."""
-    failures: FailureCheck | None = None
-    """None in results of before."""
-    settled_s: float | None = None
-    """How long its transient took; None for a stage that is measured from a fixed moment."""
-    inconclusive: str | None = None
-    """Why its numbers say too little."""
-    variant: str | None = None
-    """Of the profile, on whose server it ran; None for a profile without any."""
-    precision: Precision | None = None
-    """What its numbers are worth beside others; None where it was too short to tell."""
-    baseline: BaselineView | None = None
-    """Beside an earlier run, where one was named."""
-    first_wave: FirstWave | None = None
-    """None where the load did not begin all at once, and in results of before."""
+    truth: TruthCheck | None = None  # client against engine; None where the engine's numbers are not known
+    goodput: Goodput | None = None  # none without limits for each stream
+    failures: FailureCheck | None = None  # none in results of before
+    settled_s: float | None = None  # how long its transient took; None for a stage that is measured from a fixed moment
+    inconclusive: str | None = None  # why its numbers say too little
+    variant: str | None = None  # of the profile, on whose server it ran; None for a profile without any
+    precision: Precision | None = None  # what its numbers are worth beside others; None where it was too short to tell
+    baseline: BaselineView | None = None  # beside an earlier run, where one was named
+    first_wave: FirstWave | None = None  # none where the load did not begin all at once, and in results of before
     tail_share: float | None = None
     """Of the window of a stage that requests bound, how much had fewer streams than asked because none were left."""
-    tpot_parts: int = 0
-    """How many values of `tpot` are of parts of streams."""
+    tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
     carried_share: float | None = None
     """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""
-    e2e_inconclusive: str | None = None
-    """Why E2E is not known, and what it would take."""
-    curve: tuple[CurvePoint, ...] = ()
-    """By step, of a stage whose load moves."""
+    e2e_inconclusive: str | None = None  # why E2E is not known, and what it would take
+    curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -311,15 +266,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     telemetry_meta: dict[str, Any] | None = None
     """What measured the GPUs, by vendor, what was tried before and why it failed."""
     gpus: list[GpuStatic] = []
-    gpu_series: list[GpuSeries] = []
-    """Each on the run's time axis, about once a second."""
+    gpu_series: list[GpuSeries] = []  # each on the run's time axis, about once a second
     host_series: Columns = {}
-    verdicts: list[Verdict] = []
-    """On the health of the GPUs over the run."""
-    findings: list[Finding] = []
-    """Of the preflight, the worst first."""
-    diagnosis: Diagnosis | None = None
-    """Why the server died, if it did."""
+    verdicts: list[Verdict] = []  # on the health of the GPUs over the run
+    findings: list[Finding] = []  # of the preflight, the worst first
+    diagnosis: Diagnosis | None = None  # why the server died, if it did
     reference: ReferenceResult | None = None
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()

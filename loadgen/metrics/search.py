@@ -10,12 +10,10 @@ import msgspec
 class SearchPoint(msgspec.Struct, frozen=True):
     """One probe of a search; None is unknown."""
 
-    load: float
-    """What was asked for."""
+    load: float  # what was asked for
     held: float | None
     output_tokens_per_s: float | None
-    error_percent: float | None
-    """The standard error of `output_tokens_per_s`."""
+    error_percent: float | None  # the standard error of `output_tokens_per_s`
     verdict: Literal["met", "missed", "unresolved"]
     """On the limits, with 95 % confidence; a search for the knee has none."""
 
@@ -31,8 +29,7 @@ class SearchResult(msgspec.Struct, frozen=True):
     high: float | None
     """`slo`: the highest load that surely met the limits and the lowest that surely missed them; `knee`: the 95 %
     confidence interval."""
-    resolved: bool
-    """False: the measurements do not say it with 95 % confidence, or not within the bounds of the search."""
+    resolved: bool  # false: the measurements do not say it with 95 % confidence, or not within the bounds of the search
     why: str
     probes: int
     points: tuple[SearchPoint, ...] = ()

@@ -45,7 +45,6 @@ class TimeSeries:
 
     @property
     def times(self) -> Floats:
-        """The moments, ascending."""
         return self._times[: self._length]
 
     @property
@@ -55,7 +54,6 @@ class TimeSeries:
 
     @property
     def highs(self) -> Floats:
-        """The highest values."""
         return self._highs[:, : self._length]
 
     def add(self, t_s: float, values: Mapping[str, float | None]) -> None:
@@ -79,7 +77,6 @@ class TimeSeries:
         return None if np.isnan(value) else value
 
     def columns(self) -> Columns:
-        """What a result keeps."""
         columns: Columns = {"t_s": _plain(self.times)}
         for column, row in self.rows.items():
             lows, highs = self.lows[row], self.highs[row]

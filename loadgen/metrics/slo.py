@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadgen.metrics.blocks import LEAST_BLOCKS, PERCENTS
+from loadgen.metrics.batch_means import LEAST_BLOCKS, PERCENTS
 from loadgen.metrics.difference import chance_of_misses, mean_estimate, normal_quantile, share_interval, worth
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import FailureCheck, Goodput, SloCheck, SloVerdict
@@ -26,23 +26,19 @@ from loadgen.metrics.verdict import MOST_SEND_LAG_MS
 from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
 
 CONFIDENCE = 0.95
-_TELLING = 5
-"""From so many misses on, the share of them says how it will go on."""
+_TELLING = 5  # from so many misses on, the share of them says how it will go on
 _HOPELESS = 1_000_000
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
 """Where the times lie of streams that were still open: at least as long as that."""
-_ALIKE = {"ttft_from_intended": "ttft"}
-"""What a latency's streams are worth, where `blocks` does not know it."""
+_ALIKE = {"ttft_from_intended": "ttft"}  # what a latency's streams are worth, where `blocks` does not know it
 
 
 class Limits(msgspec.Struct, frozen=True):
     """What a profile asks of each stage."""
 
     latency_ms: dict[str, float] = {}
-    failed: float = 0.0
-    """The share of the scheduled requests that may fail or stay unsent."""
-    goodput: float = 0.95
-    """The share of streams that must meet the limits that are set for each stream."""
+    failed: float = 0.0  # the share of the scheduled requests that may fail or stay unsent
+    goodput: float = 0.95  # the share of streams that must meet the limits that are set for each stream
 
 
 class Judged(Protocol):
@@ -53,8 +49,7 @@ class Judged(Protocol):
         """The limits over the stage, by name."""
 
     @property
-    def goodput(self) -> Goodput | None:
-        """The limits for each stream."""
+    def goodput(self) -> Goodput | None: ...
 
     @property
     def failures(self) -> FailureCheck | None:
@@ -269,12 +264,9 @@ class _Worth(msgspec.Struct, frozen=True):
     """How much some streams tell."""
 
     streams: int
-    now: float
-    """As many independent ones tell as much."""
-    share: float = 1.0
-    """Of further streams, how many will count."""
-    least: int = 0
-    """So many streams must there be before it is known what they are worth."""
+    now: float  # as many independent ones tell as much
+    share: float = 1.0  # of further streams, how many will count
+    least: int = 0  # so many streams must there be before it is known what they are worth
 
     def more(self, needed: float) -> int:
         """How many more streams make them worth so many."""

@@ -17,12 +17,9 @@ from loadgen.metrics.histogram import Summary
 from loadgen.metrics.host import HostSample
 from loadgen.metrics.search import SearchResult
 
-BEAT_S = 0.25
-"""A run tells its state so often."""
-WINDOW_S = 5.0
-"""The span of the percentiles in a `Point`."""
-RECENT_S = 10.0
-"""The span of `Snapshot.recent`."""
+BEAT_S = 0.25  # A run tells its state so often
+WINDOW_S = 5.0  # the span of the percentiles in a `Point`
+RECENT_S = 10.0  # the span of `Snapshot.recent`
 SHORTEST_S = 0.25
 """A load that was held for less, as on the way to another, has no point in a drawing: the tables have it."""
 CURVE_PERCENTS = (
@@ -57,26 +54,20 @@ class Milestone(msgspec.Struct, frozen=True):
     id: str
     label: str
     state: Literal["waiting", "running", "done"] = "waiting"
-    progress: float | None = None
-    """0 to 1 where the log says how far it is."""
+    progress: float | None = None  # 0 to 1 where the log says how far it is
     detail: str = ""
     started_s: float | None = None
     finished_s: float | None = None
-    expected_s: float | None = None
-    """How long it took in the last start of the same kind."""
-    elapsed_s: float | None = None
-    """Since it began, while it runs."""
+    expected_s: float | None = None  # how long it took in the last start of the same kind
+    elapsed_s: float | None = None  # since it began, while it runs
 
 
 class Liveness(msgspec.Struct, frozen=True):
     """What the server's processes do while its log is silent."""
 
-    cpu_percent: float | None
-    """Of one core, all processes together, since the last look; None at the first."""
-    rss_bytes: int
-    """All processes together; a page that several share counts for each of them."""
-    last_line_age_s: float | None = None
-    """Since the last line of the log; None before the first."""
+    cpu_percent: float | None  # of one core, all processes together, since the last look; None at the first
+    rss_bytes: int  # all processes together; a page that several share counts for each of them
+    last_line_age_s: float | None = None  # since the last line of the log; None before the first
     hbm_used_bytes: int | None = None
 
 
@@ -88,8 +79,7 @@ class InstanceView(msgspec.Struct, frozen=True):
     pid: int | None = None
     running: float | None = None
     waiting: float | None = None
-    kv_usage: float | None = None
-    """0 to 1."""
+    kv_usage: float | None = None  # 0 to 1
 
 
 class ServerView(msgspec.Struct, frozen=True):
@@ -100,21 +90,15 @@ class ServerView(msgspec.Struct, frozen=True):
     state: Literal["starting", "ready", "stopping", "stopped", "died"]
     model: str | None = None
     version: str | None = None
-    variant: str | None = None
-    """Of the profile; None where it has none."""
+    variant: str | None = None  # of the profile; None where it has none
     pid: int | None = None
     uptime_s: float | None = None
     milestones: tuple[Milestone, ...] = ()
-    log_tail: tuple[str, ...] = ()
-    """The last lines, oldest first, without control sequences."""
-    log_total: int = 0
-    """Lines that the log had so far, of which `log_tail` has the last; 0 where nobody counts."""
-    expected_s: float | None = None
-    """How long the last start of the same kind took."""
-    liveness: Liveness | None = None
-    """While it starts: what its processes do, whatever the log says."""
-    diagnosis: Diagnosis | None = None
-    """Once it has died."""
+    log_tail: tuple[str, ...] = ()  # the last lines, oldest first, without control sequences
+    log_total: int = 0  # lines that the log had so far, of which `log_tail` has the last; 0 where nobody counts
+    expected_s: float | None = None  # how long the last start of the same kind took
+    liveness: Liveness | None = None  # while it starts: what its processes do, whatever the log says
+    diagnosis: Diagnosis | None = None  # once it has died
     instances: tuple[InstanceView, ...] = ()
     """All servers, where there are several; `url` and `pid` are the first's, `milestones` the slowest's."""
 
@@ -122,27 +106,19 @@ class ServerView(msgspec.Struct, frozen=True):
 class LoadView(msgspec.Struct, frozen=True):
     """What is asked for and what is really held."""
 
-    stage: int
-    """Number of the running stage, from 1; 0 before the first."""
+    stage: int  # number of the running stage, from 1; 0 before the first
     stages_planned: int
-    concurrency: int | None
-    """The closed loop's target; None in open loop."""
-    rate: float | None
-    """The open loop's target in requests a second; None in closed loop."""
-    held: int
-    """Streams open now."""
-    queued: int
-    """Open loop: arrivals that wait for a connection."""
+    concurrency: int | None  # the closed loop's target; None in open loop
+    rate: float | None  # the open loop's target in requests a second; None in closed loop
+    held: int  # streams open now
+    queued: int  # open loop: arrivals that wait for a connection
     isl: int
     osl: int
     paused: bool = False
-    manual: bool = False
-    """The operator has taken the load in hand."""
-    held_open: bool = False
-    """The operator lets the stage go on past its end."""
+    manual: bool = False  # the operator has taken the load in hand
+    held_open: bool = False  # the operator lets the stage go on past its end
     stage_elapsed_s: float = 0.0
-    stage_progress: float | None = None
-    """0 to 1 for a bounded stage."""
+    stage_progress: float | None = None  # 0 to 1 for a bounded stage
 
 
 class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -150,25 +126,20 @@ class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
 
     running: float | None = None
     waiting: float | None = None
-    kv_usage: float | None = None
-    """0 to 1, of the fullest engine."""
-    preemptions: float | None = None
-    """Since the server started."""
+    kv_usage: float | None = None  # 0 to 1, of the fullest engine
+    preemptions: float | None = None  # since the server started
     waiting_by_reason: dict[str, float] = {}
     """Where some wait: `capacity`, no room; `deferred`, held back by something else, such as a KV transfer."""
-    prefix_hit_rate: float | None = None
-    """0 to 1, of the prompt tokens that were looked up; None while there are none."""
+    prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
-    engines: dict[str, EngineView] = {}
-    """Each engine of a data-parallel server, where there are several."""
+    engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
 
 
 class Point(msgspec.Struct, frozen=True):
     """One moment of the time series; percentiles over the last `WINDOW_S` seconds."""
 
-    t_s: float
-    """Seconds since the run began."""
+    t_s: float  # seconds since the run began
     held: int = 0
     target: float | None = None
     output_tokens_per_s: float | None = None
@@ -177,51 +148,41 @@ class Point(msgspec.Struct, frozen=True):
     ttft_p99_ms: float | None = None
     tpot_p50_ms: float | None = None
     tpot_p99_ms: float | None = None
-    errors: int = 0
-    """Failures in this tick."""
+    errors: int = 0  # failures in this tick
     engine_running: float | None = None
     engine_waiting: float | None = None
     kv_usage: float | None = None
     read_lag_p99_ms: float | None = None
     client_cpu_percent: float | None = None
-    client_rss_mb: float | None = None
-    """Memory of all workers."""
+    client_rss_mb: float | None = None  # memory of all workers
 
 
 class Comparison(msgspec.Struct, frozen=True):
     """One published figure beside what a stage measured."""
 
-    stage: int
-    """Index of the stage."""
-    of: str
-    """Hardware or column of the publication, where it has several."""
+    stage: int  # index of the stage
+    of: str  # hardware or column of the publication, where it has several
     figure: str
     published: float
     measured: float | None
-    difference_percent: float | None
-    """Measured against published; None where there is nothing to compare."""
+    difference_percent: float | None  # measured against published; None where there is nothing to compare
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line on the health of a GPU or the limit of a stage, with the numbers behind it."""
 
-    id: str
-    """Stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`."""
-    subject: str
-    """`gpu 5`, `stage 3`."""
+    id: str  # stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`
+    subject: str  # `gpu 5`, `stage 3`
     text: str
-    bad: bool = True
-    """It needs the operator; else it only explains."""
+    bad: bool = True  # it needs the operator; else it only explains
 
 
 class GpuView(msgspec.Struct, frozen=True):
     """One GPU now."""
 
     static: GpuStatic
-    sample: GpuSample | None
-    """None before the first look."""
-    flags: tuple[str, ...] = ()
-    """What is wrong with it, in a word or two each: `THROTTLED power 18%`, `PCIe x8 of x16`."""
+    sample: GpuSample | None  # none before the first look
+    flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED power 18%`, `PCIe x8 of x16`
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
@@ -229,12 +190,9 @@ class CurvePoint(msgspec.Struct, frozen=True):
 
     isl: int
     osl: int
-    load: float
-    """The concurrency, or of an open loop the requests a second."""
-    direction: Literal["", "up", "down"]
-    """Where the load moved; empty where it stood."""
-    held: float
-    """Streams that were really open, on average."""
+    load: float  # the concurrency, or of an open loop the requests a second
+    direction: Literal["", "up", "down"]  # where the load moved; empty where it stood
+    held: float  # streams that were really open, on average
     measured_s: float
     output_tokens_per_s: float | None
     output_tokens_per_s_per_user: float | None
@@ -254,8 +212,7 @@ class StageView(msgspec.Struct, frozen=True):
     running: bool
     elapsed_s: float
     held_mean: float | None
-    sent: int
-    """`completed + failed + cancelled + unfinished + carried_over + open`."""
+    sent: int  # `completed + failed + cancelled + unfinished + carried_over + open`
     completed: int
     failed: int
     unfinished: int
@@ -265,47 +222,34 @@ class StageView(msgspec.Struct, frozen=True):
     cancelled: int = 0
     carried_over: int = 0
     carried_in: int = 0
-    open: int = 0
-    """Sent and not over yet; 0 once the stage has ended."""
+    open: int = 0  # sent and not over yet; 0 once the stage has ended
     unsent: int = 0
-    scheduled: int = 0
-    """`sent + unsent`."""
-    latency: dict[str, Summary] = {}
-    """By name: ttft, tpot, itl, e2e."""
+    scheduled: int = 0  # `sent + unsent`
+    latency: dict[str, Summary] = {}  # by name: ttft, tpot, itl, e2e
     joules_per_output_token: float | None = None
     """Of all sockets; None before five seconds of the window, or without energy."""
     tokens_per_s_per_w: float | None = None
     slo_met: bool | None = None
-    slo_needs: str = ""
-    """What it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so."""
+    slo_needs: str = ""  # what it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so
     stop_reason: str | None = None
-    truth: str = ""
-    """Client beside engine, in words; empty while the stage runs, and where the engine does not say."""
-    truth_agrees: bool | None = None
-    """None where nothing could be compared."""
-    waits_for: str = ""
-    """Why it is not measured yet."""
+    truth: str = ""  # client beside engine, in words; empty while the stage runs, and where the engine does not say
+    truth_agrees: bool | None = None  # none where nothing could be compared
+    waits_for: str = ""  # why it is not measured yet
     e2e_needs_s: float | None = None
     """How much longer it must be measured to know E2E; None where nothing can be said, 0 once it is known."""
-    first_wave: int = 0
-    """Streams that began all at once and are in none of the latencies."""
-    moves: tuple[float, float] | None = None
-    """From where to where its load moves; None for one that stands."""
-    curve: tuple[CurvePoint, ...] = ()
-    """By step, of a stage whose load moves: the steps so far."""
-    notes: tuple[str, ...] = ()
-    """What its figures are of and what they are not, once it has ended."""
+    first_wave: int = 0  # streams that began all at once and are in none of the latencies
+    moves: tuple[float, float] | None = None  # from where to where its load moves; None for one that stands
+    curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves: the steps so far
+    notes: tuple[str, ...] = ()  # what its figures are of and what they are not, once it has ended
 
 
 class Distribution(msgspec.Struct, frozen=True):
     """How the latencies of a stage are distributed; names are ttft, tpot, itl and e2e."""
 
-    stage: int
-    """Its number, from 1."""
+    stage: int  # its number, from 1
     label: str
     counts: dict[str, int] = {}
-    curves_ms: dict[str, tuple[float, ...]] = {}
-    """The values at `CURVE_PERCENTS`."""
+    curves_ms: dict[str, tuple[float, ...]] = {}  # the values at `CURVE_PERCENTS`
 
 
 class ErrorView(msgspec.Struct, frozen=True):
@@ -314,8 +258,7 @@ class ErrorView(msgspec.Struct, frozen=True):
     kind: str
     count: int
     message: str
-    examples: tuple[str, ...] = ()
-    """The first messages of this kind that differ."""
+    examples: tuple[str, ...] = ()  # the first messages of this kind that differ
 
 
 class ClientView(msgspec.Struct, frozen=True):
@@ -323,8 +266,7 @@ class ClientView(msgspec.Struct, frozen=True):
 
     timestamps: Literal["kernel", "user", "unknown"]
     workers: int
-    cpu_percent: float | None
-    """All workers, of one core."""
+    cpu_percent: float | None  # all workers, of one core
     read_lag_p99_ms: float | None
     coalesced_share: float | None
     limited: bool
@@ -336,8 +278,7 @@ class ReplayView(msgspec.Struct, frozen=True):
 
     position_s: float
     length_s: float
-    speed: float
-    """Seconds of the run in one of the operator's."""
+    speed: float  # seconds of the run in one of the operator's
     paused: bool
 
 
@@ -345,22 +286,17 @@ class BaselineView(msgspec.Struct, frozen=True):
     """A stage beside the stage of the same load in the baseline."""
 
     name: str
-    verdict: str
-    """In words; or why nothing is compared."""
-    bad: bool = False
-    """Something is worse, and evidently so."""
-    load: str | None = None
-    """What was matched; None where the baseline has no such stage."""
-    figures: tuple[Compared, ...] = ()
-    """A is the baseline."""
+    verdict: str  # in words; or why nothing is compared
+    bad: bool = False  # something is worse, and evidently so
+    load: str | None = None  # what was matched; None where the baseline has no such stage
+    figures: tuple[Compared, ...] = ()  # A is the baseline
 
 
 class RunEvent(msgspec.Struct, frozen=True):
     """Something that happened, on the run's time axis."""
 
     t_s: float
-    kind: str
-    """`load` (the operator or the plan changed it), `pause`, `resume`, `server`, `error`, `note`, `clock`."""
+    kind: str  # `load` (the operator or the plan changed it), `pause`, `resume`, `server`, `error`, `note`, `clock`
     text: str
 
 
@@ -371,52 +307,34 @@ class Snapshot(msgspec.Struct, frozen=True):
     unix_s: float
     phase: Phase
     profile: str
-    headline: str
-    """The verdict in words."""
-    healthy: bool
-    """False when the headline needs the operator."""
+    headline: str  # the verdict in words
+    healthy: bool  # false when the headline needs the operator
     server: ServerView
     load: LoadView
     point: Point
     client: ClientView
     engine: EngineView | None = None
-    stages: tuple[StageView, ...] = ()
-    """All stages so far, oldest first; the last may be running."""
-    whole: StageView | None = None
-    """All stages together."""
+    stages: tuple[StageView, ...] = ()  # all stages so far, oldest first; the last may be running
+    whole: StageView | None = None  # all stages together
     errors: tuple[ErrorView, ...] = ()
-    events: tuple[RunEvent, ...] = ()
-    """All events so far, oldest first."""
-    findings: tuple[Finding, ...] = ()
-    """Of the preflight, the worst first."""
+    events: tuple[RunEvent, ...] = ()  # all events so far, oldest first
+    findings: tuple[Finding, ...] = ()  # of the preflight, the worst first
     gpus: tuple[GpuView, ...] = ()
-    gpus_stale: bool = False
-    """Samples have stopped coming."""
-    telemetry: str = ""
-    """What measures the GPUs, or why nothing does."""
+    gpus_stale: bool = False  # samples have stopped coming
+    telemetry: str = ""  # what measures the GPUs, or why nothing does
     host: HostSample | None = None
-    verdicts: tuple[Verdict, ...] = ()
-    """Of GPUs and of the running stage, the bad ones first."""
-    curve: tuple[CurvePoint, ...] = ()
-    """Against the streams held, over all stages."""
+    verdicts: tuple[Verdict, ...] = ()  # of GPUs and of the running stage, the bad ones first
+    curve: tuple[CurvePoint, ...] = ()  # against the streams held, over all stages
     reference: tuple[Comparison, ...] = ()
     """Published figures beside what the running or last stage measured; of all stages once the run is done."""
-    baseline: BaselineView | None = None
-    """Of the running or last stage; None without a baseline."""
-    recent: dict[str, Summary] = {}
-    """The latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e."""
-    distributions: tuple[Distribution, ...] = ()
-    """Of the running or last stage, then of the one before it."""
-    baseline_distribution: Distribution | None = None
-    """Of the baseline's stage under the same load; its `stage` is 0."""
+    baseline: BaselineView | None = None  # of the running or last stage; None without a baseline
+    recent: dict[str, Summary] = {}  # the latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e
+    distributions: tuple[Distribution, ...] = ()  # of the running or last stage, then of the one before it
+    baseline_distribution: Distribution | None = None  # of the baseline's stage under the same load; its `stage` is 0
     slo_ms: dict[str, float] = {}
-    search: SearchResult | None = None
-    """Once a search has ended."""
-    variants: tuple[str, ...] = ()
-    """With which the server can be started anew."""
+    search: SearchResult | None = None  # once a search has ended
+    variants: tuple[str, ...] = ()  # with which the server can be started anew
     past: tuple[Point, ...] = ()
     """Points before `point` that no snapshot has told: of a replay, or for whoever looks late."""
-    replay: ReplayView | None = None
-    """None while the run goes on by itself."""
-    result_path: str | None = None
-    """Set once the result is on disk."""
+    replay: ReplayView | None = None  # none while the run goes on by itself
+    result_path: str | None = None  # set once the result is on disk

@@ -27,14 +27,12 @@ from loadgen.metrics.histogram import EncodedHistogram, Histogram
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 """Names of the latency histograms, in the order of the result."""
 
-MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")
-"""Those that are shown while a run goes on, and compared."""
+MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # those that are shown while a run goes on, and compared
 
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
 """What becomes of a stream that was sent, once its stage has ended: the counts add up to `sent`."""
 
-MESSAGES_KEPT = 3
-"""First messages kept per kind of failure and tick."""
+MESSAGES_KEPT = 3  # first messages kept per kind of failure and tick
 
 COUNTERS = (
     "warmup",
@@ -68,10 +66,8 @@ COUNTERS = (
 class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happened while a moving load held as many streams as one of its steps wants."""
 
-    span_ns: int = 0
-    """For how long that was so, added over workers."""
-    held_area_ns: int = 0
-    """Open streams integrated over that time."""
+    span_ns: int = 0  # for how long that was so, added over workers
+    held_area_ns: int = 0  # open streams integrated over that time
     output_tokens: int = 0
     ttft: EncodedHistogram | None = None
     itl: EncodedHistogram | None = None
@@ -111,59 +107,40 @@ class LoadBinMetrics:
 class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happened to one stage on one worker since its last tick."""
 
-    warmup: int = 0
-    """Streams sent before the window was opened."""
+    warmup: int = 0  # streams sent before the window was opened
     warmup_failed: int = 0
-    first_wave: int = 0
-    """Streams of the first wave, which all began at once: in no latency but `first_wave_ttft`."""
+    first_wave: int = 0  # streams of the first wave, which all began at once: in no latency but `first_wave_ttft`
     sent: int = 0
     completed: int = 0
-    good: int = 0
-    """Completed streams that met every limit that is set for a stream."""
+    good: int = 0  # completed streams that met every limit that is set for a stream
     failed: int = 0
-    cancelled: int = 0
-    """Streams on which the client hung up as the profile wants it: neither completed nor failed."""
-    unfinished: int = 0
-    """Streams cut off by an abort, or lost with their worker: neither completed nor failed."""
-    lost: int = 0
-    """Of the unfinished, those whose worker died or fell silent."""
-    carried_over: int = 0
-    """Streams that were open when the stage ended."""
-    carried_in: int = 0
-    """Streams of earlier stages that were open when this one began."""
-    carried_failed: int = 0
-    """Of those, the ones that failed in this stage."""
-    beyond: int = 0
-    """Of the streams carried over, those that had already missed a limit that is set for a stream."""
-    unsent: int = 0
-    """Arrivals that were due and had not been sent when the stage ended."""
-    unsent_wait_ns: int = 0
-    """The longest that one of them had waited."""
-    retried: int = 0
-    """Requests sent again because a reused connection died before the first byte of its response."""
-    clock_steps: int = 0
-    """Streams whose times were thrown away because the wall clock was stepped under them."""
-    tpot_parts: int = 0
-    """How many values of `tpot` are of parts of streams."""
+    cancelled: int = 0  # streams on which the client hung up as the profile wants it: neither completed nor failed
+    unfinished: int = 0  # streams cut off by an abort, or lost with their worker: neither completed nor failed
+    lost: int = 0  # of the unfinished, those whose worker died or fell silent
+    carried_over: int = 0  # streams that were open when the stage ended
+    carried_in: int = 0  # streams of earlier stages that were open when this one began
+    carried_failed: int = 0  # of those, the ones that failed in this stage
+    beyond: int = 0  # of the streams carried over, those that had already missed a limit that is set for a stream
+    unsent: int = 0  # arrivals that were due and had not been sent when the stage ended
+    unsent_wait_ns: int = 0  # the longest that one of them had waited
+    retried: int = 0  # requests sent again because a reused connection died before the first byte of its response
+    clock_steps: int = 0  # streams whose times were thrown away because the wall clock was stepped under them
+    tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
     input_tokens: int = 0
-    output_tokens: int = 0
-    """Of completed streams; the tokens that arrived in the window are `window_output_tokens`."""
+    output_tokens: int = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
     counted_by_events: int = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
     window_requests: int = 0
     window_input_tokens: int = 0
     window_output_tokens: int = 0
-    held_area_ns: int = 0
-    """Open streams integrated over the window: divided by its length, the mean concurrency."""
+    held_area_ns: int = 0  # open streams integrated over the window: divided by its length, the mean concurrency
     window_start_ns: int | None = None
     window_end_ns: int | None = None
     tail_start_ns: int | None = None
     """When requests ran out in a stage that they bound: from then on fewer streams are open than asked."""
     peak: int = 0
-    bins: dict[int, LoadBin] = {}
-    """By step, of a stage whose load moves."""
-    models: dict[str, int] = {}
-    """Streams sent, by their model; empty where there is only one."""
+    bins: dict[int, LoadBin] = {}  # by step, of a stage whose load moves
+    models: dict[str, int] = {}  # streams sent, by their model; empty where there is only one
     errors: dict[str, int] = {}
     messages: dict[str, list[str]] = {}
     latency: dict[str, EncodedHistogram] = {}
@@ -230,7 +207,6 @@ class StageMetrics:
         return msgspec.structs.replace(self._plain(), latency=latency)
 
     def _plain(self) -> StageDelta:
-        """Everything but the histograms."""
         return StageDelta(
             **self.counters,  # type: ignore[arg-type]  # all counters are ints, as COUNTERS lists them
             window_start_ns=self.window_start_ns,
@@ -246,7 +222,6 @@ class StageMetrics:
 
     @classmethod
     def of(cls, *deltas: StageDelta) -> Self:
-        """The sum of some deltas."""
         metrics = cls()
         for delta in deltas:
             metrics.add(delta)
@@ -271,24 +246,18 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one worker did and how late it was since its last tick."""
 
     cpu_ns: int = 0
-    realtime_ns: int = 0
-    """For how long it ran before all other processes."""
-    waited_ns: int = 0
-    """For how long it was ready to run and had no core."""
-    workers_lost: int = 0
-    """Workers that died or had to be ended."""
+    realtime_ns: int = 0  # for how long it ran before all other processes
+    waited_ns: int = 0  # for how long it was ready to run and had no core
+    workers_lost: int = 0  # workers that died or had to be ended
     reads: int = 0
     coalesced_reads: int = 0
     """Reads that carried more than one output event, all but the last of them therefore stamped late."""
-    unstamped_reads: int = 0
-    """Reads without a kernel timestamp, stamped by the user-space clock."""
+    unstamped_reads: int = 0  # reads without a kernel timestamp, stamped by the user-space clock
     unsure_ttfts: int = 0
     """Streams whose TTFT may be more than a millisecond too long: the client had no core while it sent the request, or
     read the first token together with later ones, whose stamp it then has."""
-    requests: int = 0
-    """Streams that completed, measured or not."""
-    output_tokens: int = 0
-    """Output tokens that arrived, measured or not."""
+    requests: int = 0  # streams that completed, measured or not
+    output_tokens: int = 0  # output tokens that arrived, measured or not
     connects: int = 0
     read_lag: EncodedHistogram | None = None
     send_lag: EncodedHistogram | None = None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from loadgen.metrics.blocks import Blocks
-from loadgen.metrics.gpu_stage import GpuLooks
+from loadgen.metrics.batch_means import BatchMeans
+from loadgen.metrics.gpu_stage import GpuSamples
 from loadgen.metrics.histogram import Histogram, Summary
 from loadgen.metrics.journal import EngineStage, StageEnded, StageSettled, StageStarted
 from loadgen.metrics.snapshot import EngineView
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit
 
-E2E_WINDOWS = 3.0
-"""A window of so many times E2E knows it."""
+E2E_WINDOWS = 3.0  # A window of so many times E2E knows it
 _FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 
 
@@ -34,7 +33,6 @@ class EngineGauges:
 
     @property
     def waiting_mean(self) -> float | None:
-        """Requests that waited, on average."""
         return self._waiting / self._ticks if self._ticks else None
 
 
@@ -45,27 +43,22 @@ class StageRecord:
         """`whole` is the stage that this is a part of: rates are over its window, so that the parts add up."""
         self.started = started
         self.metrics = StageMetrics()
-        self.blocks = Blocks()
-        self.parts: list[StageRecord] = []
-        """By server, where there are several."""
+        self.blocks = BatchMeans()
+        self.parts: list[StageRecord] = []  # by server, where there are several
         self._whole = whole
         self.client = ClientMetrics()
         self.client_span_ns = 0
         self.settled: StageSettled | None = None
         self.ended: StageEnded | None = None
         self.engine: EngineStage | None = None
-        self.workers = 1
-        """That drive its load."""
-        self.open_sent = 0
-        """Streams that count in `sent` and are not over."""
-        self.alone = True
-        """No stream of an earlier stage was open when it began."""
-        self.looks = GpuLooks({})
+        self.workers = 1  # that drive its load
+        self.open_sent = 0  # streams that count in `sent` and are not over
+        self.alone = True  # no stream of an earlier stage was open when it began
+        self.looks = GpuSamples({})
         self.gauges = EngineGauges()
 
     @property
     def counters(self) -> dict[str, int]:
-        """The counts of `StageMetrics`."""
         return self.metrics.counters
 
     @property

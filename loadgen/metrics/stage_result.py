@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from loadgen.metrics.crosscheck import ClientAccount, TruthCheck, truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import (
@@ -22,10 +23,8 @@ from loadgen.metrics.snapshot import Verdict
 from loadgen.metrics.stage import LATENCIES, OUTCOMES
 from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.truth import ClientAccount, TruthCheck, truth_check, truth_verdicts
 
-MOST_TAIL = 0.2
-"""Of the window: with more, the figures are also those of a lower load."""
+MOST_TAIL = 0.2  # of the window: with more, the figures are also those of a lower load
 _REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
 
 

@@ -23,38 +23,28 @@ _ROWS_A_GROUP = 5_000
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     """One stream; None is not known. Times are CLOCK_REALTIME, seconds since 1970, to the microsecond."""
 
-    stage: int
-    """`index` of the stage in the result: the one in which the stream was sent."""
-    request: int
-    """Number in the stage, over all workers; of the conversation, where requests are its turns."""
+    stage: int  # `index` of the stage in the result: the one in which the stream was sent
+    request: int  # number in the stage, over all workers; of the conversation, where requests are its turns
     turn: int
-    outcome: str
-    """`completed`, `failed:` and the kind of failure, `cancelled`, `unfinished`."""
-    warmup: bool
-    """Sent before the measurement began: in no latency of the result."""
-    intended_unix_s: float
-    """When the schedule wanted it; in closed loop when its place became free."""
+    outcome: str  # `completed`, `failed:` and the kind of failure, `cancelled`, `unfinished`
+    warmup: bool  # sent before the measurement began: in no latency of the result
+    intended_unix_s: float  # when the schedule wanted it; in closed loop when its place became free
     sent_unix_s: float | None
-    first_unix_s: float | None
-    """When the first output arrived."""
-    last_unix_s: float | None
-    """When the last output arrived."""
+    first_unix_s: float | None  # when the first output arrived
+    last_unix_s: float | None  # when the last output arrived
     input_tokens: int | None
-    output_tokens: int
-    """Those that arrived, if it did not complete."""
+    output_tokens: int  # those that arrived, if it did not complete
     ttft_ms: float | None
     tpot_ms: float | None
     e2e_ms: float | None
     model: str | None = None
-    first_wave: bool = False
-    """One of those that began all at once: its times are told apart from those of its stage."""
+    first_wave: bool = False  # one of those that began all at once: its times are told apart from those of its stage
 
 
 class JsonlRows:
     """Appends rows to `records.jsonl`, an object a line."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin the file; raises `ResultError`."""
         self.path = folder / "records.jsonl"
         try:
             self._file = self.path.open("wb", buffering=0)
@@ -69,7 +59,6 @@ class JsonlRows:
             raise _problem(self.path, error) from error
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -11,29 +11,23 @@ import msgspec
 FEWEST_FOR_P99 = 100
 FEWEST_FOR_SHARE = 100
 FEWEST_FOR_MEAN = 30
-SHORTEST_S = 2.0
-"""Of the workers' time, for what they took of it."""
-MOST_READ_LAG_MS = 25.0
-"""Read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late."""
-MOST_CPU_SHARE = 0.9
-"""Of one core, per worker."""
+SHORTEST_S = 2.0  # of the workers' time, for what they took of it
+MOST_READ_LAG_MS = 25.0  # read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late
+MOST_CPU_SHARE = 0.9  # of one core, per worker
 MOST_COALESCED = 0.01
 """Share of reads whose earlier events were stamped with the time of the last: with more, the 99th percentile of the
 gaps is the client's."""
 MOST_UNSURE = 0.005
 """Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
-LEAST_HELD = 0.97
-"""Of the streams that a closed loop asked for."""
-MOST_REFILL_SHARE = 0.02
-"""Send lag, as a share of the streams' time: how much load a late refill has cost."""
+LEAST_HELD = 0.97  # of the streams that a closed loop asked for
+MOST_REFILL_SHARE = 0.02  # send lag, as a share of the streams' time: how much load a late refill has cost
 MOST_SEND_LAG_MS = 5.0
 """Send lag at p99 in open loop: half a step of a fast engine. With more, arrivals fall into steps they were not meant
 for, and a TTFT from the intended time is in part the client's."""
 MOST_LAG_OF_GAP = 0.5
 """Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
 arrivals are no longer Poisson's (or whatever was asked for)."""
-MOST_UNSENT = 0.01
-"""Of the arrivals: the last few of a stage may just miss its end."""
+MOST_UNSENT = 0.01  # of the arrivals: the last few of a stage may just miss its end
 MOST_WAITED = 0.02
 """Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
 KV_FULL = 0.95
@@ -43,31 +37,24 @@ class ClientFacts(msgspec.Struct, frozen=True):
     """What the verdict about the client is made of; None is unknown and breaks no rule."""
 
     workers_lost: int = 0
-    span_s: float = 0.0
-    """Time of all workers, of which the next three are shares."""
+    span_s: float = 0.0  # time of all workers, of which the next three are shares
     cpu_share: float | None = None
-    realtime_share: float | None = None
-    """How much they ran before all other processes."""
-    waited_share: float | None = None
-    """How much they were ready to run and had no core."""
-    lags: int = 0
-    """Reads whose lag is known."""
+    realtime_share: float | None = None  # how much they ran before all other processes
+    waited_share: float | None = None  # how much they were ready to run and had no core
+    lags: int = 0  # reads whose lag is known
     read_lag_p99_ms: float | None = None
     reads: int = 0
     coalesced_share: float | None = None
     ttfts: int = 0
-    unsure_ttfts: int = 0
-    """Those that may be more than a millisecond too long."""
+    unsure_ttfts: int = 0  # those that may be more than a millisecond too long
     held_mean: float | None = None
     wanted: float | None = None
     sends: int = 0
     """Requests sent; their lag is counted from when they could be: not before a slot was free under max_concurrency."""
-    unsent: int = 0
-    """Arrivals that nothing that was asked for kept back."""
+    unsent: int = 0  # arrivals that nothing that was asked for kept back
     send_lag_mean_ms: float | None = None
     e2e_mean_ms: float | None = None
-    send_lag_p99_ms: float | None = None
-    """Of an open loop, whose requests have times of their own; `mean_gap_ms` too."""
+    send_lag_p99_ms: float | None = None  # of an open loop, whose requests have times of their own; `mean_gap_ms` too
     mean_gap_ms: float | None = None
 
 

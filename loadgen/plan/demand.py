@@ -10,10 +10,8 @@ from loadgen.plan.stage import Stage
 SLOW_TOKEN_S = 0.05
 """A token under heavy load, to guess how many streams an open loop has in flight before anything is known."""
 _STREAMS_A_WORKER = 512
-_TOKENS_A_WORKER = 25_000
-"""A second: a half of a core, at 10 to 25 us a token."""
-_REQUESTS_A_WORKER = 500
-"""A second: each has a prompt to be written, and its own time to be sent at."""
+_TOKENS_A_WORKER = 25_000  # A second: a half of a core, at 10 to 25 us a token
+_REQUESTS_A_WORKER = 500  # A second: each has a prompt to be written, and its own time to be sent at
 
 
 def streams_of(stage: Stage, token_s: float) -> int:

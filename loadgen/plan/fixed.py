@@ -18,13 +18,10 @@ from loadgen.workload.work import Work, shape_of
 
 REQUESTS_A_STREAM = 10
 """Requests per concurrent stream where nothing bounds a stage: the published recommendation of 10 x concurrency."""
-OPEN_LOOP_S = 30.0
-"""Length of an open-loop stage that nothing bounds."""
-SETTLED_S = 10.0
-"""Measured time of a settled stage that nothing bounds."""
+OPEN_LOOP_S = 30.0  # length of an open-loop stage that nothing bounds
+SETTLED_S = 10.0  # measured time of a settled stage that nothing bounds
 SEARCH_SETTLE_S = 30.0
-SEARCH_COMPLETED = 50
-"""Enough to see where the answer lies; the probes that bound it go on until they are sure."""
+SEARCH_COMPLETED = 50  # enough to see where the answer lies; the probes that bound it go on until they are sure
 _SHORTEST_S = 1.0
 
 

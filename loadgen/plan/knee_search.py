@@ -30,13 +30,11 @@ from loadgen.metrics.search import SearchResult
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.plan import PlanSettings
 
-FALLEN = 0.75
-"""Power has clearly fallen below this share of the best: at four times the knee it is 0.64 of it."""
+FALLEN = 0.75  # power has clearly fallen below this share of the best: at four times the knee it is 0.64 of it
 REFINEMENTS = 3
 CONFIDENCE = 0.95
 _FEWEST = 4
-_CURVED = 0.99
-"""How sure the curve must bend up for a third coefficient."""
+_CURVED = 0.99  # how sure the curve must bend up for a third coefficient
 _PRECISE = 0.1
 _NEAR = 4.0
 

@@ -17,12 +17,10 @@ from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.plan import PlanSettings
 
 MOST_PROBES = 40
-NEAR = 0.3
-"""How far apart the loads that surely meet and surely miss may lie, as a share of what is found."""
+NEAR = 0.3  # how far apart the loads that surely meet and surely miss may lie, as a share of what is found
 _FARTHER = (0.1, 0.2)
 """How far off, as shares of what is found, certainty is looked for where it cannot be had at the bound itself."""
-_BETWEEN = (0.5, 0.75)
-"""Where it is looked for once it is known farther off: as shares of the way there."""
+_BETWEEN = (0.5, 0.75)  # where it is looked for once it is known farther off: as shares of the way there
 
 
 class Probe(Protocol):
@@ -33,7 +31,6 @@ class Probe(Protocol):
 
 
 def slo_search(plan: PlanSettings, start: float, probe: Probe) -> Plan:
-    """The search as a plan."""
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
         kept = [point for point in done if not point.abandoned]

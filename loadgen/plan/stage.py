@@ -25,19 +25,13 @@ class Stage(msgspec.Struct, frozen=True):
     concurrency: int | None
     rate: float | None
     isl: int
-    osl: int
-    """Their means, where `work` has distributions."""
+    osl: int  # their means, where `work` has distributions
     arrival: str = "poisson"
-    rate_points: tuple[tuple[float, float], ...] = ()
-    """The rate over time, with `rate` its mean."""
-    steps: Steps = ()
-    """Of a load that moves; `concurrency` is then its first, and `rate` its mean."""
-    most: int | None = None
-    """Open loop: most streams at once."""
-    work: Work = Work()
-    """What is sent, beyond its lengths."""
-    requests: int | None = None
-    """Measured requests, warm-up not counted."""
+    rate_points: tuple[tuple[float, float], ...] = ()  # the rate over time, with `rate` its mean
+    steps: Steps = ()  # of a load that moves; `concurrency` is then its first, and `rate` its mean
+    most: int | None = None  # open loop: most streams at once
+    work: Work = Work()  # what is sent, beyond its lengths
+    requests: int | None = None  # measured requests, warm-up not counted
     duration_s: float | None = None
     """Measured time, warm-up not counted. With `requests` too, whichever comes first; with neither, until told."""
     warmup_requests: int = 0
@@ -47,18 +41,14 @@ class Stage(msgspec.Struct, frozen=True):
     """Above zero: measured once its transient is over, or after this long; such a stage is bounded by time."""
     completed: int = 0
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
-    longest_s: float = 0.0
-    """The longest measured time of a settled stage that waits for them."""
+    longest_s: float = 0.0  # the longest measured time of a settled stage that waits for them
     first_wave: Literal["apart", "counted"] = "apart"
     """Whether the streams that fill a closed loop all at once are in its statistics."""
     ends_saturated: bool = True
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
-    limits_ms: dict[str, float] = {}
-    """Limits that each stream is held to by itself, by metric."""
-    judged: Limits | None = None
-    """A probe of a search is over as soon as it is sure whether it keeps to these."""
-    certain: bool = False
-    """It goes on past its time until that is sure."""
+    limits_ms: dict[str, float] = {}  # limits that each stream is held to by itself, by metric
+    judged: Limits | None = None  # A probe of a search is over as soon as it is sure whether it keeps to these
+    certain: bool = False  # it goes on past its time until that is sure
 
     def by_hand(self, **changes: object) -> Stage:
         """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
@@ -108,7 +98,6 @@ class Stage(msgspec.Struct, frozen=True):
 
     @property
     def load(self) -> float:
-        """The concurrency or the rate."""
         return self.rate if self.rate is not None else float(self.concurrency or 0)
 
 
@@ -116,20 +105,15 @@ class Measured(msgspec.Struct, frozen=True):
     """What a plan needs to know of a stage that is over."""
 
     stage: Stage
-    held: float | None = None
-    """Mean number of open streams."""
+    held: float | None = None  # mean number of open streams
     output_tokens_per_s: float | None = None
     error_percent: float | None = None
     """The standard error of `output_tokens_per_s`; None where the stage was too short to tell."""
-    verdict: SloVerdict = "unresolved"
-    """The SLO, with 95 % confidence."""
-    met: bool = False
-    """The SLO by the figures as they are."""
-    needs: str = ""
-    """What it takes to be sure, in words."""
+    verdict: SloVerdict = "unresolved"  # the SLO, with 95 % confidence
+    met: bool = False  # the SLO by the figures as they are
+    needs: str = ""  # what it takes to be sure, in words
     completed: int = 0
-    abandoned: bool = False
-    """The operator changed the load in the middle of it."""
+    abandoned: bool = False  # the operator changed the load in the middle of it
 
     @property
     def point(self) -> SearchPoint:

@@ -122,7 +122,6 @@ class Server(_Part):
 
     @property
     def servers(self) -> int:
-        """How many servers take load."""
         return len(self.urls) or self.instances
 
     @model_validator(mode="after")

@@ -28,7 +28,6 @@ Steps = tuple[tuple[float, float], ...]
 
 
 def load_at(steps: Steps, measured_s: float) -> float:
-    """Where a moving load stands."""
     return next(load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s))
 
 

@@ -26,8 +26,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     question: str
     text: str
-    bad: bool = False
-    """It needs somebody."""
+    bad: bool = False  # it needs somebody
 
 
 def assessment(result: Result) -> list[Answer]:
@@ -40,7 +39,6 @@ def assessment(result: Result) -> list[Answer]:
 
 
 def measured_stages(result: Result) -> list[StageResult]:
-    """The stages that have numbers."""
     return [stage for stage in result.stages if has_numbers(stage)]
 
 
@@ -53,7 +51,6 @@ def best_stage(result: Result) -> StageResult | None:
 
 
 def best_of(stages: Sequence[StageResult]) -> StageResult | None:
-    """The same of some stages."""
     good = [stage for stage in stages if met_limits(stage) is not False]
     return max(good or stages, key=lambda stage: stage.throughput.output_tokens_per_s or 0.0, default=None)
 

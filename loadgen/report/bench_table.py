@@ -22,12 +22,10 @@ SERVE_METRICS = {
     "e2el": ("E2EL", "End-to-end Latency", "e2e"),
 }
 """By vLLM's name: its short and long title, and the name in a result."""
-ITERATION = "iteration"
-"""The label of a measured stage of the latency benchmark begins with this."""
+ITERATION = "iteration"  # the label of a measured stage of the latency benchmark begins with this
 LATENCY_PERCENTS = (10, 25, 50, 75, 90, 99)
 _KNOWN = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
-_VLLMS = ("Successful requests", "Failed requests")
-"""What vLLM counts, whatever came of the others."""
+_VLLMS = ("Successful requests", "Failed requests")  # what vLLM counts, whatever came of the others
 _WIDTH = 50
 
 

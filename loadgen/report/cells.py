@@ -38,7 +38,6 @@ def published_statistic(summary: Summary, name: str) -> str:
 
 
 def signed_percent(value: float | None) -> str:
-    """A difference."""
     return UNKNOWN if value is None else f"{value:+.1f} %"
 
 
@@ -67,7 +66,6 @@ def hardware_of(result: Result) -> str:
 
 
 def engine_of(result: Result) -> str:
-    """The engine and its version."""
     environment = result.environment
     engine, version = environment.get("engine"), environment.get("vllm_version")
     words = {"docker": "vLLM", "vllm": "vLLM", "simulator": "the simulator", "attach": "an attached server"}

@@ -26,8 +26,7 @@ _FAILED_SHARE = 0.01
 class Side(msgspec.Struct, frozen=True):
     """One of the runs that are compared."""
 
-    name: str
-    """As it was named."""
+    name: str  # as it was named
     run_id: str
     started_at: str
     model: str
@@ -39,11 +38,9 @@ class StageComparison(msgspec.Struct, frozen=True):
     """Two stages of the same load."""
 
     title: str
-    stage_a: int
-    """Its number, from 1."""
+    stage_a: int  # its number, from 1
     stage_b: int
-    doubts: list[str]
-    """Why nothing in it is evidence; empty where it is."""
+    doubts: list[str]  # why nothing in it is evidence; empty where it is
     figures: list[Compared]
 
 
@@ -61,14 +58,11 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     b: Side
     confidence: float
     configuration: list[Setting]
-    unlike: list[str]
-    """Why the two do not speak of the same thing; empty for what can be compared."""
+    unlike: list[str]  # why the two do not speak of the same thing; empty for what can be compared
     notes: list[str]
     stages: list[StageComparison]
-    means: list[Mean]
-    """Over the matrix; empty for a single stage."""
-    only_a: list[str]
-    """The loads that only A has."""
+    means: list[Mean]  # over the matrix; empty for a single stage
+    only_a: list[str]  # the loads that only A has
     only_b: list[str]
 
     @property

@@ -31,10 +31,8 @@ class Limit(msgspec.Struct, frozen=True):
 
     text: str
     figure: str
-    up: bool
-    """Whether it must not rise, else it must not fall."""
-    by: float
-    """In percent of A, or in the unit of the figure; above zero."""
+    up: bool  # whether it must not rise, else it must not fall
+    by: float  # in percent of A, or in the unit of the figure; above zero
     relative: bool
 
 
@@ -47,7 +45,6 @@ class Breach(msgspec.Struct, frozen=True):
 
 
 def parse_limit(text: str) -> Limit:
-    """Read a limit; raises `ProfileError`."""
     match = _LIMIT.fullmatch(text)
     if match is None:
         raise ProfileError(f"--fail-if {text}: expected {GRAMMAR}, such as ttft_p99>+10%")

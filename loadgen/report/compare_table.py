@@ -34,7 +34,6 @@ def compare_table(comparison: RunComparison) -> str:
 
 
 def compare_markdown(comparison: RunComparison) -> str:
-    """The same for GitHub."""
     a, b = comparison.a, comparison.b
     blocks = [
         f"### {escaped(b.name)} against {escaped(a.name)}",
@@ -177,7 +176,6 @@ def _end(percent: float | None) -> str:
 
 
 def _values(one: Compared) -> tuple[str, str]:
-    """Of A and of B."""
     a, b = (">= " if bound else "" for bound in (one.a_at_least, one.b_at_least))
     return f"{a}{_number(one.a)}", f"{b}{_number(one.b)}"
 

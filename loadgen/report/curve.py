@@ -19,8 +19,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
     label: str
     asked_per_min: float
     achieved_per_min: float | None
-    normalized_mean_ms: float | None
-    """Milliseconds per token."""
+    normalized_mean_ms: float | None  # milliseconds per token
     normalized_p99_ms: float | None
 
 

@@ -106,7 +106,6 @@ def _pairs(meta: dict[str, Any]) -> str:
 
 
 def _gpu_lines(exams: Sequence[GpuExam]) -> Iterator[str]:
-    """A line for each socket."""
     by_socket: dict[str, list[GpuStatic]] = {}
     for exam in exams:
         by_socket.setdefault(exam.gpu.socket or str(exam.gpu.index), []).append(exam.gpu)

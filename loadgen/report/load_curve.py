@@ -34,7 +34,6 @@ def moving_points(result: Result) -> tuple[CurvePoint, ...]:
 
 
 def shape_of(point: CurvePoint) -> str:
-    """Its input and output tokens."""
     return f"{point.isl}/{point.osl}"
 
 
@@ -44,7 +43,6 @@ def load_words(point: CurvePoint) -> str:
 
 
 def curve_cells(point: CurvePoint) -> list[str]:
-    """A row under `HEADS`."""
     ttft, itl = point.ttft_ms, point.itl_ms
     return [
         load_words(point),

@@ -29,8 +29,7 @@ from loadgen.text import harmless
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
 _STATISTICS = ("mean", "p50", "p90", "p99")
-_ABOVE = ("Successful requests", "Failed requests")
-"""What the first table has."""
+_ABOVE = ("Successful requests", "Failed requests")  # what the first table has
 
 Row = Sequence[str]
 
@@ -142,7 +141,6 @@ def _latency(stages: Sequence[StageResult]) -> list[str]:
 
 
 def _curve(points: Sequence[CurvePoint]) -> list[str]:
-    """Against the streams held."""
     rows = [[shape_of(point), *map(escaped, curve_cells(point))] for point in points]
     return [_table(["ISL/OSL", *HEADS], rows, texts=2)] if rows else []
 

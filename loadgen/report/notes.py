@@ -15,8 +15,7 @@ from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.cells import LATENCY_TITLES, significant
 
-_LEAST_TAIL = 0.01
-"""Of the window: a shorter tail is not worth a word."""
+_LEAST_TAIL = 0.01  # of the window: a shorter tail is not worth a word
 
 
 class Note(NamedTuple):
@@ -129,8 +128,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     first_wave: FirstWave | None
     tail_share: float | None
     tail_is_verdict: bool = False
-    capped: str | None = None
-    """Where no verdict says so."""
+    capped: str | None = None  # where no verdict says so
 
 
 def stage_notes(stage: StageResult) -> list[Note]:

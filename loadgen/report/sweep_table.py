@@ -43,16 +43,14 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     unsent: int = 0
     carried_over: int = 0
-    limited: bool = False
-    """The client could not do what was asked of it."""
+    limited: bool = False  # the client could not do what was asked of it
     requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
     ttft_mean_ms: float | None = None
     ttft_p99_ms: float | None = None
     tpot_mean_ms: float | None = None
     tpot_p99_ms: float | None = None
-    lower_bounds: tuple[str, ...] = ()
-    """Which of these are only known to be at least what is written."""
+    lower_bounds: tuple[str, ...] = ()  # which of these are only known to be at least what is written
     difference_percent: dict[str, float | None] = {}
     """From the same stage of the first variant that has it, by figure; empty for that one itself."""
 

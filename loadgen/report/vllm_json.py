@@ -21,8 +21,7 @@ from loadgen.report.cells import model_of
 from loadgen.report.notes import has_numbers, latencies, stage_notes
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
-_PERCENTILES = {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
-"""Our names and vLLM's."""
+_PERCENTILES = {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}  # our names and vLLM's
 _REQUESTS = ("scheduled", "unsent", "unfinished", "cancelled", "carried_over", "carried_in", "lost")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 

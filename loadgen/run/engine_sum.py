@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import chain
 from typing import Any
 
-from loadgen.server.engine_metrics import EngineHistogram, EngineSample
+from loadgen.server.vllm.engine_metrics import EngineHistogram, EngineSample
 
 
 def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:

@@ -18,16 +18,15 @@ from loadgen.errors import ServerError
 from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Happened, Line
 from loadgen.metrics.snapshot import WINDOW_S, EngineView
 from loadgen.run.engine_sum import sum_of
-from loadgen.server.client import ServerClient
-from loadgen.server.engine_doubts import LATENCIES, engine_doubts, is_idle
-from loadgen.server.engine_metrics import EngineDelta, EngineLatency, EngineSample, delta, parse_engine_metrics
+from loadgen.server.vllm.client import ServerClient
+from loadgen.server.vllm.engine_doubts import LATENCIES, engine_doubts, is_idle
+from loadgen.server.vllm.engine_metrics import EngineDelta, EngineLatency, EngineSample, delta, parse_engine_metrics
 
 _PERIOD_S = 1.0
 _SHORTEST_SPAN_S = 0.5
 """Between two readings for a rate: that of a boundary may follow the poll at once, and then a step of the counter is no
 speed."""
-_AT_ONCE_S = 0.1
-"""A reading between two stages is of their boundary if that follows so soon."""
+_AT_ONCE_S = 0.1  # A reading between two stages is of their boundary if that follows so soon
 _RESTARTED = "its counters went back: it was restarted, or miscounts"
 
 
@@ -37,8 +36,7 @@ class _Reading(NamedTuple):
     samples: list[EngineSample | None]
     began_s: float
     ended_s: float
-    idle_s: float | None
-    """When all were last known to be idle, at the latest now; None if they never were."""
+    idle_s: float | None  # when all were last known to be idle, at the latest now; None if they never were
 
 
 class EngineWatch:
@@ -54,15 +52,11 @@ class EngineWatch:
         self._marks: set[asyncio.Task[None]] = set()
         self._began: dict[int, _Reading] = {}
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
-        self._recent: deque[_Reading] = deque()
-        """The readings of the last `WINDOW_S` seconds, oldest first."""
-        self._between: _Reading | None = None
-        """Taken while nothing was open, for the boundary that comes next."""
+        self._recent: deque[_Reading] = deque()  # the readings of the last `WINDOW_S` seconds, oldest first
+        self._between: _Reading | None = None  # taken while nothing was open, for the boundary that comes next
         self._failing: set[ServerClient] = set()
-        self.view: EngineView | None = None
-        """All servers together, as last read; None unless all are known."""
-        self.views: list[EngineView | None] = [None for _ in clients]
-        """Each server, as last read."""
+        self.view: EngineView | None = None  # all servers together, as last read; None unless all are known
+        self.views: list[EngineView | None] = [None for _ in clients]  # each server, as last read
 
     async def start(self) -> None:
         """Take the first reading, and go on once a second if there was one."""
@@ -96,7 +90,6 @@ class EngineWatch:
         await asyncio.gather(*self._marks)
 
     async def close(self) -> None:
-        """Read no more."""
         if self._poll is not None:
             self._poll.cancel()
         for task in self._marks:
@@ -190,8 +183,7 @@ class _Between(NamedTuple):
     """What is known of the time between two readings."""
 
     span_s: float
-    oldest_s: float | None
-    """No request that was open had begun more than this before its end."""
+    oldest_s: float | None  # no request that was open had begun more than this before its end
 
 
 def _stage_numbers(before: EngineSample | None, after: EngineSample | None, between: _Between) -> EngineStage | None:

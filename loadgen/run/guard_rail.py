@@ -9,7 +9,7 @@ _FEWEST_FAILURES = 10
 _MOST_FAILURES = 200
 
 
-class FailureRail:
+class FailureBreaker:
     """Watches a record for a stretch of nothing but failures."""
 
     def __init__(self) -> None:

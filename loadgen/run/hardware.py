@@ -18,7 +18,7 @@ import msgspec
 from loadgen.metrics.gpu import GpuStatic
 from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
 from loadgen.profile import Profile
-from loadgen.telemetry.candidates import Attempt, Vendor, attempts_for
+from loadgen.telemetry.candidates import BackendOption, Vendor, attempts_for
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
 
@@ -39,7 +39,7 @@ class HardwareWatch:
         clock_s: Callable[[], float],
         server_pids: Pids,
         worker_pids: Pids,
-        replay: dict[Vendor, list[Attempt]] | None = None,
+        replay: dict[Vendor, list[BackendOption]] | None = None,
     ) -> None:
         """`replay` takes the place of what the profile asks for; the children's logs go to `folder`."""
         self._mode = profile.telemetry
@@ -105,7 +105,7 @@ class HardwareWatch:
         if self._monitor is not None:
             await self._monitor.close()
 
-    def _watch(self, attempts: dict[Vendor, list[Attempt]]) -> None:
+    def _watch(self, attempts: dict[Vendor, list[BackendOption]]) -> None:
         self._monitor = Monitor(attempts, folder=self._folder, interval_s=_PERIOD_S)
         self._monitor.start()
 

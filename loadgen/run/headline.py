@@ -20,8 +20,7 @@ class HeadlineFacts(msgspec.Struct, frozen=True):
     milestones: tuple[Milestone, ...]
     state: RunState | None
     reason: str
-    waiting_for: tuple[str, ...] = ()
-    """Processes that a stop waits for."""
+    waiting_for: tuple[str, ...] = ()  # processes that a stop waits for
 
 
 def headline(facts: HeadlineFacts) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import loadgen
+from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.journal import RunStarted, ServerChanged, StageStarted, Ticked
 from loadgen.metrics.snapshot import EngineView
 from loadgen.plan import Stage
@@ -13,9 +14,8 @@ from loadgen.run.environment import describe_environment
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
 from loadgen.run.stage_watch import StageWatch
-from loadgen.server.masking import masked_document, masked_environment, masked_text
+from loadgen.server.process.masking import masked_document, masked_environment, masked_text
 from loadgen.server.supervisor import ServerState
-from loadgen.worker.fleet import FleetTick
 
 
 def run_started(

@@ -11,9 +11,9 @@ from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import Liveness, LoadView, Phase, ServerView
+from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.session import Session
-from loadgen.run.steering import Steering
 from loadgen.run.view import Now, load_view
 from loadgen.text import harmless
 
@@ -25,7 +25,7 @@ class Parts(msgspec.Struct, frozen=True):
     phase: Phase
     record: Record
     session: Session
-    steering: Steering
+    steering: LoadController
     hardware: HardwareWatch
     variants: tuple[str, ...]
     ending: RunState | None

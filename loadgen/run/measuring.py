@@ -12,8 +12,7 @@ from loadgen.metrics.slo import Judgement, Limits, judge, met_limits, needed_wor
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Measured, Stage
 
-INTERIM = 0.9973
-"""The confidence of three standard deviations."""
+INTERIM = 0.9973  # the confidence of three standard deviations
 _SHORTEST_S = 2.0
 
 

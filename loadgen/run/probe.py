@@ -19,7 +19,7 @@ import msgspec
 from loadgen.errors import ServerError
 from loadgen.plan import Stage, check_lengths
 from loadgen.profile import Load
-from loadgen.server.client import ServerClient, pick_model
+from loadgen.server.vllm.client import ServerClient, pick_model
 from loadgen.stream.request import common_fields, endpoint_url, own_fields
 from loadgen.stream.transport import Target
 from loadgen.worker.messages import Vocabulary
@@ -43,10 +43,8 @@ class Served(msgspec.Struct, frozen=True):
     max_model_len: int | None
     version: str | None
     vocabulary: Vocabulary
-    options: dict[str, Any]
-    """Fields of the request body beyond the usual ones, as far as this server accepts them."""
-    notes: tuple[str, ...] = ()
-    """What could not be had and what is done instead."""
+    options: dict[str, Any]  # fields of the request body beyond the usual ones, as far as this server accepts them
+    notes: tuple[str, ...] = ()  # what could not be had and what is done instead
 
 
 async def probe(client: ServerClient, model: str | None, load: Load, plan: Sequence[Stage], *, where: str) -> Served:

@@ -21,7 +21,7 @@ import msgspec
 from loadgen.errors import ResultError
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import Point, Snapshot
-from loadgen.plan.wish import PlanWish
+from loadgen.plan.request import PlanRequest
 
 SOCKET = "watch.sock"
 _FAREWELL_S = 1.0
@@ -37,7 +37,7 @@ COMMANDS: dict[str, Any] = {
     "set_concurrency": tuple[_Count],
     "set_rate": tuple[_Rate],
     "set_shape": tuple[_Count, _Count],
-    "follow": tuple[PlanWish],
+    "follow": tuple[PlanRequest],
     "hold": tuple[()],
     "pause": tuple[()],
     "resume": tuple[()],
@@ -65,7 +65,7 @@ class Command(msgspec.Struct, frozen=True):
     arguments: list[Any] = []
 
 
-class Offer:
+class SnapshotServer:
     """The run's side of the socket."""
 
     def __init__(self, run: object, folder: Path, past: Callable[[], tuple[Point, ...]]) -> None:
@@ -75,10 +75,8 @@ class Offer:
         self._past = past
         self._newest: Snapshot | None = None
         self._server: asyncio.Server | None = None
-        self._visitors: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        """Everybody who is connected."""
-        self._watchers: set[asyncio.StreamWriter] = set()
-        """Those who have said hello."""
+        self._visitors: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # everybody who is connected
+        self._watchers: set[asyncio.StreamWriter] = set()  # those who have said hello
 
     async def open(self) -> str | None:
         """Listen; returns why nobody will be able to watch, where that is so."""
@@ -199,7 +197,7 @@ class RemoteRun:
         """Send requests of this shape from now on."""
         self._ask("set_shape", isl, osl)
 
-    def follow(self, wish: PlanWish) -> None:
+    def follow(self, wish: PlanRequest) -> None:
         """Begin another plan from where the load stands."""
         self._ask("follow", wish)
 
@@ -208,11 +206,9 @@ class RemoteRun:
         self._ask("hold")
 
     def pause(self) -> None:
-        """Send nothing new."""
         self._ask("pause")
 
     def resume(self) -> None:
-        """Send again."""
         self._ask("resume")
 
     def next_stage(self) -> None:
@@ -236,11 +232,9 @@ class RemoteRun:
         self._ask("restart", variant)
 
     def stop(self) -> None:
-        """Finish the run."""
         self._ask("stop")
 
     def abort(self) -> None:
-        """Finish the run now."""
         self._ask("abort")
 
     def _ask(self, name: str, *arguments: object) -> None:

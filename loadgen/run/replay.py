@@ -26,12 +26,12 @@ from loadgen.metrics.snapshot import (
     ServerView,
     Snapshot,
 )
-from loadgen.plan.wish import PlanWish
-from loadgen.report.opening import RESULT
+from loadgen.plan.request import PlanRequest
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, load_view, snapshot_of
-from loadgen.server.log_tail import LogTail
+from loadgen.server.process.log_tail import LogTail
+from loadgen.store.lookup import RESULT
 
 SLOWEST, FASTEST = 1.0, 100.0
 _LOG_NAMES = ("server.log", "server-0.log")
@@ -51,8 +51,7 @@ class Replay:
         """Raises `ResultError` for a file that is not the journal of a run."""
         self._journal = journal
         self._length_s = _length_s(journal)
-        self._damages: list[str] = []
-        """Lines that were passed over and have not been told."""
+        self._damages: list[str] = []  # lines that were passed over and have not been told
         self._lines = read_journal(journal, skipped=self._damages)
         self._next: Line | None = next(self._lines, None)
         if not isinstance(self._next, RunStarted):
@@ -77,12 +76,10 @@ class Replay:
         self._wake.set()
 
     def pause(self) -> None:
-        """Stand still."""
         self._paused = True
         self._wake.set()
 
     def resume(self) -> None:
-        """Go on."""
         self._paused = False
         self._wake.set()
 
@@ -92,36 +89,27 @@ class Replay:
         self._wake.set()
 
     def stop(self) -> None:
-        """End it."""
         self._stopped = True
         self._wake.set()
 
     def abort(self) -> None:
-        """End it."""
         self.stop()
 
     # What a run that is over has no use for: a replay takes the place of a run, and does nothing when told.
 
-    def start_anyway(self) -> None:
-        """Nothing starts."""
+    def start_anyway(self) -> None: ...
 
-    def set_concurrency(self, concurrency: int) -> None:
-        """Nothing is sent."""
+    def set_concurrency(self, concurrency: int) -> None: ...
 
-    def set_rate(self, requests_per_s: float) -> None:
-        """Nothing is sent."""
+    def set_rate(self, requests_per_s: float) -> None: ...
 
-    def set_shape(self, isl: int, osl: int) -> None:
-        """Nothing is sent."""
+    def set_shape(self, isl: int, osl: int) -> None: ...
 
-    def follow(self, wish: PlanWish) -> None:
-        """Nothing is planned."""
+    def follow(self, wish: PlanRequest) -> None: ...
 
-    def hold(self) -> None:
-        """Nothing is held."""
+    def hold(self) -> None: ...
 
-    def restart(self, variant: str | None) -> None:
-        """Nothing starts."""
+    def restart(self, variant: str | None) -> None: ...
 
     def next_stage(self) -> None:
         """The run's stages follow each other as they did."""
@@ -129,11 +117,9 @@ class Replay:
     def extend(self) -> None:
         """The run's stages are as long as they were."""
 
-    def redo(self) -> None:
-        """Nothing is measured."""
+    def redo(self) -> None: ...
 
-    def note(self, text: str) -> None:
-        """Nothing is written."""
+    def note(self, text: str) -> None: ...
 
     # The play.
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from loadgen.fleet.fleet import FleetSettings
 from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.run.probe import Served
-from loadgen.server.client import api_key
+from loadgen.server.vllm.client import api_key
 from loadgen.stream.request import Cancel, RequestTemplate, common_fields, model_shares, request_template
 from loadgen.stream.transport import Target
-from loadgen.worker.fleet import FleetSettings
 
 
 def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], stage: Stage) -> list[RequestTemplate]:

@@ -15,30 +15,30 @@ from pathlib import Path
 from types import MappingProxyType
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
+from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
 from loadgen.metrics.stream_rows import RowsFormat
 from loadgen.plan import Measured, Stage, next_stages, plan_of
-from loadgen.plan.wish import PlanWish
+from loadgen.plan.request import PlanRequest
 from loadgen.profile import Profile
-from loadgen.run.ending import end_servers, first_line, until
-from loadgen.run.guard_rail import FailureRail
+from loadgen.run.controller import LoadController
+from loadgen.run.guard_rail import FailureBreaker
 from loadgen.run.hardware import HardwareWatch
-from loadgen.run.ledger import Ledger
 from loadgen.run.lines import run_started
 from loadgen.run.live import Parts, now_of
 from loadgen.run.measuring import measured_of
-from loadgen.run.remote import Offer, points_of
+from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
+from loadgen.run.shutdown import end_servers, first_line, until
 from loadgen.run.stage_views import StageViews
-from loadgen.run.steering import Steering
 from loadgen.run.view import snapshot_of
+from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
-from loadgen.telemetry.candidates import Attempt, Vendor
-from loadgen.worker.fleet import Fleet, FleetTick
+from loadgen.telemetry.candidates import BackendOption, Vendor
 
 
 class Run:
@@ -52,7 +52,7 @@ class Run:
         json_path: Path | None = None,
         hold_open: bool = False,
         force: bool = False,
-        replay: dict[Vendor, list[Attempt]] | None = None,
+        replay: dict[Vendor, list[BackendOption]] | None = None,
         records: RowsFormat | None = None,
         baseline: Baseline | None = None,
         variant: str | None = None,
@@ -70,13 +70,13 @@ class Run:
         self.plan: list[Stage] = plan_of(profile)
         # Before the folder is claimed: nothing is left of what cannot be.
         Servers(profile)
-        self._ledger = Ledger(profile.name, json_path=json_path, records=records, baseline=baseline)
-        self._record, self._log, self._event = self._ledger.record, self._ledger.log, self._ledger.event
+        self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)
+        self._record, self._log, self._event = self._writer.record, self._writer.log, self._writer.event
         self._where = where
         self._hold_open = hold_open
         self._views = StageViews()
         self._beside = BaselineWatch(baseline) if baseline is not None else None
-        self._session = Session(profile, variant, self.plan, self._ledger)
+        self._session = Session(profile, variant, self.plan, self._writer)
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
         self._phase: Phase = "checking"
         self._force = force
@@ -87,50 +87,48 @@ class Run:
         self._error: VrampError | None = None
         self._failure: VrampError | None = None
         """Why there is nothing to load, while the operator may still change that."""
-        self._next: Session | None = None
-        """What the operator wants in place of the present one."""
+        self._next: Session | None = None  # what the operator wants in place of the present one
         self._again = asyncio.Event()
         self._hardware = HardwareWatch(
             profile,
             folder=self.folder,
             log=self._log,
-            clock_s=self._ledger.clock_s,
+            clock_s=self._writer.clock_s,
             server_pids=lambda: self._session.servers.pids,
             worker_pids=lambda: self._session.worker_pids,
             replay=replay,
         )
-        self._steering = Steering(next_stages(profile), self.plan, self._measured, self._log, self._ledger.clock_s)
-        self._steering.variant = variant
-        self._rail = FailureRail()
+        self._controller = LoadController(
+            next_stages(profile), self.plan, self._measured, self._log, self._writer.clock_s
+        )
+        self._controller.variant = variant
+        self._rail = FailureBreaker()
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
         self._working: asyncio.Task[None] | None = None
         self._beat = asyncio.Event()
         self._ended = asyncio.Event()
-        self._offer = Offer(self, self.folder, past=lambda: points_of(self._record.series))
+        self._offer = SnapshotServer(self, self.folder, past=lambda: points_of(self._record.series))
 
     # What comes of it.
 
     @property
     def folder(self) -> Path:
-        """Where everything of it goes."""
-        return self._ledger.folder
+        return self._writer.folder
 
     @property
     def result(self) -> Result | None:
-        """As last written."""
-        return self._ledger.result
+        return self._writer.result
 
     @property
     def result_paths(self) -> list[Path]:
-        """Where the result goes."""
-        return self._ledger.result_paths
+        return self._writer.result_paths
 
     @property
     def error(self) -> VrampError | None:
         """What went wrong, for the exit code; the result holds its words too."""
-        return self._error or self._ledger.error
+        return self._error or self._writer.error
 
     # The operator's hand.
 
@@ -140,24 +138,24 @@ class Run:
 
     def set_concurrency(self, concurrency: int) -> None:
         """Hold this many streams from now on: the stage ends, another begins."""
-        self._steering.set_concurrency(concurrency)
+        self._controller.set_concurrency(concurrency)
 
     def set_rate(self, requests_per_s: float) -> None:
         """Send this many requests a second from now on."""
-        self._steering.set_rate(requests_per_s)
+        self._controller.set_rate(requests_per_s)
 
     def set_shape(self, isl: int, osl: int) -> None:
         """Send requests of this shape from now on."""
         served = self._session.served
-        self._steering.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
+        self._controller.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
 
-    def follow(self, wish: PlanWish) -> None:
+    def follow(self, wish: PlanRequest) -> None:
         """Begin another plan from where the load stands."""
-        self._steering.follow(wish, self._session.profile)
+        self._controller.follow(wish, self._session.profile)
 
     def hold(self) -> None:
         """Let the running stage go on without an end."""
-        self._steering.hold()
+        self._controller.hold()
 
     def restart(self, variant: str | None = None) -> None:
         """Stop the server and start it again, as it is or as one of the variants; what ran goes on by hand."""
@@ -173,24 +171,22 @@ class Run:
 
     def pause(self) -> None:
         """Send no more; running streams finish."""
-        self._steering.pause()
+        self._controller.pause()
 
     def resume(self) -> None:
-        """Go on sending."""
-        self._steering.resume()
+        self._controller.resume()
 
     def next_stage(self) -> None:
-        """Go on with the plan."""
-        self._steering.next_stage()
+        self._controller.next_stage()
 
     def extend(self) -> None:
         """Let the running stage go on for as long as it needs to know E2E, or else for its length once more."""
         current = self._record.current
-        self._steering.extend(current.e2e_needs_s if current is not None else None)
+        self._controller.extend(current.e2e_needs_s if current is not None else None)
 
     def redo(self) -> None:
         """Measure the running stage of the plan again, or else the last one that is done."""
-        self._steering.redo()
+        self._controller.redo()
 
     def note(self, text: str) -> None:
         """Put a note on the time axis."""
@@ -259,7 +255,7 @@ class Run:
                 self._seed,
                 self._session.workers,
                 len(self.plan),
-                monotonic_s=self._ledger.began_s,
+                monotonic_s=self._writer.began_s,
             )
         )
         unwatchable = await self._offer.open()
@@ -292,9 +288,9 @@ class Run:
         self._enter("probing")
         self._hardware.start_simulated(session.servers.base_urls[0])
         await session.learn(where=self._where)
-        fleet = await session.drive(self._seed, rows=self._ledger.keeps_rows)
+        fleet = await session.drive(self._seed, rows=self._writer.keeps_rows)
         await session.tick(fleet)
-        self._steering.take_the_wheel(fleet, session.templates, session.boundary)
+        self._controller.attach(fleet, session.templates, session.boundary)
         self._enter("running")
         await self._load(session, fleet)
 
@@ -308,7 +304,7 @@ class Run:
             self._session.tell("died")
         await self._let_go(first_line(error))
         self._enter("failed")
-        self._ledger.write()
+        self._writer.write()
         await self._again.wait()
         self._failure = None
 
@@ -321,8 +317,8 @@ class Run:
         assert self._next is not None
         self._session, self._next = self._next, None
         self._again.clear()
-        self._rail = FailureRail()
-        self._steering.variant = self._session.variant
+        self._rail = FailureBreaker()
+        self._controller.variant = self._session.variant
         if not self._force:
             self._cleared.clear()
 
@@ -334,7 +330,7 @@ class Run:
     async def _preflight(self, profile: Profile) -> None:
         self._enter("checking")
         findings = await check_profile(profile, self.plan)
-        self._log(Checked(t_s=self._ledger.clock_s(), findings=tuple(findings)))
+        self._log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
         blocking = [finding for finding in findings if finding.severity == "blocks"]
         if not blocking or self._cleared.is_set():
             return
@@ -347,36 +343,36 @@ class Run:
     # The load.
 
     async def _load(self, session: Session, fleet: Fleet) -> None:
-        while not self._steering.over or self._hold_open or self._record.open_streams:
+        while not self._controller.over or self._hold_open or self._record.open_streams:
             tick = await session.tick(fleet)
             session.check(fleet, tick)
             if self._is_answered(tick):
                 await session.read_engines()
             self._react(tick)
             self._enter(self._load_phase())
-            if self._phase == "holding" and self._ledger.written is None:
+            if self._phase == "holding" and self._writer.written is None:
                 await session.settle()
-                self._ledger.write()
+                self._writer.write()
         await session.settle()
         await self._hardware.settle()
         self._end("complete", "the plan is done")
 
     def _load_phase(self) -> Phase:
-        if self._steering.paused:
+        if self._controller.paused:
             return "paused"
-        if not self._steering.over:
+        if not self._controller.over:
             return "running"
         return "holding" if self._hold_open and not self._record.open_streams else "draining"
 
     def _is_answered(self, tick: FleetTick) -> bool:
         """All requests of the running stage were answered."""
-        return tick.finished is not None and tick.finished == self._steering.index
+        return tick.finished is not None and tick.finished == self._controller.index
 
     def _react(self, tick: FleetTick) -> None:
         if self._is_answered(tick):
-            self._steering.advance(tick.finished_why)
-        self._steering.observe(tick, self._record.current)
-        broken = self._rail.check(self._record, self._ledger.clock_s())
+            self._controller.advance(tick.finished_why)
+        self._controller.observe(tick, self._record.current)
+        broken = self._rail.check(self._record, self._writer.clock_s())
         if broken is not None:
             raise LoadError(broken)
 
@@ -388,17 +384,17 @@ class Run:
 
     async def _close(self) -> None:
         self._enter("stopping")
-        self._steering.finish(self._reason or "the run ended", abort=True)
+        self._controller.finish(self._reason or "the run ended", abort=True)
         await self._session.close()
         # Only an orderly end leaves a server running.
         await self._stop_servers(leave=self._session.profile.server.on_exit == "leave" and not self._aborted)
         await self._hardware.close()
-        self._ledger.finish(self._ending or "failed", self._reason)
+        self._writer.finish(self._ending or "failed", self._reason)
         self._phase = "done"
 
     async def _let_go(self, reason: str) -> None:
         """End the load on this server; what ran begins again on the next."""
-        self._steering.let_go(reason)
+        self._controller.detach(reason)
         await self._session.close()
 
     async def _stop_servers(self, *, leave: bool) -> None:
@@ -410,16 +406,16 @@ class Run:
 
     def _snapshot(self) -> Snapshot:
         parts = Parts(
-            t_s=self._ledger.clock_s(),
+            t_s=self._writer.clock_s(),
             phase=self._phase,
             record=self._record,
             session=self._session,
-            steering=self._steering,
+            steering=self._controller,
             hardware=self._hardware,
             variants=tuple(self._variants),
             ending=self._ending,
             reason=self._reason or str(self._failure or ""),
-            result_path=self._ledger.written,
+            result_path=self._writer.written,
             beside=self._beside,
         )
         return snapshot_of(self._record, now_of(parts), self._views)

@@ -16,20 +16,17 @@ import math
 from itertools import pairwise
 from statistics import fmean, stdev
 
-SHORTEST_S = 10.0
-"""No stage is judged before."""
+SHORTEST_S = 10.0  # no stage is judged before
 FEWEST_ENDED = 20
-UNSERVED = 0.05
-"""The share of arrivals that must stay without an answer."""
+UNSERVED = 0.05  # the share of arrivals that must stay without an answer
 BEAT_S = 1.0
-_SURE = 4.0
-"""Student's t beyond 99.9 % with ten increments, and still few false alarms when it is asked every second."""
+_SURE = 4.0  # student's t beyond 99.9 % with ten increments, and still few false alarms when it is asked every second
 _FEWEST_INCREMENTS = 5
 _TURNOVERS = 4
 _RISEN = 1.5
 
 
-class Flight:
+class OverloadDetector:
     """Watches an open-loop stage from its beginning."""
 
     def __init__(self, rate: float) -> None:

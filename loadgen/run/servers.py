@@ -18,14 +18,20 @@ from loadgen.metrics.journal import ServerInstance
 from loadgen.metrics.snapshot import EngineView, InstanceView, Liveness, Milestone
 from loadgen.places import cache_folder
 from loadgen.profile import Profile
-from loadgen.server.causes import Phase
-from loadgen.server.claims import DriveLock, drive_lock
-from loadgen.server.instances import instance_servers
-from loadgen.server.masking import masked_environment, masked_text
-from loadgen.server.memory_return import level_now
-from loadgen.server.outcome import NOT_ASKED, ProcessName, StopReport
-from loadgen.server.start_history import ExpectedStart, expected_start, remember_start, start_key, with_expectations
+from loadgen.server.process.gpu_release import level_now
+from loadgen.server.process.instances import instance_servers
+from loadgen.server.process.locks import DriveLock, drive_lock
+from loadgen.server.process.masking import masked_environment, masked_text
+from loadgen.server.process.outcome import NOT_ASKED, ProcessName, StopReport
 from loadgen.server.supervisor import ManagedServer, ServerState
+from loadgen.server.vllm.causes import Phase
+from loadgen.server.vllm.start_history import (
+    ExpectedStart,
+    expected_start,
+    remember_start,
+    start_key,
+    with_expectations,
+)
 
 _LOG_LINES = 200
 _LOOK_S = 1.0
@@ -41,20 +47,17 @@ class Servers:
         """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all instances."""
         settings = profile.server
         self.settings = settings
-        self.diagnosis: Diagnosis | None = None
-        """Why one of them died."""
+        self.diagnosis: Diagnosis | None = None  # why one of them died
         self._profile = profile
         self._expected: ExpectedStart | None = None
         self._locks: list[DriveLock] = []
         self._liveness: Liveness | None = None
         self._look_at_s = 0.0
-        self.managed: list[ManagedServer] = []
-        """Those of ours, once they are started; instance 0 first."""
+        self.managed: list[ManagedServer] = []  # those of ours, once they are started; instance 0 first
         self._each = [] if settings.engine == "attach" else instance_servers(settings)
 
     @property
     def count(self) -> int:
-        """How many servers take load."""
         return self.settings.servers
 
     # Their life.

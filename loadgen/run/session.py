@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from loadgen.errors import ProfileError, WorkerError
+from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.snapshot import EngineView
 from loadgen.plan import Stage
 from loadgen.plan.demand import most_workers, workers_for
 from loadgen.profile import Profile
+from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.ledger import Ledger
 from loadgen.run.lines import server_changed, ticked
 from loadgen.run.probe import Served, probe, probe_twin
 from loadgen.run.requests import fleet_settings, templates_of
 from loadgen.run.servers import Servers
-from loadgen.run.steering import Boundary, TemplatesOf
-from loadgen.server.client import ServerClient, api_key
+from loadgen.run.writer import RunWriter
 from loadgen.server.supervisor import ServerState
+from loadgen.server.vllm.client import ServerClient, api_key
 from loadgen.stream.transport import Target
-from loadgen.worker.fleet import Fleet, FleetTick
 
 _LAST_TICKS = 4
 _LAST_READING_S = 2.0
@@ -40,7 +40,7 @@ class Session:
         profile: Profile,
         variant: str | None,
         plan: Sequence[Stage],
-        ledger: Ledger,
+        ledger: RunWriter,
     ) -> None:
         """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all servers."""
         self.profile = profile
@@ -51,7 +51,7 @@ class Session:
         self.served: Served | None = None
         self.fleet: Fleet | None = None
         self._plan = plan
-        self._ledger = ledger
+        self._writer = ledger
         self._clients: list[ServerClient] = []
         self._targets: list[Target] = []
         self._watch: EngineWatch | None = None
@@ -62,21 +62,21 @@ class Session:
         if self.servers.settings.engine == "attach":
             raise ProfileError("vramp has only attached to this server; restart it where it was started")
         if variant is None:
-            return Session(self.profile, self.variant, self._plan, self._ledger)
+            return Session(self.profile, self.variant, self._plan, self._writer)
         if variant not in variants:
             raise ProfileError(f"no variant {variant!r}; there are: {', '.join(variants) or 'none'}")
-        return Session(variants[variant], variant, self._plan, self._ledger)
+        return Session(variants[variant], variant, self._plan, self._writer)
 
     # Its life.
 
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""
-        await self.servers.start(self._ledger.folder)
+        await self.servers.start(self._writer.folder)
         self.tell("starting")
         await self.servers.wait_ready()
         problem = self.servers.remember_start()
         if problem is not None:
-            self._ledger.event("server", problem)
+            self._writer.event("server", problem)
 
     async def learn(self, *, where: str) -> None:
         """Ask what is served and begin to read the engines; raises `ServerError` or `ProfileError`."""
@@ -91,10 +91,10 @@ class Session:
         self._targets = [served.target, *[await probe_twin(twin, served, load) for twin in twins]]
         self.tell("ready")
         for note in served.notes:
-            self._ledger.event("server", note)
+            self._writer.event("server", note)
         for note in sorted({data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}):
-            self._ledger.event("note", note)
-        self._watch = EngineWatch(self._clients, self._ledger.log, self._ledger.clock_s)
+            self._writer.event("note", note)
+        self._watch = EngineWatch(self._clients, self._writer.log, self._writer.clock_s)
         self._open.push_async_callback(self._watch.close)
         await self._watch.start()
 
@@ -115,7 +115,7 @@ class Session:
         return tick
 
     def _write(self, tick: FleetTick, workers: int) -> None:
-        ledger = self._ledger
+        ledger = self._writer
         ledger.log(ticked(tick, self.engine, workers=workers, t_s=ledger.clock_s()))
         ledger.write_rows(tick.rows, self.served.model if self.served is not None else None)
         for death in tick.deaths:
@@ -134,7 +134,7 @@ class Session:
         """End the workers and let go of the servers; the load was ended before."""
         # What was cut off comes with the next ticks.
         for _ in range(_LAST_TICKS):
-            if self.fleet is None or not self.fleet.size or not self._ledger.record.open_streams:
+            if self.fleet is None or not self.fleet.size or not self._writer.record.open_streams:
                 break
             await self.tick(self.fleet)
         if self._watch is not None:
@@ -169,7 +169,6 @@ class Session:
 
     @property
     def templates(self) -> TemplatesOf:
-        """The requests of a stage."""
         assert self.served is not None
         return partial(templates_of, self.profile, self.served, self.servers.base_urls)
 
@@ -186,15 +185,13 @@ class Session:
 
     @property
     def engines(self) -> list[EngineView | None]:
-        """Each engine, as last read."""
         return self._watch.views if self._watch is not None else []
 
     @property
     def worker_pids(self) -> Sequence[int]:
-        """Of the workers that live."""
         return self.fleet.pids if self.fleet is not None else ()
 
     def tell(self, state: ServerState) -> None:
         """The servers have reached a state."""
-        now_s = self._ledger.clock_s()
-        self._ledger.log(server_changed(self.servers, self.served, state, variant=self.variant, t_s=now_s))
+        now_s = self._writer.clock_s()
+        self._writer.log(server_changed(self.servers, self.served, state, variant=self.variant, t_s=now_s))

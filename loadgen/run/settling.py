@@ -15,8 +15,7 @@ from loadgen.metrics.stage import StageDelta
 
 FEWEST_BEATS = 12
 _HELD_SHARE = 0.02
-_KEPT = 4
-"""The rule needs so many points to the right of a cut."""
+_KEPT = 4  # the rule needs so many points to the right of a cut
 
 
 class Transient:

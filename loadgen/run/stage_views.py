@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.metrics.crosscheck import TruthCheck
 from loadgen.metrics.curve import LoadCurve, load_curve
 from loadgen.metrics.distribution import distribution_of
 from loadgen.metrics.record import Record
@@ -16,11 +17,9 @@ from loadgen.metrics.stage import MAIN_LATENCIES, OUTCOMES, StageMetrics
 from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import first_wave_of, truth_of
-from loadgen.metrics.truth import TruthCheck
 from loadgen.report.notes import Facts, notes_of
 
-_SETTLED_S = 5.0
-"""After its end: the last look at the GPUs and the engine's word on it are there by then."""
+_SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
 
 
 class StageViews:
@@ -32,7 +31,6 @@ class StageViews:
         self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
-        """All stages, oldest first."""
         return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
 
     def curve(self, record: Record) -> tuple[CurvePoint, ...]:
@@ -65,7 +63,6 @@ class StageViews:
 
 
 def stage_view(stage: StageRecord, record: Record) -> StageView:
-    """One stage so far."""
     started = stage.started
     judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s

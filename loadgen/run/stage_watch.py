@@ -7,15 +7,14 @@ its whole transient.
 
 from __future__ import annotations
 
+from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.stage import StageDelta
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Stage
-from loadgen.run.saturation import Flight
+from loadgen.run.saturation import OverloadDetector
 from loadgen.run.settling import Transient, ttft_of
-from loadgen.worker.fleet import FleetTick
 
-_WAVE_SHARE = 0.1
-"""Of the streams that a stage wants: if fewer begin at once, they are requests like any other."""
+_WAVE_SHARE = 0.1  # of the streams that a stage wants: if fewer begin at once, they are requests like any other
 LONGEST_FILL_S = 30.0
 """A stage without an end of its own waits no longer for its first wave, any other for as long as it is measured."""
 
@@ -31,16 +30,13 @@ class StageWatch:
         concurrency = stage.concurrency or 0
         self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
         """Many streams begin at once, and are told apart."""
-        self.fills = self.first_wave_apart and bounded_by_time
-        """It is measured once those have their first tokens."""
+        self.fills = self.first_wave_apart and bounded_by_time  # it is measured once those have their first tokens
         self.sheds = bounded_by_time and stage.concurrency is not None and filled > concurrency
         """More streams are open than it wants, and it is measured without them."""
         self._ready = False
-        self.late = False
-        """Its first wave takes so long that it is measured all the same."""
-        self._flight = Flight(stage.rate) if stage.rate is not None and not stage.steps else None
-        self.saturated: str | None = None
-        """Why it should not go on, once that is known."""
+        self.late = False  # its first wave takes so long that it is measured all the same
+        self._flight = OverloadDetector(stage.rate) if stage.rate is not None and not stage.steps else None
+        self.saturated: str | None = None  # why it should not go on, once that is known
 
     def beat(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
         """Take in a tick, `t_s` after the stage began."""
@@ -70,7 +66,7 @@ class StageWatch:
         return self._ready or (self._transient is not None and self._transient.over)
 
     def _judge(
-        self, flight: Flight, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float
+        self, flight: OverloadDetector, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float
     ) -> str | None:
         still_open = tick.open_stages.get(record.started.index, 0)
         if not flight.beat(t_s, still_open + tick.queued, ttft_of(delta)):

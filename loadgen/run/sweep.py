@@ -21,7 +21,7 @@ from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import read_result
 from loadgen.profile import Profile
 from loadgen.report.sweep_table import Outcome
-from loadgen.run.folder import claim_folder
+from loadgen.store.folder import claim_folder
 
 _FILE = "sweep.json"
 
@@ -32,8 +32,7 @@ class Variant(msgspec.Struct, frozen=True):
     name: str
     state: RunState
     reason: str
-    result: str | None
-    """Its file in the folder; None where there was no run."""
+    result: str | None  # its file in the folder; None where there was no run
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +42,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     started_at: str
     seed: int
-    digest: str
-    """Of the profiles of all variants: a sweep goes on only with what it began with."""
+    digest: str  # of the profiles of all variants: a sweep goes on only with what it began with
     variants: list[str]
     done: list[Variant] = []
 
@@ -81,7 +79,6 @@ def resume_sweep(folder: Path, profiles: Mapping[str, Profile]) -> Sweep:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """Read `sweep.json`; raises `ResultError`."""
     path = folder / _FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=Sweep)

@@ -50,14 +50,12 @@ class Now(msgspec.Struct, frozen=True):
     workers: int
     ending: RunState | None = None
     reason: str = ""
-    waiting_for: tuple[str, ...] = ()
-    """Processes that a stop waits for."""
+    waiting_for: tuple[str, ...] = ()  # processes that a stop waits for
     gpus_stale: bool = False
     telemetry: str = ""
     result_path: str | None = None
     variants: tuple[str, ...] = ()
-    past: tuple[Point, ...] = ()
-    """Points before the newest that no snapshot has told."""
+    past: tuple[Point, ...] = ()  # points before the newest that no snapshot has told
     replay: ReplayView | None = None
     baseline: BaselineView | None = None
     baseline_distribution: Distribution | None = None

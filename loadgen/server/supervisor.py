@@ -21,23 +21,23 @@ from loadgen.errors import ServerError
 from loadgen.metrics.finding import Diagnosis
 from loadgen.metrics.snapshot import Liveness, Milestone
 from loadgen.profile import Server
-from loadgen.server import guard, guard_client, tree
-from loadgen.server.causes import Phase
-from loadgen.server.claims import DriveLock, claim_port
-from loadgen.server.client import ServerClient, api_key, base_url
-from loadgen.server.command import server_command, server_environment
-from loadgen.server.container import stop_commands
-from loadgen.server.diagnosis import diagnose
-from loadgen.server.liveness import CpuTime, signs_of_life
-from loadgen.server.log_tail import LogTail
-from loadgen.server.masking import masked_command
-from loadgen.server.memory_return import HeldSince, wait_back
-from loadgen.server.oom import kernel_kills, read_oom_kills
-from loadgen.server.outcome import NOT_ASKED, ProcessName, ServerExit, StopReport, names_from_guard
-from loadgen.server.readiness import until_ready
-from loadgen.server.records import record_path
-from loadgen.server.startup import StartupWatch
-from loadgen.server.stopping import end_without_guard
+from loadgen.server.process import guard, guard_client, tree
+from loadgen.server.process.container import stop_commands
+from loadgen.server.process.gpu_release import HeldSince, wait_back
+from loadgen.server.process.liveness import CpuTime, signs_of_life
+from loadgen.server.process.locks import DriveLock, claim_port
+from loadgen.server.process.log_tail import LogTail
+from loadgen.server.process.masking import masked_command
+from loadgen.server.process.oom import kernel_kills, read_oom_kills
+from loadgen.server.process.outcome import NOT_ASKED, ProcessName, ServerExit, StopReport, names_from_guard
+from loadgen.server.process.records import record_path
+from loadgen.server.process.stopping import end_without_guard
+from loadgen.server.vllm.causes import Phase
+from loadgen.server.vllm.client import ServerClient, api_key, base_url
+from loadgen.server.vllm.command import server_command, server_environment
+from loadgen.server.vllm.diagnosis import diagnose
+from loadgen.server.vllm.readiness import until_ready
+from loadgen.server.vllm.startup import StartupWatch
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 
@@ -62,14 +62,10 @@ class ManagedServer:
         self.state: ServerState = "starting"
         self.pid: int | None = None
         self.exit: ServerExit | None = None
-        self.died = asyncio.Event()
-        """Set when the server ends although nobody asked it to."""
-        self.processes: tuple[ProcessName, ...] = ()
-        """The tree as last reported, the main process first."""
-        self.waiting_for: tuple[ProcessName, ...] = ()
-        """While stopping: what has not ended yet."""
-        self.command: list[str] = []
-        """As started, secrets masked."""
+        self.died = asyncio.Event()  # set when the server ends although nobody asked it to
+        self.processes: tuple[ProcessName, ...] = ()  # the tree as last reported, the main process first
+        self.waiting_for: tuple[ProcessName, ...] = ()  # while stopping: what has not ended yet
+        self.command: list[str] = []  # as started, secrets masked
         self.port = server.port
         self.log = LogTail(log_path, offset=log_path.stat().st_size if log_path.exists() else 0)
         self._server = server
@@ -102,7 +98,6 @@ class ManagedServer:
 
     @property
     def milestones(self) -> tuple[Milestone, ...]:
-        """How far the start is."""
         return tuple(self._startup.milestones)
 
     async def __aenter__(self) -> Self:

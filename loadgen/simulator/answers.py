@@ -21,8 +21,7 @@ NEVER = 1 << 62
 class Answer(Protocol):
     """What the step loop talks to."""
 
-    def opening(self) -> None:
-        """The first token comes next."""
+    def opening(self) -> None: ...
 
     def token(self) -> None:
         """The sequence has one more token, not its last."""
@@ -105,14 +104,11 @@ class Whole:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
-    def opening(self) -> None:
-        """Nothing to do."""
+    def opening(self) -> None: ...
 
-    def token(self) -> None:
-        """Nothing to do."""
+    def token(self) -> None: ...
 
     def end(self) -> None:
-        """Send it."""
         exchange, generated = self.exchange, self.exchange.sequence.generated
         body = exchange.events.whole(generated, exchange.finish, with_usage=exchange.with_usage)
         exchange.truth.written(exchange.served.received_ns, time.time_ns())
@@ -163,7 +159,6 @@ class Stream:
             self.write(self.frame(self.exchange.events.role()))
 
     def token(self) -> None:
-        """Send one token."""
         generated = self._sequence.generated
         word = ANSWER[(self._start + generated) % 64]
         if self._longer_at == NEVER:
@@ -193,7 +188,6 @@ class Stream:
         self.close(generated)
 
     def close(self, output_tokens: int) -> None:
-        """What follows the last token."""
         exchange = self.exchange
         events = exchange.events.closing(output_tokens, with_usage=exchange.with_usage)
         exchange.truth.streamed(exchange.served)

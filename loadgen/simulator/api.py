@@ -37,8 +37,7 @@ from loadgen.simulator.service import Service
 
 RESPONSES = "/v1/responses"
 VERSION = "0.32.0+simulator"
-DEFAULT_MAX_TOKENS = 16
-"""Of a completion that names none; a chat's is all that fits."""
+DEFAULT_MAX_TOKENS = 16  # of a completion that names none; a chat's is all that fits
 PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
 
 
@@ -281,7 +280,6 @@ def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Ans
 
 
 def reply(connection: Connection, body: dict[str, Any]) -> None:
-    """Answer with a JSON object."""
     connection.respond(200, encode(body))
 
 

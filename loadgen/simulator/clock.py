@@ -52,7 +52,6 @@ class Timer:
         self._ring()
 
     def close(self) -> None:
-        """Give the descriptor back."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

@@ -30,34 +30,24 @@ class Sequence:
 
     number: int
     prompt_len: int
-    limit: int
-    """Tokens after which it ends."""
-    hashes: list[int] = field(default_factory=list)
-    """Of the prompt's full blocks; empty without prefix caching."""
-    tail: list[int] = field(default_factory=list)
-    """The prompt's tokens after its last full block."""
-    start: int = 0
-    """Where its answer starts, see `tokens.ANSWER`."""
-    reason: Literal["length", "stop"] = "length"
-    """Why it ends there."""
+    limit: int  # tokens after which it ends
+    hashes: list[int] = field(default_factory=list)  # of the prompt's full blocks; empty without prefix caching
+    tail: list[int] = field(default_factory=list)  # the prompt's tokens after its last full block
+    start: int = 0  # where its answer starts, see `tokens.ANSWER`
+    reason: Literal["length", "stop"] = "length"  # why it ends there
     stream: Any = None
     state: State = "new"
     generated: int = 0
-    remaining: int = 0
-    """Tokens still to be computed before it has its next one; zero while it decodes."""
-    cached: int = 0
-    """Tokens of the prompt that the prefix cache had."""
-    room: int = 0
-    """Generated tokens that its blocks have room for."""
+    remaining: int = 0  # tokens still to be computed before it has its next one; zero while it decodes
+    cached: int = 0  # tokens of the prompt that the prefix cache had
+    room: int = 0  # generated tokens that its blocks have room for
     shared: list[int] = field(default_factory=list)
     private: int = 0
     arrived_ns: int = 0
-    due_ns: int = 0
-    """Its first token is not given out before."""
+    due_ns: int = 0  # its first token is not given out before
     scheduled_ns: int = 0
     first_ns: int = 0
-    last_ns: int = 0
-    """When it got its last token, as far as it is known: at a preemption and at the end."""
+    last_ns: int = 0  # when it got its last token, as far as it is known: at a preemption and at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +56,8 @@ class Emission:
 
     going: list[Sequence]
     ending: list[Sequence]
-    joined: list[Sequence]
-    """Those which had none in the step before: new ones, and ones that were preempted."""
-    computed: int
-    """Tokens computed, prompts' included."""
+    joined: list[Sequence]  # those which had none in the step before: new ones, and ones that were preempted
+    computed: int  # tokens computed, prompts' included
 
 
 class Engine:

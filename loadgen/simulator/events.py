@@ -33,7 +33,6 @@ def words(start: int, first: int, last: int) -> bytes:
 
 
 def usage(prompt: int, completion: int) -> dict[str, int]:
-    """vLLM's usage object."""
     return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
 
 

@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT_EVENTS = 1 << 22
-"""Of streams that are over, 8 bytes each."""
+KEPT_EVENTS = 1 << 22  # of streams that are over, 8 bytes each
 KEPT_STEPS = 1 << 18
-_STREAM_COSTS = 32
-"""What a stream takes beside its events, in events."""
-PART_TOKENS = 8
-"""A part of a stream with fewer tokens has no time per output token."""
+_STREAM_COSTS = 32  # what a stream takes beside its events, in events
+PART_TOKENS = 8  # A part of a stream with fewer tokens has no time per output token
 
 _Int64 = NDArray[np.int64]
 
@@ -35,11 +32,9 @@ class Served:
     def __init__(self, received_ns: int) -> None:
         self.received_ns = received_ns
         self.stamps = array("q")
-        self.tokens: list[int] | None = None
-        """How many tokens each event had; None: one."""
+        self.tokens: list[int] | None = None  # how many tokens each event had; None: one
         self.completed = False
-        self.ended_ns = 0
-        """0 while it is open."""
+        self.ended_ns = 0  # 0 while it is open
 
 
 class History:
@@ -59,7 +54,6 @@ class History:
         self._size = self._forgotten_until_ns = 0
 
     def arrived(self, received_ns: int) -> Served:
-        """A request came."""
         served = Served(received_ns)
         self._open[served] = None
         return served
@@ -122,7 +116,6 @@ class _Events:
         (self._later,) = np.nonzero(~first & self.inside & np.append(False, self.inside[:-1]))
 
     def latency_ms(self) -> dict[str, dict[str, float | None]]:
-        """All statistics, by name."""
         tpot, e2e = self._spans()
         return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
 
@@ -177,7 +170,6 @@ def _flat(parts: Any) -> _Int64:  # noqa: ANN401 - iterables of iterables of int
 
 
 def _groups(load: _Int64, events: _Int64) -> dict[int, _Int64]:
-    """Events by their load."""
     ordered = events[np.argsort(load[events], kind="stable")]
     loads, starts = np.unique(load[ordered], return_index=True)
     return dict(zip(loads.tolist(), np.split(ordered, starts[1:]), strict=False))

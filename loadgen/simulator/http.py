@@ -63,16 +63,11 @@ class Connection:
     def __init__(self, server: "HttpServer", sock: socket.socket) -> None:
         self.server = server
         self.fd = sock.fileno()
-        self.request: Request | None = None
-        """The one being answered."""
-        self.served = 0
-        """Requests answered before."""
-        self.on_lost: Callable[[], None] | None = None
-        """Called if the client goes away before its answer is complete."""
-        self.send = sock.send
-        """Bound once: called for every token."""
-        self.out = bytearray()
-        """What the socket did not take; never replaced by another object."""
+        self.request: Request | None = None  # the one being answered
+        self.served = 0  # requests answered before
+        self.on_lost: Callable[[], None] | None = None  # called if the client goes away before its answer is complete
+        self.send = sock.send  # bound once: called for every token
+        self.out = bytearray()  # what the socket did not take; never replaced by another object
         self._sock = sock
         self._parser: Any = httptools.HttpRequestParser(self)
         self._incoming = Request()
@@ -87,7 +82,6 @@ class Connection:
         server.loop.add_reader(self.fd, self._readable)
 
     def on_message_begin(self) -> None:
-        """Start a request."""
         self._incoming, self._url, self._body = Request(), b"", []
 
     def on_url(self, url: bytes) -> None:
@@ -95,7 +89,6 @@ class Connection:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header."""
         self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -209,7 +202,6 @@ class Connection:
         self._next()
 
     def _refuse(self) -> None:
-        """What came is not HTTP."""
         if self.request is not None:
             self.lost()
             return

@@ -48,12 +48,10 @@ class Histogram:
         self._sum = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """Observe a value `count` times."""
         self._counts[bisect_left(self._buckets, value)] += count
         self._sum += value * count
 
     def lines(self, name: str, labels: str) -> list[str]:
-        """The sample lines."""
         cumulative = list(accumulate(self._counts))
         bounds = [*(str(float(bucket)) for bucket in self._buckets), "+Inf"]
         lines = [f'{name}_bucket{{{labels},le="{le}"}} {n}.0' for le, n in zip(bounds, cumulative, strict=True)]
@@ -106,7 +104,6 @@ class Metrics:
             self.tpot.add((last - first) / 1e9 / (sequence.generated - 1))
 
     def text(self, engine: Engine) -> str:
-        """The whole page."""
         lines: list[str] = []
         for name, kind, samples in self._numbers(engine):
             lines += [f"# HELP vllm:{name} Simulated.", f"# TYPE vllm:{name} {kind}"]

@@ -58,7 +58,6 @@ class OddStream:
             self._event(last=False)
 
     def end(self) -> None:
-        """Send what is left."""
         self._over = True
         if not self._stalled:
             self._event(last=True)
@@ -154,14 +153,11 @@ class OddWhole:
         self._whole = whole
         self._fault = fault
 
-    def opening(self) -> None:
-        """Nothing to do."""
+    def opening(self) -> None: ...
 
-    def token(self) -> None:
-        """Nothing to do."""
+    def token(self) -> None: ...
 
     def end(self) -> None:
-        """Fail in the answer's place."""
         exchange = self._whole.exchange
         connection = exchange.connection
         if self._fault.kind == "stall":

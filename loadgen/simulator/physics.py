@@ -17,34 +17,22 @@ SIZE_OF_POOL = frozenset({"kv_blocks", "block_size", "max_model_len", "prefix_ca
 class Physics:
     """How one engine behaves; every duration is simulated time and real time at once."""
 
-    base_ms: float = 6.0
-    """What a step costs before it does anything (launches, weights read once)."""
-    per_seq_ms: float = 0.08
-    """What each running sequence adds to a step."""
-    per_prefill_token_ms: float = 0.025
-    """What each prompt token computed in the step adds to it."""
-    jitter: float = 0.0
-    """Standard deviation of a step's duration as a share of it, drawn from the seed."""
-    step_ms: float = 0.0
-    """Above zero: every step ends on a grid of this spacing and the three costs above are ignored."""
-    first_token_ms: float = 0.0
-    """No first token earlier than this after the request was received."""
-    max_num_seqs: int = 256
-    """Sequences running at once; the rest wait."""
+    base_ms: float = 6.0  # what a step costs before it does anything (launches, weights read once)
+    per_seq_ms: float = 0.08  # what each running sequence adds to a step
+    per_prefill_token_ms: float = 0.025  # what each prompt token computed in the step adds to it
+    jitter: float = 0.0  # standard deviation of a step's duration as a share of it, drawn from the seed
+    step_ms: float = 0.0  # above zero: every step ends on a grid of this spacing and the three costs above are ignored
+    first_token_ms: float = 0.0  # no first token earlier than this after the request was received
+    max_num_seqs: int = 256  # sequences running at once; the rest wait
     max_num_batched_tokens: int = 8192
     """Tokens computed in one step; prompts longer than what is left are prefilled in chunks."""
-    max_model_len: int = 32768
-    """Prompt and answer together."""
-    kv_blocks: int = 25_000
-    """Blocks in the KV pool."""
-    block_size: int = 16
-    """Tokens in a block."""
-    prefix_caching: bool = True
-    """Whether prompts share blocks with earlier ones."""
+    max_model_len: int = 32768  # prompt and answer together
+    kv_blocks: int = 25_000  # blocks in the KV pool
+    block_size: int = 16  # tokens in a block
+    prefix_caching: bool = True  # whether prompts share blocks with earlier ones
     eos_mean_tokens: float = 0.0
     """Above zero: answers without `ignore_eos` end by themselves, after this many tokens on average."""
-    startup_s: float = 0.0
-    """How long the milestones of a start take."""
+    startup_s: float = 0.0  # how long the milestones of a start take
 
     def __post_init__(self) -> None:
         for field in fields(self):

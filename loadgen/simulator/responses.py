@@ -10,8 +10,7 @@ from loadgen.simulator.answers import Stream
 from loadgen.simulator.events import Events, Field, Finish, encode, words
 from loadgen.simulator.http import chunk
 
-_OPENING = 4
-"""Events before the first with text."""
+_OPENING = 4  # events before the first with text
 
 
 class ResponseEvents(Events):
@@ -24,7 +23,6 @@ class ResponseEvents(Events):
         self._item = f"msg_{name}"
 
     def prepared(self, kind: Field) -> tuple[bytes, bytes]:
-        """Nothing can be."""
         return b"", b""
 
     def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
@@ -83,7 +81,6 @@ class ResponseStream(Stream):
     __slots__ = ()
 
     def token(self) -> None:
-        """Send one token."""
         generated = self.exchange.sequence.generated
         self.stamps.append(time.time_ns())
         self.write(chunk(self.exchange.events.token(self.kind, generated - 1, generated)))

@@ -27,7 +27,6 @@ class Message(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The text of all parts."""
         if isinstance(self.content, list):
             return "".join(str(part.get("text", "")) for part in self.content)
         return self.content or ""
@@ -96,7 +95,6 @@ class Refused(Exception):
 
 
 def read(model: type[Body], body: bytes) -> Body:
-    """A request's body as `model`."""
     try:
         return msgspec.json.decode(body, type=model)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -23,13 +23,11 @@ class Service:
         self.model = model
         self.seed = seed
         self.faults = faults
-        self.faults_since = 0
-        """The number of the last request before the faults were set."""
+        self.faults_since = 0  # the number of the last request before the faults were set
         self.engine = Engine(physics, seed=seed)
         self.metrics = Metrics(model)
         self.truth = Truth()
-        self.requests = 0
-        """Completions and chats so far; faults choose by how many came since they were set."""
+        self.requests = 0  # completions and chats so far; faults choose by how many came since they were set
         self._timer = Timer(loop, self._tick)
         self._stepping = False
 

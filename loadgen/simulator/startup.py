@@ -16,8 +16,7 @@ from loadgen.errors import ServerError
 from loadgen.simulator.physics import Physics
 
 SHARDS = 4
-CHILD_LIFE_S = 600
-"""Children that play the engine's processes end by themselves after this, in case nobody ends them."""
+CHILD_LIFE_S = 600  # children that play the engine's processes end by themselves after this, in case nobody ends them
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(float({}))"
 
 

@@ -32,7 +32,6 @@ class Samples:
         self._stride = 1
 
     def add(self, values: Sequence[int]) -> None:
-        """Record some more."""
         if not values:
             return
         first = -self.count % self._stride  # the next that is due to be kept
@@ -56,8 +55,7 @@ class Truth:
     """The account of everything served since the start or the last reset."""
 
     def __init__(self) -> None:
-        self.open = 0
-        """Requests received and not answered completely; a reset leaves it alone."""
+        self.open = 0  # requests received and not answered completely; a reset leaves it alone
         self.history = History()
         self.reset()
 
@@ -105,7 +103,6 @@ class Truth:
         self.last_write_ns = max(self.last_write_ns, at_ns)
 
     def streamed(self, served: Served) -> None:
-        """A stream completed."""
         stamps, tokens = served.stamps, served.tokens
         if not stamps:
             return

@@ -33,8 +33,8 @@ from loadgen.stream.events import (
     final_usage,
     single_event,
 )
+from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Failure, Stream, http_failure
-from loadgen.stream.tally import Meter
 from loadgen.text import harmless
 
 _KEPT_BODY = 4096
@@ -72,21 +72,19 @@ class Channel:
         "write",
     )
 
-    def __init__(self, meter: Meter, ended: Ended, unanswered: Unanswered) -> None:
+    def __init__(self, meter: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
         self._meter = meter
         self._ended = ended
         self._unanswered = unanswered
         self._parser = httptools.HttpResponseParser(self)
         self.stream: Stream | None = None
-        self.usable = False
-        """Connected, and nothing has happened that forbids another request."""
+        self.usable = False  # connected, and nothing has happened that forbids another request
         self.served = 0
         self.answered = False
         self.write: Callable[[bytes], bool] = _not_connected
         """Whether all of it has gone to the kernel; if not, `sent_late` tells when it has."""
         self.close_transport: Callable[[], None] = _nothing
-        self.output_began: Callable[[], None] = _nothing
-        """The stream no longer waits for its first token."""
+        self.output_began: Callable[[], None] = _nothing  # the stream no longer waits for its first token
         self._stamp_ns = 0
         self._coalesced_ns = 0
         self._reset_response()
@@ -95,12 +93,10 @@ class Channel:
         self._splitter = EventSplitter()
         self._slow = True
         self._between_chunks = False
-        self._plain = False
-        """The parser is between two chunks of a stream of events, so a whole chunk may pass it by."""
+        self._plain = False  # the parser is between two chunks of a stream of events, so a whole chunk may pass it by
         self._status = 0
         self._body = b""
-        self.answered = False
-        """A byte of the response has arrived."""
+        self.answered = False  # A byte of the response has arrived
 
     def begin(self, stream: Stream) -> None:
         """Send a stream's request now; `sent` is taken right before its bytes go to the kernel."""
@@ -159,7 +155,6 @@ class Channel:
             self._fail("protocol", f"not HTTP: {error}")
 
     def lost(self, kind: Failure, message: str) -> None:
-        """The connection is gone."""
         stream = self.stream
         self.usable = False
         self.close_transport()
@@ -183,7 +178,6 @@ class Channel:
             self.stream.wire = b""
 
     def on_headers_complete(self) -> None:
-        """Take the status."""
         self._status = self._parser.get_status_code()
         self._slow = self._status != 200
 

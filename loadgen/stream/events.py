@@ -73,18 +73,15 @@ class _Response(msgspec.Struct):
     usage: _ResponseUsage | None = None
 
 
-TEXT = Chunk(choices=[Choice(text=" ")])
-"""A chunk that has output."""
-FINISHED = ("response.completed", "response.incomplete")
-"""Types of the last event of `/v1/responses`."""
+TEXT = Chunk(choices=[Choice(text=" ")])  # A chunk that has output
+FINISHED = ("response.completed", "response.incomplete")  # types of the last event of `/v1/responses`
 FAILED = ("response.failed", "error")
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 """Decode the data of an event; raises `msgspec.DecodeError` for what is not such a chunk."""
 
-decode_typed = msgspec.json.Decoder(TypedChunk).decode
-"""The same for an event of any endpoint."""
+decode_typed = msgspec.json.Decoder(TypedChunk).decode  # the same for an event of any endpoint
 
 _decode_response = msgspec.json.Decoder(_Response).decode
 

@@ -46,15 +46,12 @@ class Cancel(msgspec.Struct, frozen=True):
 class RequestTemplate(msgspec.Struct, frozen=True):
     """Everything of a request but its prompt; travels to the workers (msgspec writes bytes as base64)."""
 
-    head: bytes
-    """Request line and headers, up to the value of Content-Length."""
-    fields: bytes
-    """The body as far as all requests have it in common, without its closing brace."""
+    head: bytes  # request line and headers, up to the value of Content-Length
+    fields: bytes  # the body as far as all requests have it in common, without its closing brace
     prompt_name: bytes
     osl_name: bytes
     osl: int
-    models: tuple[ModelShare, ...] = ()
-    """Where each request draws its model; the fields lack it then."""
+    models: tuple[ModelShare, ...] = ()  # where each request draws its model; the fields lack it then
     cancel: Cancel | None = None
 
     def fill(self, prompt: bytes, model: str | None = None, *, osl: int | None = None, messages: bool = False) -> bytes:

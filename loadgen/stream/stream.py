@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from loadgen.metrics.stream_rows import StreamRow
-from loadgen.stream.tally import Tally
+from loadgen.stream.samples import StageSamples
 
 Failure = Literal[
     "connect",
@@ -28,8 +28,7 @@ Failure = Literal[
 ]
 """Every way in which a stream can fail; the result counts them by these names."""
 
-LEAST_PART_TOKENS = 8
-"""A shorter part of a stream has no TPOT."""
+LEAST_PART_TOKENS = 8  # A shorter part of a stream has no TPOT
 
 
 def http_failure(status: int) -> Failure:
@@ -85,7 +84,7 @@ class Stream:
         self,
         *,
         stage: int,
-        tally: Tally,
+        tally: StageSamples,
         wire: bytes,
         intended_ns: int,
         measured: bool = True,
@@ -94,37 +93,28 @@ class Stream:
         """One that is not `measured` is sent before the window of its stage is open."""
         self.stage = stage
         self.tally = tally
-        self.wire = wire
-        """The request's bytes, kept until the response begins so that it can be sent once more."""
+        self.wire = wire  # the request's bytes, kept until the response begins so that it can be sent once more
         self.intended_ns = intended_ns
-        self.measured = measured
-        """Sent in the window that is open, and counted in `sent`."""
-        self.first_wave = first_wave
-        """One of those that all began at once: its TTFT is told apart."""
+        self.measured = measured  # sent in the window that is open, and counted in `sent`
+        self.first_wave = first_wave  # one of those that all began at once: its TTFT is told apart
         self.warmup = not measured
-        self.carried = False
-        """Its stage has ended."""
-        self.muted = False
-        """Its gaps are not recorded for now."""
+        self.carried = False  # its stage has ended
+        self.muted = False  # its gaps are not recorded for now
         self.due_ns = intended_ns
         """Since when the client could have sent it: later than intended where `max_concurrency` held it back."""
-        self.request = (0, 0)
-        """Its number in the stage, and which turn of its conversation it is."""
-        self.model: str | None = None
-        """The one that it was drawn for, where there are several."""
-        self.cancel_after_s: float | None = None
-        """The client hangs up this long after it has sent the request."""
+        self.request = (0, 0)  # its number in the stage, and which turn of its conversation it is
+        self.model: str | None = None  # the one that it was drawn for, where there are several
+        self.cancel_after_s: float | None = None  # the client hangs up this long after it has sent the request
         self.retried = False
-        self.step_spoiled = False
-        """The wall clock was stepped while this stream was open: its times mean nothing."""
+        self.step_spoiled = False  # the wall clock was stepped while this stream was open: its times mean nothing
         self.deadline_s = 0.0
         self.quiet_since_s = 0.0
         # A first wave finds an idle engine: neither its first tokens nor what follows is a steady state.
         self._record_into(tally, muted=first_wave and measured)
         self.restart()
 
-    def _record_into(self, tally: Tally, *, muted: bool) -> None:
-        """Look the lists up once: they live as long as the tally, see `Tally.drain`."""
+    def _record_into(self, tally: StageSamples, *, muted: bool) -> None:
+        """Look the lists up once: they live as long as the tally, see `StageSamples.drain`."""
         self.tally = tally
         self.muted = muted or self.step_spoiled
         self.record_gap = _forget if self.muted else tally.gaps_ns.append
@@ -135,10 +125,8 @@ class Stream:
         self.sent_ns = 0
         self.first_ns = 0
         self.last_ns = 0
-        self.held_ns = 0
-        """When the last token came, while text without a token has come after it; else 0."""
-        self.plain = False
-        """The next event that brings one token ends a gap like any other."""
+        self.held_ns = 0  # when the last token came, while text without a token has come after it; else 0
+        self.plain = False  # the next event that brings one token ends a gap like any other
         self.part_ns = 0
         """The first output since the window was opened, 0 before it; `part_tokens` are those up to then."""
         self.part_tokens = 0
@@ -147,16 +135,14 @@ class Stream:
         """Output tokens seen so far: cumulative usage where the server sends it with each chunk, else output events."""
         self.usage_tokens: int | None = None
         self.prompt_tokens = 0
-        self.metered_input = 0
-        """Of the prompt's tokens, those that the meter has counted."""
+        self.metered_input = 0  # of the prompt's tokens, those that the meter has counted
         self.events = 0
         self.events_at_sweep = 0
-        self.done = False
-        """A finish reason or `[DONE]` was seen."""
+        self.done = False  # A finish reason or `[DONE]` was seen
 
     # Windows.
 
-    def enter_window(self, tally: Tally) -> None:
+    def enter_window(self, tally: StageSamples) -> None:
         """From now on the gaps and the part of this stream are those of another window."""
         self.plain = False
         self.part_ns = 0

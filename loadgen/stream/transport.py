@@ -24,7 +24,7 @@ from typing import cast
 import msgspec
 
 from loadgen.stream.channel import Channel
-from loadgen.stream.tally import Meter
+from loadgen.stream.samples import ClientSamples
 
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
 _ANCILLARY_BYTES = socket.CMSG_SPACE(16)
@@ -41,20 +41,18 @@ class Target(msgspec.Struct, frozen=True):
     family: int
     address: str
     port: int
-    tls_name: str | None = None
-    """The name to verify for https; None for http."""
+    tls_name: str | None = None  # the name to verify for https; None for http
 
 
 class Sockets:
     """The connections of one worker."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: ClientSamples) -> None:
         self._loop = asyncio.get_running_loop()
         self._meter = meter
         self._epoll = select.epoll()
         self._plain: dict[int, _PlainSocket] = {}
-        self._awaiting: set[int] = set()
-        """Sockets whose stream waits for its first token."""
+        self._awaiting: set[int] = set()  # sockets whose stream waits for its first token
         self._reads = 0
         self._stamping = _hold_timestamps()
         self.urgent: Callable[[], None] = _nothing
@@ -221,14 +219,13 @@ class _TlsProtocol(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, channel: Channel, meter: Meter, urgent: Callable[[], None]) -> None:
+    def __init__(self, channel: Channel, meter: ClientSamples, urgent: Callable[[], None]) -> None:
         self._channel = channel
         self._meter = meter
         self._urgent = urgent
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake is done."""
         # uvloop's is one in all but name.
         self._transport = cast("asyncio.Transport", transport)
         # Told of every byte that has to wait: `sent` is when the last one went.
@@ -241,7 +238,6 @@ class _TlsProtocol(asyncio.Protocol):
         return not self._paused
 
     def pause_writing(self) -> None:
-        """Not everything could be sent."""
         self._paused = True
 
     def resume_writing(self) -> None:
@@ -250,7 +246,6 @@ class _TlsProtocol(asyncio.Protocol):
         self._channel.sent_late(time.time_ns())
 
     def data_received(self, data: bytes) -> None:
-        """Bytes, after decryption."""
         self._urgent()
         self._meter.reads += 1
         self._meter.unstamped_reads += 1

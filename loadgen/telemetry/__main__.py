@@ -37,15 +37,15 @@ def opener(options: argparse.Namespace) -> Callable[[], Backend]:
     """What opens the backend; nothing of another vendor is imported."""
     match options.backend:
         case "amdsmi":
-            from loadgen.telemetry.amdsmi_backend import open_amdsmi
+            from loadgen.telemetry.amd.amdsmi_backend import open_amdsmi
 
             return open_amdsmi
         case "amd-sysfs":
-            from loadgen.telemetry.amd_sysfs import open_amd_sysfs
+            from loadgen.telemetry.amd.sysfs import open_amd_sysfs
 
             return open_amd_sysfs
         case "nvml":
-            from loadgen.telemetry.nvml import open_nvml
+            from loadgen.telemetry.nvidia.nvml import open_nvml
 
             return open_nvml
         case _:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import loadgen
 from loadgen.metrics.doctor import DeviceFile
-from loadgen.telemetry.amdsmi_library import rocm_version
+from loadgen.telemetry.amd.amdsmi_library import rocm_version
 from loadgen.telemetry.candidates import amd_is_here, nvidia_is_here
 
 _PACKAGES = ("amdsmi", "nvidia-ml-py", "psutil")
@@ -44,7 +44,6 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
 
 
 def user_words() -> str:
-    """Who runs this."""
     return f"{_user_name(os.geteuid())} (uid {os.geteuid()})"
 
 

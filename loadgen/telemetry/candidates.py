@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from loadgen.telemetry.amdsmi_candidates import amdsmi_candidates
+from loadgen.telemetry.amd.amdsmi_candidates import amdsmi_candidates
 from loadgen.telemetry.sample import BackendName
 
 TelemetryMode = Literal["auto", "amdsmi", "amd-sysfs", "nvml", "sim", "off"]
@@ -36,19 +36,15 @@ _LIBRARY_FOLDERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class BackendOption:
     """One way to measure: what its child is told."""
 
     name: str
     backend: BackendName
-    arguments: tuple[str, ...] = ()
-    """Beyond the backend and its beat."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """What to add to the child's environment."""
-    why: str = ""
-    """Why it is tried, and in this place of the order."""
-    program: tuple[str, ...] = PROGRAM
-    """What is run; tests put stand-ins here."""
+    arguments: tuple[str, ...] = ()  # beyond the backend and its beat
+    env: Mapping[str, str] = field(default_factory=dict)  # what to add to the child's environment
+    why: str = ""  # why it is tried, and in this place of the order
+    program: tuple[str, ...] = PROGRAM  # what is run; tests put stand-ins here
 
 
 def attempts_for(
@@ -58,7 +54,7 @@ def attempts_for(
     sim_arguments: tuple[str, ...] = (),
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
-) -> dict[Vendor, list[Attempt]]:
+) -> dict[Vendor, list[BackendOption]]:
     """The attempts of each vendor, in order; nothing if there is nothing to measure.
 
     `url` is that of the simulator, for `sim`; `root` stands for the file system in tests.
@@ -68,7 +64,7 @@ def attempts_for(
             return {}
         case "sim":
             arguments = (*(("--url", url) if url is not None else ()), *sim_arguments)
-            return {"sim": [Attempt("sim", "sim", arguments)]}
+            return {"sim": [BackendOption("sim", "sim", arguments)]}
         case "nvml":
             return {"nvidia": [_nvml()]}
         case "amdsmi":
@@ -79,8 +75,8 @@ def attempts_for(
             return _present(environ, root)
 
 
-def _present(environ: Mapping[str, str], root: Path) -> dict[Vendor, list[Attempt]]:
-    found: dict[Vendor, list[Attempt]] = {}
+def _present(environ: Mapping[str, str], root: Path) -> dict[Vendor, list[BackendOption]]:
+    found: dict[Vendor, list[BackendOption]] = {}
     if amd_is_here(root):
         found["amd"] = [*_amdsmi(environ, root), _amd_sysfs()]
     if nvidia_is_here(environ, root):
@@ -116,14 +112,14 @@ def _vendors(root: Path, pattern: str) -> Iterator[str]:
             continue
 
 
-def _amdsmi(environ: Mapping[str, str], root: Path) -> list[Attempt]:
+def _amdsmi(environ: Mapping[str, str], root: Path) -> list[BackendOption]:
     candidates = amdsmi_candidates(environ, root)
-    return [Attempt(each.name, "amdsmi", env=each.env, why=each.why) for each in candidates]
+    return [BackendOption(each.name, "amdsmi", env=each.env, why=each.why) for each in candidates]
 
 
-def _amd_sysfs() -> Attempt:
-    return Attempt("amd-sysfs", "amd-sysfs", why="the kernel's own files, without a library")
+def _amd_sysfs() -> BackendOption:
+    return BackendOption("amd-sysfs", "amd-sysfs", why="the kernel's own files, without a library")
 
 
-def _nvml() -> Attempt:
-    return Attempt("nvml", "nvml", why="the library of NVIDIA's driver")
+def _nvml() -> BackendOption:
+    return BackendOption("nvml", "nvml", why="the library of NVIDIA's driver")

@@ -27,11 +27,9 @@ class Header(msgspec.Struct, frozen=True, tag="Capture", kw_only=True):
     """The first line: where the capture comes from."""
 
     schema: Literal["vramp.capture/1"] = "vramp.capture/1"
-    captured_at: str
-    """UTC, ISO 8601."""
+    captured_at: str  # UTC, ISO 8601
     versions: dict[str, str | None]
-    environment: dict[str, str]
-    """What steers the vendors' libraries, without secrets."""
+    environment: dict[str, str]  # what steers the vendors' libraries, without secrets
     groups: tuple[str, ...] = ()
     devices: tuple[DeviceFile, ...] = ()
 
@@ -79,7 +77,6 @@ class Capture:
 
 
 def write_capture(path: Path, header: Header, parts: Iterable[Part]) -> None:
-    """Write a capture; raises `ResultError`."""
     lines = [header, *(line for part in parts for line in _lines(part))]
     try:
         path.write_bytes(b"".join(_encode(line) + b"\n" for line in lines))

@@ -17,7 +17,7 @@ from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.host import HostSample
 from loadgen.telemetry.access import device_files, groups, user_words, versions
-from loadgen.telemetry.candidates import Attempt, TelemetryMode, Vendor, attempts_for
+from loadgen.telemetry.candidates import BackendOption, TelemetryMode, Vendor, attempts_for
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import carried
@@ -41,23 +41,21 @@ _VARIABLE_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 class Pace:
     """How long is looked, and how long is waited."""
 
-    watch_s: float = 3.0
-    """For the first of each vendor that works; the others are looked at once."""
+    watch_s: float = 3.0  # for the first of each vendor that works; the others are looked at once
     interval_s: float = 0.5
     open_s: float = 5.0
     grace_s: float = 1.0
 
 
-DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)
-"""For a capture: the beat of a run."""
+DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the beat of a run
 
 
 @dataclass(slots=True)
-class Visit:
+class BackendTrial:
     """One candidate, and what it told until it was enough or failed."""
 
     vendor: Vendor
-    attempt: Attempt
+    attempt: BackendOption
     opened: Opened | None = None
     looks: list[Sampled] = field(default_factory=list)
     first_look_ms: float | None = None
@@ -66,25 +64,25 @@ class Visit:
 
 
 async def visit_all(
-    attempts: Mapping[Vendor, list[Attempt]],
+    attempts: Mapping[Vendor, list[BackendOption]],
     *,
     folder: Path,
     pace: Pace = Pace(),
-) -> list[Visit]:
+) -> list[BackendTrial]:
     """Try every attempt; what they print goes to files in `folder`."""
-    visits: list[Visit] = []
+    visits: list[BackendTrial] = []
     for vendor, each in attempts.items():
         works = False
         for attempt in each:
             watch_s = 0.0 if works else pace.watch_s
-            visit = Visit(vendor, attempt)
+            visit = BackendTrial(vendor, attempt)
             visits.append(visit)
             await _visit(visit, folder / f"{len(visits)}.log", pace, watch_s)
             works = works or visit.failure is None
     return visits
 
 
-async def examine(mode: TelemetryMode, *, folder: Path, pace: Pace = Pace()) -> tuple[Examination, list[Visit]]:
+async def examine(mode: TelemetryMode, *, folder: Path, pace: Pace = Pace()) -> tuple[Examination, list[BackendTrial]]:
     """Everything about this box, and the visits behind it."""
     visits = await visit_all(attempts_for(mode), folder=folder, pace=pace)
     found = Examination(
@@ -100,7 +98,6 @@ async def examine(mode: TelemetryMode, *, folder: Path, pace: Pace = Pace()) -> 
 
 
 async def examine_host() -> HostExam:
-    """The host over a moment."""
     sampler = HostSampler()
     sampler.sample()
     await asyncio.sleep(_HOST_S)
@@ -108,8 +105,7 @@ async def examine_host() -> HostExam:
     return HostExam(sample, {name: _host_reason(name) for name in _nulls(sample)})
 
 
-def tried(visit: Visit) -> Tried:
-    """What came of a visit."""
+def tried(visit: BackendTrial) -> Tried:
     return Tried(
         vendor=visit.vendor,
         name=visit.attempt.name,
@@ -134,7 +130,7 @@ def header_of(found: Examination, environ: Mapping[str, str], captured_at: str) 
     )
 
 
-def part_of(visit: Visit) -> Part:
+def part_of(visit: BackendTrial) -> Part:
     """A visit as a capture has it."""
     candidate = Candidate(visit.vendor, visit.attempt.name, visit.attempt.why, visit.failure, visit.printed)
     return Part(candidate, visit.opened, visit.looks)
@@ -144,7 +140,7 @@ def _steers(name: str) -> bool:
     return name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
 
 
-async def _visit(visit: Visit, log_path: Path, pace: Pace, watch_s: float) -> None:
+async def _visit(visit: BackendTrial, log_path: Path, pace: Pace, watch_s: float) -> None:
     began_s = time.monotonic()
     try:
         child = await _start(visit.attempt, log_path, pace)
@@ -157,12 +153,12 @@ async def _visit(visit: Visit, log_path: Path, pace: Pace, watch_s: float) -> No
     visit.printed = _printed(log_path)
 
 
-async def _start(attempt: Attempt, log_path: Path, pace: Pace) -> Child:
+async def _start(attempt: BackendOption, log_path: Path, pace: Pace) -> Child:
     options = ("--backend", attempt.backend, "--interval-s", str(pace.interval_s), *attempt.arguments)
     return await start_child([*attempt.program, *options], attempt.env, log_path)
 
 
-async def _listen(visit: Visit, child: Child, began_s: float, pace: Pace, watch_s: float) -> None:
+async def _listen(visit: BackendTrial, child: Child, began_s: float, pace: Pace, watch_s: float) -> None:
     visit.opened = _opened(await child.line(within_s=pace.open_s))
     child.tell(Order(processes=True))
     while True:
@@ -203,14 +199,14 @@ def _printed(log_path: Path) -> tuple[str, ...]:
     return tuple(lines[-_PRINTED_LINES:])
 
 
-def _gpus(visit: Visit) -> tuple[GpuExam, ...]:
+def _gpus(visit: BackendTrial) -> tuple[GpuExam, ...]:
     if visit.opened is None:
         return ()
     exams = (_exam(gpu, visit, visit.opened.backend) for gpu in visit.opened.gpus)
     return tuple(exam for exam in exams if exam is not None)
 
 
-def _exam(gpu: GpuStatic, visit: Visit, backend: str) -> GpuExam | None:
+def _exam(gpu: GpuStatic, visit: BackendTrial, backend: str) -> GpuExam | None:
     looks = [sample for look in visit.looks for sample in look.gpus if sample.index == gpu.index]
     latest: GpuSample | None = None
     for sample in looks:

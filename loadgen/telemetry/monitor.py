@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.telemetry.candidates import Attempt, Vendor
+from loadgen.telemetry.candidates import BackendOption, Vendor
 from loadgen.telemetry.sample import GpuProcess, GpuSample, GpuStatic, Order, Sampled
 from loadgen.telemetry.source import Patience, Source
 from loadgen.text import harmless
@@ -29,14 +29,12 @@ class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """How it stands with one vendor's GPUs, for the screen and the record."""
 
     vendor: Vendor
-    attempt: str | None
-    """What is tried or works; None once nothing is left to try."""
+    attempt: str | None  # what is tried or works; None once nothing is left to try
     why: str
     works: bool
     stale: bool
     restarts: int
-    failures: dict[str, str]
-    """The exact reason of each attempt that failed."""
+    failures: dict[str, str]  # the exact reason of each attempt that failed
     meta: dict[str, Any]
 
 
@@ -45,7 +43,7 @@ class Monitor:
 
     def __init__(
         self,
-        attempts: Mapping[Vendor, Sequence[Attempt]],
+        attempts: Mapping[Vendor, Sequence[BackendOption]],
         *,
         folder: Path,
         interval_s: float = 1.0,
@@ -131,7 +129,6 @@ class Monitor:
 
     @property
     def pids(self) -> list[int]:
-        """The children that run."""
         return [source.pid for source in self._sources.values() if source.pid is not None]
 
     @property

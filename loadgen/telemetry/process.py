@@ -23,8 +23,7 @@ from loadgen.telemetry.sample import Order, TelemetryLine, decode_line
 from loadgen.text import harmless
 
 _LINE_LIMIT = 1 << 20
-_FLOOD_LINES = 500
-"""A second's worth; what waits in a full pipe while the parent is suspended is far less."""
+_FLOOD_LINES = 500  # A second's worth; what waits in a full pipe while the parent is suspended is far less
 _FLOOD_BYTES = 8 << 20
 _LAST_WORDS_BYTES = 4096
 _KILL_WAIT_S = 2.0
@@ -53,7 +52,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process."""
         return self._process.pid
 
     async def line(self, *, within_s: float) -> TelemetryLine:

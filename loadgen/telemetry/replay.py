@@ -18,32 +18,31 @@ from typing import Any, get_args
 import msgspec
 
 from loadgen.errors import VrampError
-from loadgen.telemetry.candidates import Attempt, Vendor
+from loadgen.telemetry.candidates import BackendOption, Vendor
 from loadgen.telemetry.capture import Capture, Part, read_capture
 from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.sample import BackendName, GpuSample, Opened, Refused, Sampled
 
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry.replay")
 _COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")
-_ONLY_LOOK_S = 1.0
-"""How long a capture of one look lasts."""
-_LATE_S = 1.0
-"""What should have come earlier than that, while this process was stopped, is left out."""
+_ONLY_LOOK_S = 1.0  # how long a capture of one look lasts
+_LATE_S = 1.0  # what should have come earlier than that, while this process was stopped, is left out
 
-Gains = dict[int, dict[str, float]]
-"""By device and counter."""
+Gains = dict[int, dict[str, float]]  # by device and counter
 
 
-def replay_attempts(path: Path) -> dict[Vendor, list[Attempt]]:
+def replay_attempts(path: Path) -> dict[Vendor, list[BackendOption]]:
     """What plays a capture, a child for each vendor in it; raises `ProfileError` for what is not one."""
     capture = read_capture(path)
     return {vendor: [_attempt(path, vendor, part)] for vendor, part in capture.playable.items()}
 
 
-def _attempt(path: Path, vendor: Vendor, part: Part) -> Attempt:
+def _attempt(path: Path, vendor: Vendor, part: Part) -> BackendOption:
     assert part.opened is not None, "it has looks"
     arguments = (str(path.absolute()), "--vendor", vendor)
-    return Attempt("replay", part.opened.backend, arguments, why=f"{path}: {part.candidate.name}", program=PROGRAM)
+    return BackendOption(
+        "replay", part.opened.backend, arguments, why=f"{path}: {part.candidate.name}", program=PROGRAM
+    )
 
 
 def played(looks: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:

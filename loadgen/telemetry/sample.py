@@ -33,8 +33,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
     """The backend works: its first line."""
 
     backend: BackendName
-    meta: dict[str, Any]
-    """Versions of wrapper, library and driver, and how they were chosen."""
+    meta: dict[str, Any]  # versions of wrapper, library and driver, and how they were chosen
     gpus: tuple[GpuStatic, ...]
 
 

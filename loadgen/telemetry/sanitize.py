@@ -15,8 +15,7 @@ from typing import Any
 _ALL_BITS_SET = {bits: (1 << bits) - 1 for bits in (16, 32, 64)}
 _SENTINELS = frozenset(_ALL_BITS_SET.values())
 _WIDE_SENTINELS = _SENTINELS - {_ALL_BITS_SET[16]}
-_MICRO_FROM = 1e4
-"""No socket draws or is capped at 10 kW: a larger figure is in microwatts."""
+_MICRO_FROM = 1e4  # no socket draws or is capped at 10 kW: a larger figure is in microwatts
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +25,7 @@ class Missing:
     reason: str
 
 
-Reading = float | Missing
-"""A finite number that is not negative, or why there is none; an `int` stays one."""
+Reading = float | Missing  # A finite number that is not negative, or why there is none; an `int` stays one
 
 
 def number(raw: object, *, wide: bool = False) -> Reading:
@@ -85,7 +83,6 @@ def joules(raw: object) -> Reading:
 
 
 def tenths_of_gts(raw: object) -> Reading:
-    """GT/s from tenths of GT/s."""
     value = number(raw)
     return value if isinstance(value, Missing) else value / 10
 
@@ -120,7 +117,6 @@ def first(*readings: Reading) -> Reading:
 
 
 def value_of(reading: Reading) -> Any:  # noqa: ANN401 - int or float, as the field of the schema wants it
-    """The number, or None."""
     return None if isinstance(reading, Missing) else reading
 
 

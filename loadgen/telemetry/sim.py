@@ -47,14 +47,11 @@ class SimGpu:
     """What makes one simulated GPU differ from its siblings."""
 
     index: int
-    throttled: bool = False
-    """Its power cap was lowered."""
-    straggler: bool = False
-    """It is hot, and slows down for it."""
+    throttled: bool = False  # its power cap was lowered
+    straggler: bool = False  # it is hot, and slows down for it
 
     @property
     def cap_w(self) -> float:
-        """The power it may draw."""
         return LOW_CAP_W if self.throttled else CAP_W
 
     @property

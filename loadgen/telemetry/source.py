@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import TelemetryError
-from loadgen.telemetry.candidates import Attempt
+from loadgen.telemetry.candidates import BackendOption
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled
 from loadgen.text import harmless
@@ -29,13 +29,10 @@ class Patience:
 
     open_s: float = 5.0
     silence_s: float = 10.0
-    grace_s: float = 1.0
-    """To end by itself when it is told to."""
-    pause_s: float = 1.0
-    """Before a restart; twice as long before the next."""
+    grace_s: float = 1.0  # to end by itself when it is told to
+    pause_s: float = 1.0  # before a restart; twice as long before the next
     strikes: int = 3
-    forgiven_after_s: float = 300.0
-    """One that worked for so long starts with a clean record."""
+    forgiven_after_s: float = 300.0  # one that worked for so long starts with a clean record
 
 
 class Source:
@@ -43,7 +40,7 @@ class Source:
 
     def __init__(
         self,
-        attempts: Sequence[Attempt],
+        attempts: Sequence[BackendOption],
         *,
         log_path: Path,
         interval_s: float,
@@ -53,15 +50,12 @@ class Source:
     ) -> None:
         """`deliver` gets every sample; `changed` is called after it and after every failure."""
         self.attempts = attempts
-        self.opened: Opened | None = None
-        """What the attempt that works said, or the last that did."""
+        self.opened: Opened | None = None  # what the attempt that works said, or the last that did
         self.attempt = attempts[0] if attempts else None
         """The attempt that works or is tried; None once there is none left."""
-        self.failures: dict[str, str] = {}
-        """The last reason of each attempt that failed."""
+        self.failures: dict[str, str] = {}  # the last reason of each attempt that failed
         self.restarts = 0
-        self.last_s: float | None = None
-        """When the latest sample came, on CLOCK_MONOTONIC."""
+        self.last_s: float | None = None  # when the latest sample came, on CLOCK_MONOTONIC
         self.pid: int | None = None
         self._log_path = log_path
         self._interval_s = interval_s
@@ -98,7 +92,7 @@ class Source:
         self.attempt = None
         self._changed()
 
-    async def _try(self, attempt: Attempt) -> None:
+    async def _try(self, attempt: BackendOption) -> None:
         strikes = 0
         while strikes < self._patience.strikes:
             began_s = time.monotonic()
@@ -108,7 +102,7 @@ class Source:
             self.restarts += 1
             await asyncio.sleep(self._patience.pause_s * 2 ** (strikes - 1))
 
-    async def _one_child(self, attempt: Attempt) -> bool:
+    async def _one_child(self, attempt: BackendOption) -> bool:
         """Listen to a child as long as it is good for anything; whether it opened."""
         opened = False
         grace_s = self._patience.grace_s
@@ -130,11 +124,11 @@ class Source:
             await child.end(grace_s=grace_s)
         return opened
 
-    def _failed(self, attempt: Attempt, error: TelemetryError) -> None:
+    def _failed(self, attempt: BackendOption, error: TelemetryError) -> None:
         self.failures[attempt.name] = str(error)
         self._changed()
 
-    async def _start(self, attempt: Attempt) -> Child:
+    async def _start(self, attempt: BackendOption) -> Child:
         options = ("--backend", attempt.backend, "--interval-s", str(self._interval_s), *attempt.arguments)
         child = await start_child([*attempt.program, *options], attempt.env, self._log_path)
         self.pid = child.pid

@@ -29,8 +29,7 @@ _PERCENT = _Range(0, 100, "%")
 _WATTS = _Range(10, 2000, "W")
 _CELSIUS = _Range(5, 120, "C")
 _MHZ = _Range(50, 5000, "MHz")
-_MEMORY_MHZ = _Range(50, 20000, "MHz")
-"""GDDR tells its effective clock."""
+_MEMORY_MHZ = _Range(50, 20000, "MHz")  # GDDR tells its effective clock
 _LANES = _Range(1, 32, "lanes")
 _GTS = _Range(2.5, 128, "GT/s")
 

@@ -30,7 +30,6 @@ _LINE_LIMIT = 64 * 1024 * 1024
 
 
 async def run_worker() -> None:
-    """Read commands until stdin closes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_LINE_LIMIT)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -127,7 +126,6 @@ def _tls_context(settings: Configure) -> ssl.SSLContext | None:
 
 
 def main() -> None:
-    """Run until stdin closes."""
     ask_for_short_slices()
     uvloop.run(run_worker())
 

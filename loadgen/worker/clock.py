@@ -10,13 +10,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-STEP_NS = 100_000
-"""What moves TTFT and gaps visibly; what is less is not looked for."""
-_TIGHT_NS = 5_000
-"""A reading within so much time is as exact as one can be used; it takes 0.3 us undisturbed."""
+STEP_NS = 100_000  # what moves TTFT and gaps visibly; what is less is not looked for
+_TIGHT_NS = 5_000  # A reading within so much time is as exact as one can be used; it takes 0.3 us undisturbed
 _READINGS = 4
-_MOST_READINGS = 100
-"""On a machine that interrupts all of them there is no verdict until the next look."""
+_MOST_READINGS = 100  # on a machine that interrupts all of them there is no verdict until the next look
 
 
 class _Offset(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Any
 
 from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.channel import Channel
+from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.tally import Meter
 from loadgen.stream.transport import Sockets
 from loadgen.worker.messages import BeginStage, Configure
 from loadgen.worker.pace import Lateness, PreciseTimer, lead_for
@@ -26,8 +26,7 @@ from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
-_PREPARE_S = 5.0
-"""A stage begins after this time, whatever is still missing of its connections."""
+_PREPARE_S = 5.0  # A stage begins after this time, whatever is still missing of its connections
 _CONNECTING_AT_ONCE = 128
 _PREPARED_OPEN_LOOP = 64
 _REST_FIRST_S = 0.01
@@ -52,26 +51,21 @@ class Driver:
         self._schedule_start_ns = 0
         self._filling = False
         self._preparing = False
-        self._slot_free_ns = 0
-        """When the open loop was last held back by `max_concurrency` and a stream ended."""
-        self.meter = Meter()
+        self._slot_free_ns = 0  # when the open loop was last held back by `max_concurrency` and a stream ended
+        self.meter = ClientSamples()
         self._sockets = Sockets(self.meter)
         self._sockets.urgent = self._timer.check
         if tls is not None:
             self._lateness = Lateness(self._loop, self.meter.read_lag_ns.append)
         self.rows: list[StreamRow] | None = [] if settings.rows else None
         """Of the streams that are over, until they are taken; None if nobody asks for them."""
-        self.open: set[Channel] = set()
-        """Channels that carry a stream."""
+        self.open: set[Channel] = set()  # channels that carry a stream
         self.stages: dict[int, StageRun] = {}
         self.current: StageRun | None = None
-        self._coming: StageRun | None = None
-        """A closed loop that begins once its first requests can be sent."""
+        self._coming: StageRun | None = None  # A closed loop that begins once its first requests can be sent
         self._coming_by_s = 0.0
-        self._spares: set[asyncio.Task[None]] = set()
-        """Connections that are being opened for it."""
-        self._unconnected: set[Stream] = set()
-        """Streams that wait for a connection on which to be sent again."""
+        self._spares: set[asyncio.Task[None]] = set()  # connections that are being opened for it
+        self._unconnected: set[Stream] = set()  # streams that wait for a connection on which to be sent again
         self._steps: list[asyncio.TimerHandle] = []
 
     @property

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from loadgen.metrics.stage import LoadBin
-from loadgen.stream.tally import Meter, Tally, encoded_histogram, gap_histograms
+from loadgen.stream.samples import ClientSamples, StageSamples, encoded_histogram, gap_histograms
 
 
 class _Bin:
@@ -38,7 +38,7 @@ class _Bin:
 class LoadBins:
     """The steps of a moving load on one worker: its share of each, and what was timed there."""
 
-    def __init__(self, shares: Sequence[int | None], tally: Tally, meter: Meter) -> None:
+    def __init__(self, shares: Sequence[int | None], tally: StageSamples, meter: ClientSamples) -> None:
         """`shares` are the streams that this worker is to hold at each step; None in open loop."""
         self._shares = [share for share in shares if share is not None]
         self._tally = tally
@@ -48,8 +48,7 @@ class LoadBins:
         self._nearest = 0
         self._since_ns = 0
         self._tokens = 0
-        self.step = 0
-        """The step that the schedule has come to; tell it by `note_held`."""
+        self.step = 0  # the step that the schedule has come to; tell it by `note_held`
 
     def begin(self, held: int) -> None:
         """The window is open: count from here."""

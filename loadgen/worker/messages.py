@@ -10,7 +10,7 @@ import msgspec
 from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.metrics.stream_rows import StreamRow
 from loadgen.stream.request import RequestTemplate
-from loadgen.stream.tally import StreamLimits
+from loadgen.stream.samples import StreamLimits
 from loadgen.stream.transport import Target
 from loadgen.workload.work import Work
 
@@ -39,8 +39,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     connect_timeout_s: float
     realtime_share: float = 0.0
     """Run before all other processes, where the system lets it, while it takes no more of a core than this."""
-    rows: bool = False
-    """Send a row for each stream that is over."""
+    rows: bool = False  # send a row for each stream that is over
 
 
 class BeginStage(msgspec.Struct, frozen=True, tag=True):
@@ -53,30 +52,23 @@ class BeginStage(msgspec.Struct, frozen=True, tag=True):
     rank: int
     ranks: int
     """This worker takes every `ranks`-th request, beginning with `rank`; ranks beyond the concurrency have none."""
-    concurrency: int | None
-    """This worker's share of the closed loop."""
-    rate: float | None
-    """The whole rate of the open loop; the schedule is sliced by rank."""
+    concurrency: int | None  # this worker's share of the closed loop
+    rate: float | None  # the whole rate of the open loop; the schedule is sliced by rank
     arrival: str
     start_ns: int
     warmup_requests: int
     warmup_ns: int
-    requests: int | None
-    """Measured requests of all workers together."""
+    requests: int | None  # measured requests of all workers together
     rate_points: tuple[tuple[float, float], ...] = ()
     """In place of `rate`: straight lines through (seconds, requests a second)."""
-    max_concurrency: int | None = None
-    """This worker's share of the most streams that the open loop may hold."""
+    max_concurrency: int | None = None  # this worker's share of the most streams that the open loop may hold
     work: Work = Work()
-    waits: bool = False
-    """Everything is warm-up until `OpenWindow`."""
-    first_wave_apart: bool = False
-    """The streams that fill the closed loop at its beginning are told apart."""
+    waits: bool = False  # everything is warm-up until `OpenWindow`
+    first_wave_apart: bool = False  # the streams that fill the closed loop at its beginning are told apart
     steps: tuple[tuple[int, int | None], ...] = ()
     """A load that moves: (nanoseconds since the window was opened, this worker's share of the closed loop from then
     on); the share is None in open loop, whose arrivals have the moving rate already."""
-    limits: StreamLimits | None = None
-    """What makes a stream a good one."""
+    limits: StreamLimits | None = None  # what makes a stream a good one
 
 
 class OpenWindow(msgspec.Struct, frozen=True, tag=True):
@@ -103,19 +95,13 @@ class Tick(msgspec.Struct, frozen=True):
     client: ClientDelta
     held: int
     queued: int
-    open_stages: dict[int, int]
-    """Open streams by the stage in which they were sent."""
-    running: int | None
-    """The stage that runs here."""
-    open_sent: int
-    """Its open streams that count in `sent`."""
-    awaits: int
-    """Streams of its first wave that have no first token yet, sent or to be sent."""
-    finished: int | None
-    """The stage whose requests were all sent and answered, if the running one is such."""
+    open_stages: dict[int, int]  # open streams by the stage in which they were sent
+    running: int | None  # the stage that runs here
+    open_sent: int  # its open streams that count in `sent`
+    awaits: int  # streams of its first wave that have no first token yet, sent or to be sent
+    finished: int | None  # the stage whose requests were all sent and answered, if the running one is such
     rss_bytes: int
-    rows: list[StreamRow] = []
-    """Of the streams that ended in this tick, if they are asked for."""
+    rows: list[StreamRow] = []  # of the streams that ended in this tick, if they are asked for
 
 
 encode = msgspec.json.Encoder().encode

@@ -19,10 +19,8 @@ _TFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _pack_itimerspec = struct.Struct("qqqq").pack
 
-_LONGEST_LEAD_NS = 100_000
-"""What waking takes in nine of ten cases, on the machine where it was measured."""
-_MOST_SPUN = 0.1
-"""Of the time."""
+_LONGEST_LEAD_NS = 100_000  # what waking takes in nine of ten cases, on the machine where it was measured
+_MOST_SPUN = 0.1  # of the time
 
 
 _LATENESS_EVERY_NS = 10_000_000
@@ -37,8 +35,7 @@ class PreciseTimer:
     """Calls back at an absolute CLOCK_MONOTONIC time, never before; setting it again replaces what was set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        self.lead_ns = 0
-        """How long before its time to wake and spin."""
+        self.lead_ns = 0  # how long before its time to wake and spin
         self._loop = loop
         self._call = call
         self._at_ns: int | None = None
@@ -57,7 +54,6 @@ class PreciseTimer:
         self._libc.timerfd_settime(self._descriptor, _TFD_TIMER_ABSTIME, spec, None)
 
     def cancel(self) -> None:
-        """Do not call back."""
         self._at_ns = None
         self._libc.timerfd_settime(self._descriptor, 0, _pack_itimerspec(0, 0, 0, 0), None)
 
@@ -76,7 +72,6 @@ class PreciseTimer:
         return True
 
     def close(self) -> None:
-        """Give the descriptor back."""
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
 
@@ -101,7 +96,6 @@ class Lateness:
         self._set()
 
     def close(self) -> None:
-        """Give the timer back."""
         self._timer.close()
 
     def _due(self) -> None:

@@ -21,20 +21,15 @@ from types import FrameType
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _SCHED_FLAG_KEEP_POLICY = 0x08
-_SLICE_NS = 100_000
-"""The shortest that Linux grants."""
+_SLICE_NS = 100_000  # the shortest that Linux grants
 _pack_sched_attr = struct.Struct("IIQiIQQQ").pack
 
-_MOST_OF_CORES = 0.25
-"""For all workers together: the rest is the engine's."""
-_MOST_OF_A_CORE = 0.7
-"""A worker that needs more than this is about to be too slow, realtime or not."""
-_SMOOTHING_NS = 1_000_000_000
-"""Shorter bursts do not count in full."""
+_MOST_OF_CORES = 0.25  # for all workers together: the rest is the engine's
+_MOST_OF_A_CORE = 0.7  # A worker that needs more than this is about to be too slow, realtime or not
+_SMOOTHING_NS = 1_000_000_000  # shorter bursts do not count in full
 _STUCK_US = 1_000_000
 """CPU time without once waiting for anything, after which the kernel sends SIGXCPU: the worker stops being realtime."""
-_HOPELESS_US = 3_000_000
-"""And after this much, because not even the signal was handled, the kernel kills it."""
+_HOPELESS_US = 3_000_000  # and after this much, because not even the signal was handled, the kernel kills it
 
 
 def ask_for_short_slices() -> None:

@@ -37,8 +37,7 @@ class Requests:
         self._prepared: deque[bytes] = deque()
         self._unwritten: deque[Turn] = deque()
         self._written: dict[Turn, bytes] = {}
-        self.due: deque[Turn] = deque()
-        """Turns of which the time has come."""
+        self.due: deque[Turn] = deque()  # turns of which the time has come
 
     def write_ahead(self, wanted: int) -> bool:
         """Write one more; False when every turn to come is ready, and `wanted` new ones or as many as memory allows."""
@@ -54,7 +53,6 @@ class Requests:
         return True
 
     def take(self) -> tuple[Turn, bytes]:
-        """The next request."""
         if self.due:
             turn = self.due.popleft()
             wire = self._written.pop(turn, None) or self._write(turn)

@@ -15,8 +15,8 @@ import msgspec
 
 from loadgen.metrics.stage import StageDelta, StageMetrics
 from loadgen.metrics.stream_rows import StreamRow
+from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.tally import Meter, Tally
 from loadgen.worker.load_bins import LoadBins
 from loadgen.worker.messages import BeginStage
 from loadgen.worker.requests import Requests, Turn
@@ -33,19 +33,17 @@ class StageRun:
         self,
         command: BeginStage,
         prompts: Prompts,
-        meter: Meter,
+        meter: ClientSamples,
         seed: int,
         rows: list[StreamRow] | None = None,
     ) -> None:
         """`rows` takes a row for each stream that is over."""
         self.command = command
-        self.tally = Tally(command.limits, is_open=False, whole_only=command.requests is not None, rows=rows)
+        self.tally = StageSamples(command.limits, is_open=False, whole_only=command.requests is not None, rows=rows)
         self.window = Window(meter)
         self.open = 0
-        self.open_sent = 0
-        """Of the open streams, those that count in `sent`."""
-        self.thinking = 0
-        """Conversations whose next turn is not yet due."""
+        self.open_sent = 0  # of the open streams, those that count in `sent`
+        self.thinking = 0  # conversations whose next turn is not yet due
         self.target = command.concurrency
         """This worker's share of the closed loop; of a load that moves, at its present step."""
         self.bins = LoadBins([share for _, share in command.steps], self.tally, meter) if command.steps else None
@@ -59,8 +57,7 @@ class StageRun:
         self._arrivals = slice_for(_schedule(command, seed, reader), command.rank, command.ranks)
         self._last_end_ns = 0
         self._ended = False
-        self._pending: list[StageDelta] = []
-        """What was measured before the end, until it is drained."""
+        self._pending: list[StageDelta] = []  # what was measured before the end, until it is drained
 
     def lacks(self, held: int) -> int:
         """How many requests the closed loop sends at once when it begins with so many streams open."""
@@ -226,7 +223,7 @@ class StageRun:
         self._ended = True
 
     def drain(self, urgent: Callable[[], None] = lambda: None) -> StageDelta:
-        """What happened since the last drain; `urgent` as in `Tally.drain`."""
+        """What happened since the last drain; `urgent` as in `StageSamples.drain`."""
         pending, self._pending = self._pending, []
         drained = self._drained(urgent)
         return StageMetrics.of(*pending, drained).encode() if pending else drained

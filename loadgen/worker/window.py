@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 
-from loadgen.stream.tally import Meter
+from loadgen.stream.samples import ClientSamples
 
 
 class Window:
     """Opened once, drained each tick, closed at the end of the stage."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: ClientSamples) -> None:
         self._meter = meter
         self._opened_ns: int | None = None
         self._area_ns = 0
@@ -26,11 +26,9 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Is the stage being measured?"""
         return self._opened_ns is not None
 
     def open(self, at_ns: int) -> None:
-        """Begin to measure."""
         self._opened_ns = self._area_until_ns = at_ns
         self._peak = self._held
         self._marks = self._counts()
@@ -49,7 +47,6 @@ class Window:
             self._tail_start_ns = time.monotonic_ns()
 
     def close(self) -> None:
-        """Measure no more."""
         self._opened_ns = None
 
     def take(self, until_ns: int) -> dict[str, int | None]:

@@ -29,8 +29,7 @@ from loadgen.text import harmless
 from loadgen.workload.draws import draw
 from loadgen.workload.records import Entry, Format, entry_of, format_of
 
-SAMPLE = "sample"
-"""`load.data = "sample"` is the dataset that comes with vramp."""
+SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
 _CHUNK_BYTES = 1 << 18
 _LONGEST_RECORD_BYTES = 64 * 1024 * 1024
@@ -44,20 +43,14 @@ class Data(msgspec.Struct, frozen=True):
 
     path: str
     form: Format
-    index: str
-    """File of (offset, length) pairs, one for each record."""
+    index: str  # file of (offset, length) pairs, one for each record
     records: int
-    isl: int
-    """Mean tokens of a prompt; exact for a trace, else estimated."""
-    osl: int | None
-    """Mean tokens of an answer; None unless every record has it."""
-    longest: int | None
-    """Most tokens of prompt and answer together; None where they are estimates."""
-    span_s: float = 0.0
-    """From the first to the last of a trace."""
+    isl: int  # mean tokens of a prompt; exact for a trace, else estimated
+    osl: int | None  # mean tokens of an answer; None unless every record has it
+    longest: int | None  # most tokens of prompt and answer together; None where they are estimates
+    span_s: float = 0.0  # from the first to the last of a trace
     has_messages: bool = False
-    sharing: int = 0
-    """Records of a trace with `hash_ids`."""
+    sharing: int = 0  # records of a trace with `hash_ids`
 
     @property
     def note(self) -> str | None:
@@ -209,10 +202,8 @@ class _Window:
         self._file, self._path = file, path
         self._rest = b""
         self.text = ""
-        self.at = 0
-        """How much of the text is done with."""
-        self.offset = 0
-        """The same in bytes of the file."""
+        self.at = 0  # how much of the text is done with
+        self.offset = 0  # the same in bytes of the file
         self.line = 1
 
     def grow(self) -> bool:

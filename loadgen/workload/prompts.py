@@ -38,8 +38,7 @@ WORDS = (
 """Common English words, nearly all of them one token with their leading space in any vocabulary."""
 
 
-ANCHOR = "the"
-"""The first word of every text: what a word costs at the beginning is not what it costs after another."""
+ANCHOR = "the"  # the first word of every text: what a word costs at the beginning is not what it costs after another
 
 
 class Piece(NamedTuple):

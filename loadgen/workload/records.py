@@ -17,8 +17,7 @@ import msgspec
 
 Format = Literal["sharegpt", "jsonl", "text", "trace"]
 
-CHARACTERS_A_TOKEN = 4
-"""An estimate, used only where a text stands for a number of tokens: vramp has no tokenizer."""
+CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens: vramp has no tokenizer
 
 _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
 _ROLES |= {"system": "system"}
@@ -35,16 +34,11 @@ class Entry(msgspec.Struct, frozen=True):
     """What one record asks for."""
 
     prompt: str = ""
-    messages: tuple[Message, ...] = ()
-    """In place of `prompt`, for chats."""
-    isl: int = 0
-    """Tokens of the prompt: exact for a trace, else estimated."""
-    osl: int | None = None
-    """Tokens of the answer, if the record has them: estimated where it has the text."""
-    at_s: float | None = None
-    """When a trace wants it."""
-    shares: bool = False
-    """A trace says which blocks of the prompt others have too."""
+    messages: tuple[Message, ...] = ()  # in place of `prompt`, for chats
+    isl: int = 0  # tokens of the prompt: exact for a trace, else estimated
+    osl: int | None = None  # tokens of the answer, if the record has them: estimated where it has the text
+    at_s: float | None = None  # when a trace wants it
+    shares: bool = False  # A trace says which blocks of the prompt others have too
 
 
 class _Turn(msgspec.Struct):

@@ -22,29 +22,23 @@ from loadgen.workload.data import Data, Reader, look_through, record_for
 from loadgen.workload.draws import draw
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
 
-_PREFIXES = STAGES_A_RUN - 1
-"""The stage that shared prefixes are written as, so that all stages share them."""
-_PASSES = STAGES_A_RUN // 2
-"""Where the numbers begin that passes are written as."""
+_PREFIXES = STAGES_A_RUN - 1  # the stage that shared prefixes are written as, so that all stages share them
+_PASSES = STAGES_A_RUN // 2  # where the numbers begin that passes are written as
 
 
 class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     """The requests of a stage, beyond its nominal ISL and OSL."""
 
-    isl: str = ""
-    """Their distribution; empty for always the nominal one."""
+    isl: str = ""  # their distribution; empty for always the nominal one
     osl: str = ""
     data: Data | None = None
-    replay: bool = False
-    """Records in their own order and at their own times."""
+    replay: bool = False  # records in their own order and at their own times
     prefix_share: float = 0.0
     prefixes: int = 1
     turns: int = 1
     think_s: float = 0.0
-    chat: bool = False
-    """The endpoint takes messages."""
-    key: int | None = None
-    """What prompts are drawn by in place of the stage's number: passes have the same."""
+    chat: bool = False  # the endpoint takes messages
+    key: int | None = None  # what prompts are drawn by in place of the stage's number: passes have the same
 
     def by_hand(self, *, in_conversations: bool) -> Work:
         """The same for a load that the operator has chosen: with prompts of its own, at times of its own."""
@@ -112,10 +106,8 @@ def _check(load: Load, data: Data | None, isl: int | str, osl: int | str, *, rep
 class Request(NamedTuple):
     """What one request asks for."""
 
-    prompt: bytes
-    """JSON: a prompt, or the messages of a chat."""
-    osl: int | None = None
-    """None takes the stage's."""
+    prompt: bytes  # JSON: a prompt, or the messages of a chat
+    osl: int | None = None  # none takes the stage's
     messages: bool = False
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics import amount
-from loadgen.metrics.amount import Amount
+from loadgen.metrics.amount import WindowGain
 from loadgen.metrics.counters import gained
 
 Points = list[tuple[float, float]]
@@ -24,43 +24,43 @@ def _series(draw: st.DrawFn, *, rising: bool) -> Points:
     return list(zip(times, sorted(values) if rising else values, strict=True))
 
 
-def increase(points: Points, start_s: float, end_s: float) -> Amount:
+def increase(points: Points, start_s: float, end_s: float) -> WindowGain:
     times_s, values = np.array(points).T
     return amount.increase(times_s, values, start_s, end_s)
 
 
-def integral(points: Points, start_s: float, end_s: float, *, longest_gap_s: float = 1e9) -> Amount:
+def integral(points: Points, start_s: float, end_s: float, *, longest_gap_s: float = 1e9) -> WindowGain:
     times_s, values = np.array(points).T
     return amount.integral(times_s, values, start_s, end_s, longest_gap_s=longest_gap_s)
 
 
 def test_edges_are_interpolated() -> None:
     points = [(0.0, 0.0), (10.0, 100.0), (20.0, 400.0)]
-    assert increase(points, 5, 15) == Amount(50 + 150, 10)
-    assert integral(points, 5, 15, longest_gap_s=60) == Amount((50 + 100) / 2 * 5 + (100 + 250) / 2 * 5, 10)
+    assert increase(points, 5, 15) == WindowGain(50 + 150, 10)
+    assert integral(points, 5, 15, longest_gap_s=60) == WindowGain((50 + 100) / 2 * 5 + (100 + 250) / 2 * 5, 10)
 
 
 def test_a_reset_is_dropped_with_its_time() -> None:
     points = [(0.0, 100.0), (10.0, 200.0), (20.0, 5.0), (30.0, 25.0)]
-    assert increase(points, 0, 30) == Amount(120, 20)
+    assert increase(points, 0, 30) == WindowGain(120, 20)
 
 
 def test_a_gap_is_not_covered_by_a_gauge_but_by_a_counter() -> None:
     points = [(0.0, 100.0), (60.0, 200.0)]
-    assert integral(points, 0, 60, longest_gap_s=15) == Amount(0, 0)
-    assert increase(points, 0, 60) == Amount(100, 60)
+    assert integral(points, 0, 60, longest_gap_s=15) == WindowGain(0, 0)
+    assert increase(points, 0, 60) == WindowGain(100, 60)
 
 
 def test_equal_times_count_once_and_disorder_not_at_all() -> None:
     points = [(0.0, 0.0), (10.0, 10.0), (10.0, 99.0), (4.0, 50.0), (20.0, 30.0)]
-    assert increase(points, 0, 20) == Amount(30, 20)
+    assert increase(points, 0, 20) == WindowGain(30, 20)
 
 
 def test_what_is_unknown_is_as_if_nobody_had_looked() -> None:
     points = [(0.0, 0.0), (10.0, np.nan), (20.0, 40.0)]
-    assert increase(points, 0, 20) == Amount(40, 20)
-    assert integral(points, 0, 20) == Amount(400, 20)
-    assert increase([(0.0, np.nan)], 0, 20) == integral([(0.0, 1.0)], 0, 20) == Amount(0, 0)
+    assert increase(points, 0, 20) == WindowGain(40, 20)
+    assert integral(points, 0, 20) == WindowGain(400, 20)
+    assert increase([(0.0, np.nan)], 0, 20) == integral([(0.0, 1.0)], 0, 20) == WindowGain(0, 0)
 
 
 @given(points=_series(rising=False))

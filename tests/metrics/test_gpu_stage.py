@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.gpu_stage import GpuLooks, gpu_stages, host_means, mean_throttle
+from loadgen.metrics.gpu_stage import GpuSamples, gpu_stages, host_means, mean_throttle
 from loadgen.metrics.host import HostSample
 
 GPU = GpuStatic(index=0, vendor="sim", name="GPU", hbm_total_bytes=100)
@@ -61,7 +61,7 @@ def test_the_hosts_figures_are_means_over_the_window() -> None:
 
 
 def test_looks_that_are_forgotten_do_not_come_back() -> None:
-    looks = GpuLooks({0: look(0.0), 1: look(0.0)})
+    looks = GpuSamples({0: look(0.0), 1: look(0.0)})
     looks.until_s = 1.0
     looks.forget()
     looks.add([look(2.0)])
@@ -69,7 +69,7 @@ def test_looks_that_are_forgotten_do_not_come_back() -> None:
 
 
 def test_looks_reach_one_beyond_each_end() -> None:
-    looks = GpuLooks({0: look(0.0)})
+    looks = GpuSamples({0: look(0.0)})
     looks.add([look(1.0)])
     complete = [looks.complete]
     looks.until_s = 1.5
@@ -83,7 +83,7 @@ def test_looks_reach_one_beyond_each_end() -> None:
 
 @given(st.integers(2, 5000))
 def test_a_long_stage_is_thinned_and_keeps_its_ends(seconds: int) -> None:
-    looks = GpuLooks({})
+    looks = GpuSamples({})
     for second in range(seconds):
         looks.add([look(float(second))])
     times = [sample.t_s for sample in looks.by_gpu[0]]
@@ -94,7 +94,7 @@ def test_a_long_stage_is_thinned_and_keeps_its_ends(seconds: int) -> None:
 
 @pytest.mark.parametrize("seconds", [1000, 1001])
 def test_only_what_is_too_much_is_thinned(seconds: int) -> None:
-    looks = GpuLooks({})
+    looks = GpuSamples({})
     for second in range(seconds):
         looks.add([look(float(second))])
     assert len(looks.by_gpu[0]) == (1000 if seconds == 1000 else 501)

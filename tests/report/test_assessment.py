@@ -116,7 +116,6 @@ def test_the_headline_is_of_the_stage_that_pays_and_keeps_its_limits() -> None:
 
 
 def failing(count: int, unsent: int = 0, allowed: float = 0.0, **errors: int) -> StageResult:
-    """Of 90 requests."""
     check = FailureCheck(count + unsent, unsent, 90, allowed, met=False, verdict="missed")
     good = at(8, 900.0)
     return replace(good, failures=check, requests=replace(good.requests, errors=errors))

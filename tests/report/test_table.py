@@ -2,6 +2,7 @@
 
 import msgspec
 
+from loadgen.metrics.crosscheck import ClientAccount, truth_check
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineStage
 from loadgen.metrics.result import (
@@ -16,7 +17,6 @@ from loadgen.metrics.result import (
     Throughput,
     Tokens,
 )
-from loadgen.metrics.truth import ClientAccount, truth_check
 from loadgen.report.table import result_table
 
 

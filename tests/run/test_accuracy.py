@@ -22,7 +22,6 @@ STEP_MS = 5.0
 
 
 def step_ms(streams: float) -> float:
-    """Of the simulator that bends."""
     return STEP_MS * (1 + streams / 16)
 
 

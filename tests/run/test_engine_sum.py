@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.run.engine_sum import sum_of
-from loadgen.server.engine_metrics import EngineSample, delta, parse_engine_metrics
+from loadgen.server.vllm.engine_metrics import EngineSample, delta, parse_engine_metrics
 
 Engine = tuple[int, int, list[int]]
 ENGINES = st.lists(

@@ -9,7 +9,7 @@ import httpx
 
 from loadgen.metrics.journal import EngineMeasured, EngineStage, Happened, Line
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.server.client import ServerClient
+from loadgen.server.vllm.client import ServerClient
 from tests.engines import Simulator, simulator
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.metrics.journal import HostSampled, TelemetryChanged, read_journal
 from loadgen.run import Run
-from loadgen.telemetry.candidates import Attempt
+from loadgen.telemetry.candidates import BackendOption
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, left_behind
 
@@ -68,7 +68,7 @@ async def test_telemetry_can_be_off() -> None:
 
 @pytest.mark.parametrize("words", ["import time; time.sleep(600)", "import os\nwhile True: os.write(1, b'x' * 65536)"])
 async def test_a_child_that_hangs_or_floods_holds_nothing_up(words: str) -> None:
-    stuck = Attempt("stuck", "sim", program=(sys.executable, "-c", words))
+    stuck = BackendOption("stuck", "sim", program=(sys.executable, "-c", words))
     run = Run(profile(MANAGED), where="test", replay={"sim": [stuck]})
     result = await finish(run)
     assert (run.error, result.state) == (None, "complete")

@@ -17,7 +17,7 @@ from loadgen.plan import plan_of
 from loadgen.profile import Profile
 from loadgen.run import Run
 from loadgen.run.probe import probe, probe_twin
-from loadgen.server.client import ServerClient
+from loadgen.server.vllm.client import ServerClient
 from tests.engines import MANAGED, profile, simulator
 from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours
 

@@ -11,7 +11,7 @@ import pytest
 from loadgen.errors import ServerError
 from loadgen.plan import plan_of
 from loadgen.run.probe import Served, probe, resolve_target
-from loadgen.server.client import ServerClient
+from loadgen.server.vllm.client import ServerClient
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS
 from tests.engines import profile
 

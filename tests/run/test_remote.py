@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 from loadgen.errors import ResultError
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import Point, Snapshot
-from loadgen.plan.wish import PlanWish
+from loadgen.plan.request import PlanRequest
 from loadgen.run import Run, remote
-from loadgen.run.remote import COMMANDS, SOCKET, Command, Hello, Offer, RemoteRun, points_of
+from loadgen.run.remote import COMMANDS, SOCKET, Command, Hello, RemoteRun, SnapshotServer, points_of
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, flowing, once
 from tests.tui.scripted import ScriptedRun, running
-from tui.view import RunControl
+from tui.panels.frame import RunControl
 
 PAST = (Point(t_s=1.0), Point(t_s=2.0))
 
 
 @asynccontextmanager
-async def offered(folder: Path) -> AsyncIterator[tuple[Offer, ScriptedRun]]:
+async def offered(folder: Path) -> AsyncIterator[tuple[SnapshotServer, ScriptedRun]]:
     run = ScriptedRun()
-    offer = Offer(run, folder, lambda: PAST)
+    offer = SnapshotServer(run, folder, lambda: PAST)
     assert await offer.open() is None
     try:
         yield offer, run
@@ -136,7 +136,7 @@ async def test_only_the_owner_may_come_in_however_long_the_path(tmp_path: Path) 
 
 async def test_a_folder_that_takes_no_socket_costs_only_the_watching(tmp_path: Path) -> None:
     (tmp_path / SOCKET).touch()
-    offer = Offer(ScriptedRun(), tmp_path, lambda: ())
+    offer = SnapshotServer(ScriptedRun(), tmp_path, lambda: ())
     assert "cannot be watched" in (await offer.open() or "")
     offer.publish(running())
     await offer.close()
@@ -214,7 +214,7 @@ def test_what_the_cockpit_can_do_a_watcher_can_ask_for() -> None:
 
 
 async def test_commands_arrive_with_their_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wish = PlanWish("ladder", loads=(8.0, 16.0))
+    wish = PlanRequest("ladder", loads=(8.0, 16.0))
     async with offered(tmp_path) as (offer, run):
         all_there = asyncio.Event()
         monkeypatch.setattr(run, "stop", all_there.set)
@@ -277,7 +277,7 @@ json_values = st.recursive(
 def test_nothing_else_can_be_called(name: str, arguments: list[Any]) -> None:
     run = ScriptedRun()
     try:
-        Offer(run, Path(), lambda: ())._obey(msgspec.json.encode(Command(name, arguments)))
+        SnapshotServer(run, Path(), lambda: ())._obey(msgspec.json.encode(Command(name, arguments)))
     except (ValueError, msgspec.MsgspecError):
         assert run.calls == []
     else:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from loadgen.run.saturation import Flight, drift, filling_share
+from loadgen.run.saturation import OverloadDetector, drift, filling_share
 
 
 def alarm_s(rate: float, servers: int, service_s: float, *, seed: int, until_s: int = 60) -> int | None:
@@ -26,7 +26,7 @@ def alarm_s(rate: float, servers: int, service_s: float, *, seed: int, until_s: 
 
 
 def _first_alarm(rate: float, streams: list[tuple[float, float, float]], until_s: int) -> int | None:
-    flight = Flight(rate)
+    flight = OverloadDetector(rate)
     for t_s in range(1, until_s):
         sent = [stream for stream in streams if stream[0] <= t_s]
         times_s = [end_s - sent_s for sent_s, _, end_s in sent if end_s <= t_s]
@@ -57,7 +57,7 @@ def test_a_load_beyond_the_server_does(rate: float, servers: int, service_s: flo
 
 
 def test_what_it_says() -> None:
-    flight = Flight(10)
+    flight = OverloadDetector(10)
     for t_s in range(1, 13):
         assert flight.beat(t_s, 5 * t_s, 100.0 * t_s)
         assert not flight.beat(t_s + 0.25, 5 * t_s, None)
@@ -67,7 +67,7 @@ def test_what_it_says() -> None:
 
 
 def test_nothing_is_said_too_early() -> None:
-    flight = Flight(10)
+    flight = OverloadDetector(10)
     assert flight.verdict(ended=100, e2e_mean_s=1.0) is None
     for t_s in range(1, 9):
         flight.beat(t_s, 10 * t_s, 1.0)

@@ -15,10 +15,10 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.profile import Docker, Server
-from loadgen.server.claims import claim_port, drive_lock, list_servers
-from loadgen.server.outcome import ServerExit
-from loadgen.server.ports import require_free_port
-from loadgen.server.stopping import stop_server
+from loadgen.server.process.locks import claim_port, drive_lock, list_servers
+from loadgen.server.process.outcome import ServerExit
+from loadgen.server.process.ports import require_free_port
+from loadgen.server.process.stopping import stop_server
 from loadgen.server.supervisor import ManagedServer
 from tests.server.fakes import PATIENCE_S, FakeServer, eventually, fake_docker, is_gone, wait_until
 
@@ -131,7 +131,7 @@ async def test_without_its_guard_the_tree_is_killed_from_here(fake: FakeServer) 
 
 async def test_a_guard_that_hangs_is_replaced(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.server.supervisor._GUARD_MARGIN_S", 0.1)
-    monkeypatch.setattr("loadgen.server.guard.KILL_WAIT_S", 0.1)
+    monkeypatch.setattr("loadgen.server.process.guard.KILL_WAIT_S", 0.1)
     server = managed(fake, "deaf", stop_timeout_s=0.1)
     await server.start()
     tree = fake.processes(1)

@@ -44,7 +44,6 @@ class Running:
 
 
 def request(tokens: int, *, chat: bool = False, close: bool = False, **fields: Any) -> bytes:
-    """A streaming request as bytes."""
     prompt = {"messages": [{"role": "user", "content": "hi"}]} if chat else {"prompt": [5] * 20}
     path = "/v1/chat/completions" if chat else "/v1/completions"
     body = json.dumps({"max_tokens": tokens, "stream": True, "ignore_eos": True, **prompt, **fields}).encode()

@@ -14,8 +14,8 @@ from loadgen.metrics.stage import StageDelta
 from loadgen.stream import channel as channel_module
 from loadgen.stream import events
 from loadgen.stream.channel import Channel
+from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.tally import Meter, Tally
 
 MS = 1_000_000
 
@@ -24,8 +24,8 @@ class Wire:
     """A channel with one stream on it; reads are what the test feeds, with stamps that the test chooses."""
 
     def __init__(self) -> None:
-        self.meter = Meter()
-        self.tally = Tally()
+        self.meter = ClientSamples()
+        self.tally = StageSamples()
         self.ended: list[Stream] = []
         self.unanswered: list[Stream] = []
         self.sent: list[bytes] = []

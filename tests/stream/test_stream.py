@@ -1,8 +1,8 @@
 """Which stage a stream's times and its end count in, while stages begin and end around it."""
 
 from loadgen.metrics.stage import StageDelta
+from loadgen.stream.samples import StageSamples, StreamLimits
 from loadgen.stream.stream import LEAST_PART_TOKENS, Stream
-from loadgen.stream.tally import StreamLimits, Tally
 from tests.stream.test_channel import DONE, END, MS, Wire, event, head, text, us
 
 
@@ -13,7 +13,7 @@ def events(wire: Wire, *, first: int, count: int, at_ms: float, every_ms: float 
     return at_ms + (count - 1) * every_ms
 
 
-def reopened(tally: Tally, stream: Stream, at_ms: float) -> Tally:
+def reopened(tally: StageSamples, stream: Stream, at_ms: float) -> StageSamples:
     """The window of another stage, opened at a time of the test's own."""
     tally.open()
     tally.opened_ns = int(at_ms * MS)
@@ -21,11 +21,11 @@ def reopened(tally: Tally, stream: Stream, at_ms: float) -> Tally:
     return tally
 
 
-def next_stage(wire: Wire, at_ms: float) -> tuple[StageDelta, Tally]:
+def next_stage(wire: Wire, at_ms: float) -> tuple[StageDelta, StageSamples]:
     """End the stage of the stream, begin another; what the ended one has measured, and the new one's tally."""
     wire.stream.leave_window(int(at_ms * MS))
     ended = wire.tally.drain()
-    return ended, reopened(Tally(is_open=False), wire.stream, at_ms)
+    return ended, reopened(StageSamples(is_open=False), wire.stream, at_ms)
 
 
 def test_each_stage_has_the_gaps_and_the_part_that_lie_in_it() -> None:
@@ -117,7 +117,7 @@ def test_the_first_wave_is_told_apart() -> None:
 
 
 def test_a_first_wave_that_fails_is_not_awaited() -> None:
-    tally = Tally()
+    tally = StageSamples()
     tally.awaits = 3
     for end in (lambda one: one.fail("connect", "refused"), Stream.cancel, Stream.cut_off):
         end(Stream(stage=0, tally=tally, wire=b"", intended_ns=0, first_wave=True))
@@ -129,7 +129,7 @@ def test_whole_streams_only_where_requests_bound_the_stage() -> None:
     wire.read(head(), 40)
     last_ms = events(wire, first=1, count=3, at_ms=50)
     wire.stream.leave_window(int((last_ms + 5) * MS))
-    tally = reopened(Tally(is_open=False, whole_only=True), wire.stream, last_ms + 5)
+    tally = reopened(StageSamples(is_open=False, whole_only=True), wire.stream, last_ms + 5)
     events(wire, first=4, count=20, at_ms=last_ms + 10)
     wire.read(text("x", 24, "stop") + DONE + END, last_ms + 500)
     assert tally.drain().latency == {}

@@ -13,8 +13,8 @@ import trustme
 import uvloop
 
 from loadgen.stream.channel import Channel
+from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.tally import Meter, Tally
 from loadgen.stream.transport import Sockets, Target
 from tests.server.fakes import eventually
 
@@ -38,7 +38,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 _opened: list[Sockets] = []
 
 
-def open_sockets(meter: Meter) -> Sockets:
+def open_sockets(meter: ClientSamples) -> Sockets:
     """Closed at the end of the test."""
     _opened.append(Sockets(meter))
     return _opened[-1]
@@ -54,9 +54,9 @@ async def closes_sockets() -> AsyncIterator[None]:
 class Client:
     """A channel and an event for the end of its stream; as many more on the same sockets as a test wants."""
 
-    def __init__(self, sockets: Sockets | None = None, meter: Meter | None = None) -> None:
-        self.meter = meter or Meter()
-        self.tally = Tally()
+    def __init__(self, sockets: Sockets | None = None, meter: ClientSamples | None = None) -> None:
+        self.meter = meter or ClientSamples()
+        self.tally = StageSamples()
         self.over = asyncio.Event()
         self.sockets = sockets or open_sockets(self.meter)
         self.channel = Channel(self.meter, self.ended, self.ended)
@@ -96,7 +96,7 @@ async def serve(
 async def test_reads_carry_the_kernels_stamp(host: str) -> None:
     server, target = await serve(answer, host)
     async with server:
-        open_sockets(Meter())
+        open_sockets(ClientSamples())
         # Stamping is switched on in the background: the first reads can still come without.
         for _ in range(100):
             client = Client()
@@ -242,7 +242,7 @@ async def streams_of(
     listener: socket.socket, count: int, read: Callable[[int], None] = lambda _: None
 ) -> list[tuple[Client, socket.socket]]:
     """Connections of one worker, each with a stream on it, and the server's ends; `read` is told of each read."""
-    meter = Meter()
+    meter = ClientSamples()
     sockets = open_sockets(meter)
     pairs = []
     for number in range(count):

@@ -4,21 +4,21 @@ import asyncio
 import socket
 
 from loadgen.stream.channel import Channel
+from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.tally import Meter, Tally
 from loadgen.stream.transport import Sockets, Target
 from tests.server.fakes import eventually
 
 
 async def test_it_comes_before_each_read_of_a_stream() -> None:
-    meter, over = Meter(), asyncio.Event()
+    meter, over = ClientSamples(), asyncio.Event()
     channel = Channel(meter, lambda *_: over.set(), lambda *_: over.set())
     sockets = Sockets(meter)
     seen: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sockets.urgent = lambda: seen.append(channel.stream.events if channel.stream is not None else -1)
         await sockets.connect(channel, Target(int(socket.AF_INET), *listener.getsockname()), None)
-        channel.begin(Stream(stage=0, tally=Tally(), wire=b"POST", intended_ns=0))
+        channel.begin(Stream(stage=0, tally=StageSamples(), wire=b"POST", intended_ns=0))
         server, _ = listener.accept()
         server.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b'data: {"choices": [{"text": "a"}]}\n\n')
         await eventually(lambda: bool(channel.stream and channel.stream.events))
@@ -29,7 +29,7 @@ async def test_it_comes_before_each_read_of_a_stream() -> None:
 
 
 def test_requests_sent_while_a_tick_is_drained_are_counted_once() -> None:
-    tally, meter = Tally(), Meter()
+    tally, meter = StageSamples(), ClientSamples()
     tally.ttft_ns.append(5_000_000)
     meter.read_lag_ns.append(1000)
     sent = 0

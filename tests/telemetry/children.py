@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.telemetry.candidates import PROGRAM, Attempt
+from loadgen.telemetry.candidates import PROGRAM, BackendOption
 from loadgen.telemetry.sample import Opened, Refused, Sampled, decode_line
 
 
@@ -50,11 +50,11 @@ def listen(*arguments: str, env: Mapping[str, str] | None = None, looks: int = 2
     return heard
 
 
-def stand_in(folder: Path, name: str, body: str) -> Attempt:
+def stand_in(folder: Path, name: str, body: str) -> BackendOption:
     """An attempt whose child is a Python script; it may use `say(line)`, `opened()`, `sampled()` and `wait()`."""
     script = folder / f"{name}.py"
     script.write_text(_PRELUDE + body)
-    return Attempt(name, "sim", program=(sys.executable, str(script)))
+    return BackendOption(name, "sim", program=(sys.executable, str(script)))
 
 
 _PRELUDE = """

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.telemetry.candidates import Attempt, Vendor, attempts_for
+from loadgen.telemetry.candidates import BackendOption, Vendor, attempts_for
 from loadgen.telemetry.capture import Header, read_capture, write_capture
-from loadgen.telemetry.doctor import NOTHING, Pace, Visit, examine, header_of, part_of, tried, visit_all
+from loadgen.telemetry.doctor import NOTHING, BackendTrial, Pace, examine, header_of, part_of, tried, visit_all
 from loadgen.telemetry.sample import GpuProcess
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST
@@ -22,16 +22,16 @@ def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
 
 
-async def _visit(folder: Path, attempt: Attempt, pace: Pace = _PACE, vendor: Vendor = "amd") -> Visit:
+async def _visit(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: Vendor = "amd") -> BackendTrial:
     (visit,) = await visit_all({vendor: [attempt]}, folder=folder, pace=pace)
     return visit
 
 
-async def _on_stub(folder: Path, rocm: Path, scenario: str) -> Visit:
+async def _on_stub(folder: Path, rocm: Path, scenario: str) -> BackendTrial:
     path = folder / "scenario"
     path.write_text(scenario)
     env = {"ROCM_PATH": str(rocm), "AMDSMI_STUB_SCENARIO": str(path)}
-    return await _visit(folder, Attempt("amdsmi 7.0.2", "amdsmi", env=env, why="the installed one"))
+    return await _visit(folder, BackendOption("amdsmi 7.0.2", "amdsmi", env=env, why="the installed one"))
 
 
 async def test_eight_busy_mi300x_are_told_whole_and_plausible(rocm: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ async def test_a_guest_has_a_reason_for_every_null(rocm: Path, tmp_path: Path) -
 
 async def test_a_library_that_does_not_work_is_told_exactly_with_what_it_printed(tmp_path: Path) -> None:
     empty = {"ROCM_PATH": str(tmp_path), "ROCM_HOME": str(tmp_path)}
-    visit = await _visit(tmp_path, Attempt("amdsmi", "amdsmi", env=empty))
+    visit = await _visit(tmp_path, BackendOption("amdsmi", "amdsmi", env=empty))
     found = tried(visit)
     assert not found.works
     assert found.failure is not None
@@ -106,7 +106,7 @@ async def test_one_that_hangs_is_given_up(tmp_path: Path, body: str) -> None:
 
 
 async def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
-    visit = await _visit(tmp_path, Attempt("none", "sim", program=(str(tmp_path / "none"),)))
+    visit = await _visit(tmp_path, BackendOption("none", "sim", program=(str(tmp_path / "none"),)))
     assert visit.failure is not None
     assert "could not be started: No such file" in visit.failure
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.telemetry.candidates import Attempt, Vendor, amd_is_here, attempts_for, nvidia_is_here
+from loadgen.telemetry.candidates import BackendOption, Vendor, amd_is_here, attempts_for, nvidia_is_here
 from loadgen.telemetry.monitor import Monitor, carried
 from loadgen.telemetry.sample import GpuProcess, GpuSample
 from loadgen.telemetry.source import Patience
@@ -25,7 +25,10 @@ _GOOD = "opened()\nsampled()\nwait()\n"
 
 @asynccontextmanager
 async def _watching(
-    folder: Path, attempts: Mapping[Vendor, Sequence[Attempt]], patience: Patience = _QUICK, interval_s: float = 1.0
+    folder: Path,
+    attempts: Mapping[Vendor, Sequence[BackendOption]],
+    patience: Patience = _QUICK,
+    interval_s: float = 1.0,
 ) -> AsyncIterator[Monitor]:
     monitor = Monitor(attempts, folder=folder, interval_s=interval_s, patience=patience)
     monitor.start()
@@ -79,7 +82,7 @@ async def test_the_next_attempt_is_tried_when_one_refuses(tmp_path: Path) -> Non
     )
     dies = stand_in(tmp_path, "dies", "print('free(): invalid next size', file=sys.stderr)\nos.abort()\n")
     silent = stand_in(tmp_path, "ends", "")
-    absent = Attempt("absent", "sim", program=(str(tmp_path / "absent"),))
+    absent = BackendOption("absent", "sim", program=(str(tmp_path / "absent"),))
     attempts = [refuses, dies, silent, absent, stand_in(tmp_path, "good", _GOOD)]
     async with _watching(tmp_path, {"amd": attempts}) as monitor:
         await _until(monitor, lambda: monitor.settled)

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from loadgen.metrics.snapshot import Snapshot
 from tests.tui.scripted import ScriptedRun
 from tui.app import Cockpit
-from tui.screen import CockpitScreen
+from tui.screens.cockpit import CockpitScreen
 
 DESIGN = (160, 45)
 
@@ -58,13 +58,11 @@ class Seat:
 
     @property
     def dialog(self) -> Screen[Any] | None:
-        """What lies over the cockpit."""
         top: Screen[Any] = self.app.screen
         return None if top is self.screen else top
 
     @property
     def rows(self) -> list[str]:
-        """The text of the screen."""
         return rows_of(self.app)
 
     @property
@@ -91,6 +89,6 @@ async def seated(size: tuple[int, int] = DESIGN, run: ScriptedRun | None = None)
     run = run or ScriptedRun()
     app = Cockpit(run)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tui.view.STALE_AFTER_S", 3600.0)
+        patch.setattr("tui.panels.frame.STALE_AFTER_S", 3600.0)
         async with app.run_test(size=size) as pilot:
             yield Seat(app, run, pilot)

@@ -43,7 +43,6 @@ SEARCH = SearchResult("knee", "concurrency", 32.0, 24.0, 48.0, resolved=True, wh
 
 
 def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
-    """One beat of it."""
     now = running(t_s)
     stage = now.stages[-1]
     failed = t_s > 130

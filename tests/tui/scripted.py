@@ -33,7 +33,7 @@ from loadgen.metrics.snapshot import (
     StageView,
     Verdict,
 )
-from loadgen.plan.wish import PlanWish
+from loadgen.plan.request import PlanRequest
 
 LADDER = (8, 16, 32, 64)
 STAGE_S = 60.0
@@ -73,7 +73,7 @@ class ScriptedRun:
     def set_shape(self, isl: int, osl: int) -> None:
         self.calls.append(("set_shape", isl, osl))
 
-    def follow(self, wish: PlanWish) -> None:
+    def follow(self, wish: PlanRequest) -> None:
         self.calls.append(("follow", wish))
 
     def hold(self) -> None:
@@ -159,7 +159,6 @@ def curve_point(stage: StageView, direction: Literal["", "up", "down"] = "") -> 
 
 
 def starting(progress: float = 0.54, **changes: Any) -> Snapshot:
-    """The server loads weights."""
     server = ServerView(
         engine="vLLM",
         url="http://127.0.0.1:8000",
@@ -214,7 +213,6 @@ def point(t_s: float, conc: int) -> Point:
 
 
 def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageView:
-    """The sums of a stage."""
     size = conc or 40
     return StageView(
         number=number,
@@ -247,7 +245,6 @@ def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageVi
 
 
 def summary(middle: float) -> Summary:
-    """Percentiles around a middle."""
     return Summary(
         100, middle * 1.02, middle * 0.1, middle * 0.5, middle, middle * 1.4, middle * 1.6, middle * 2.1, middle * 2.3,
         middle * 2.4,

@@ -8,10 +8,10 @@ from loadgen.metrics.baseline import baseline_of, with_baseline
 from loadgen.metrics.snapshot import BaselineView, Comparison
 from tests.metrics.served import run_of, served
 from tests.tui.scripted import running
-from tui.paint import ROLES, Rows
 from tui.panels.baseline import baseline, baseline_row
+from tui.panels.frame import Frame, Wanted
 from tui.panels.published import published
-from tui.view import View, Wanted
+from tui.widgets.paint import ROLES, Rows
 
 
 def beside(scale: float = 1.2, concurrency: int = 16) -> BaselineView:
@@ -21,8 +21,8 @@ def beside(scale: float = 1.2, concurrency: int = 16) -> BaselineView:
     return view
 
 
-def view(**changes: Any) -> View:
-    return View(running(**changes), Wanted())
+def view(**changes: Any) -> Frame:
+    return Frame(running(**changes), Wanted())
 
 
 def texts(rows: Rows) -> list[str]:

@@ -10,7 +10,7 @@ from loadgen.errors import ProfileError
 from tests.tui.scripted import ScriptedRun, running
 from tui.app import Cockpit
 from tui.config import DEFAULTS, Config, config_path, read_config
-from tui.screen import CockpitScreen
+from tui.screens.cockpit import CockpitScreen
 
 
 def config(tmp_path: Path, text: str) -> Config:

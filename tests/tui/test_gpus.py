@@ -14,14 +14,14 @@ from loadgen.metrics.snapshot import GpuView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import watch
 from tests.tui.scripted import LOOKED_S, host, running, starting, with_gpus, with_partitions
-from tui.paint import ROLES, Rows, width_of
+from tui.panels.frame import Frame, Wanted
 from tui.panels.gpu_grid import grid
 from tui.panels.gpus import gpus
-from tui.view import View, Wanted
+from tui.widgets.paint import ROLES, Rows, width_of
 
 
 def painted(snapshot: Snapshot, width: int = 80, height: int = 10) -> Rows:
-    return gpus(View(snapshot, Wanted()), width, height)
+    return gpus(Frame(snapshot, Wanted()), width, height)
 
 
 def texts(rows: Rows) -> list[str]:
@@ -235,7 +235,7 @@ async def test_a_click_on_it_shows_each_with_its_history_and_nine_the_verdicts()
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (240, 60), (60, 30)])
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 16])
 def test_the_grid_holds_every_gpu_or_says_how_many_more_there_are(size: tuple[int, int], count: int) -> None:
-    view = View(with_gpus(count), Wanted())
+    view = Frame(with_gpus(count), Wanted())
     for snapshot in (with_gpus(count), with_gpus(count, t_s=201.0)):
         view.timeline.add(snapshot)
     rows = grid(view, *size)

@@ -12,8 +12,8 @@ from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
 from tui.app import Cockpit
 from tui.config import Config
-from tui.dialogs import AskLeave, AskNumber, AskText, Help
-from tui.logview import LOG
+from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help
+from tui.widgets.logview import LOG
 
 
 async def test_every_load_key_reaches_the_run() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.report.opening import RESULT
+from loadgen.store.lookup import RESULT
+from tests.tui.cli.test_terminal import FLOWING, Terminal
 from tests.tui.past_runs import ROOT, TOML, leave_run
-from tests.tui.test_terminal import FLOWING, Terminal
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from loadgen.run import Run
 from tests.run.driving import left_behind
 from tests.tui.cockpit import rows_of
 from tui.app import Cockpit
-from tui.screen import CockpitScreen
+from tui.screens.cockpit import CockpitScreen
 
 PROFILE = Path(__file__).parents[2] / "profiles" / "simulator.toml"
 SLOTS = {"wide": 64, "narrow": 8}

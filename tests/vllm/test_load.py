@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from loadgen.server.engine_metrics import parse_engine_metrics
+from loadgen.server.vllm.engine_metrics import parse_engine_metrics
 from tests.vllm.engine import attach, finish
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from loadgen.metrics.stage import OUTCOMES, StageDelta, StageMetrics
+from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.tally import Meter
 from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import token_prompts
 from tests.worker.test_stage_run import stage_run
@@ -42,7 +42,7 @@ class Accounting(RuleBasedStateMachine):
                 waits=waits and requests is None,
                 first_wave_apart=apart,
             )
-            run = StageRun(command, token_prompts(range(50), 5), Meter(), 5)
+            run = StageRun(command, token_prompts(range(50), 5), ClientSamples(), 5)
             run.begin(self.streams[worker])
             run.measure_by_time(lambda worker=worker: self.streams[worker])  # type: ignore[misc]
             self.runs[worker].append(run)

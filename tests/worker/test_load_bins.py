@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import LoadBin
-from loadgen.stream.tally import Meter, Tally
+from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.worker.load_bins import LoadBins
 
 MS = 1_000_000
@@ -33,7 +33,7 @@ def gaps_of(part: LoadBin) -> tuple[int, int]:
 
 
 def test_a_step_has_what_arrived_while_it_was_held(clock: Clock) -> None:
-    tally, meter = Tally(), Meter()
+    tally, meter = StageSamples(), ClientSamples()
     bins = LoadBins([1, 4, 8], tally, meter)
     bins.begin(1)
     tally.gaps_ns += [5 * MS] * 3
@@ -56,8 +56,8 @@ def test_a_step_has_what_arrived_while_it_was_held(clock: Clock) -> None:
 
 
 def test_on_the_way_down_what_is_held_counts_and_not_what_is_wanted(clock: Clock) -> None:
-    tally = Tally()
-    bins = LoadBins([8, 4, 1], tally, Meter())
+    tally = StageSamples()
+    bins = LoadBins([8, 4, 1], tally, ClientSamples())
     bins.begin(8)
     bins.step = 2
     for held, gap_ms in ((7, 7), (5, 5), (3, 3), (1, 1)):
@@ -72,8 +72,8 @@ def test_on_the_way_down_what_is_held_counts_and_not_what_is_wanted(clock: Clock
 
 def test_of_steps_with_the_same_share_the_schedule_decides(clock: Clock) -> None:
     """Four workers share steps of one stream: most of their shares stay as they are."""
-    tally = Tally()
-    bins = LoadBins([1, 1, 1, 2], tally, Meter())
+    tally = StageSamples()
+    bins = LoadBins([1, 1, 1, 2], tally, ClientSamples())
     bins.begin(1)
     for step in range(3):
         bins.step = step
@@ -87,8 +87,8 @@ def test_of_steps_with_the_same_share_the_schedule_decides(clock: Clock) -> None
 
 
 def test_in_open_loop_the_schedule_is_the_step(clock: Clock) -> None:
-    tally = Tally()
-    bins = LoadBins([None, None], tally, Meter())
+    tally = StageSamples()
+    bins = LoadBins([None, None], tally, ClientSamples())
     bins.begin(0)
     tally.gaps_ns.append(1 * MS)
     bins.note_held(17)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from loadgen.stream.request import Cancel, common_fields, model_shares, request_template
+from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.tally import Meter
 from loadgen.worker.messages import BeginStage
 from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import token_prompts
@@ -44,7 +44,7 @@ def stage_run(rank: int, ranks: int) -> StageRun:
         warmup_ns=0,
         requests=REQUESTS,
     )
-    return StageRun(command, token_prompts(range(100), 5), Meter(), 5)
+    return StageRun(command, token_prompts(range(100), 5), ClientSamples(), 5)
 
 
 def marks(run: StageRun, *, prepared: bool) -> list[tuple[str, float | None]]:
@@ -92,7 +92,7 @@ def test_an_open_loop_reaches_its_requests_after_a_warm_up_in_time(ranks: int, w
             warmup_requests=warmup_requests,
             warmup_ns=300_000_000,
         )
-        run = StageRun(command, token_prompts(range(100), 5), Meter(), 5)
+        run = StageRun(command, token_prompts(range(100), 5), ClientSamples(), 5)
         while (due_ns := run.next_arrival()) is not None:
             sent.append(due_ns)
             run.next_stream(0)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from loadgen.stream.tally import Meter
+from loadgen.stream.samples import ClientSamples
 from loadgen.worker.window import Window
 
 S = 1_000_000_000
 
 
 def test_only_what_arrives_while_it_is_open_counts() -> None:
-    meter = Meter()
+    meter = ClientSamples()
     window = Window(meter)
     meter.output_tokens, meter.requests = 100, 3
     assert window.take(5 * S) == {}
@@ -29,7 +29,7 @@ def test_mean_and_peak_of_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = 0
     # A clock of the test's own: the integral is exact.
     monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
-    window = Window(Meter())
+    window = Window(ClientSamples())
     window.held_changed(2)
     window.open(0)
     now_ns = 1 * S

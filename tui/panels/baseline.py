@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from loadgen import format as fmt
 from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, titled
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, cropped, titled
 
 _IN_A_ROW = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "output_tok_s", "req_s", "e2e_p50", "e2e_p99")
 """As many as fit."""
@@ -14,7 +14,7 @@ _ROLES = {"better": "good", "worse": "bad", "no evidence": "dim"}
 _SIGNS = {"better": " better", "worse": " worse", "no evidence": ""}
 
 
-def baseline_row(view: View, width: int) -> Row:
+def baseline_row(view: Frame, width: int) -> Row:
     """The baseline's figures and how far from them the stage is; empty without a baseline."""
     beside = view.snapshot.baseline
     if beside is None:
@@ -29,7 +29,7 @@ def baseline_row(view: View, width: int) -> Row:
     return cropped(tuple(row), width)
 
 
-def baseline(view: View, width: int, height: int) -> Rows:
+def baseline(view: Frame, width: int, height: int) -> Rows:
     """All figures beside the baseline's, with the interval of each difference and what it says; at least 80 columns."""
     beside = view.snapshot.baseline
     if beside is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tui.paint import Row, Rows, Word, cropped, width_of
+from tui.widgets.paint import Row, Rows, Word, cropped, width_of
 
 GAP = 2
 

@@ -14,22 +14,20 @@ from itertools import groupby
 
 import numpy as np
 
+from loadgen import format as fmt
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
-from tui import format as fmt
-from tui.paint import Rows
+from tui.charts.plot import Curve, Limit, Plot, plot_rows, scale_of
 from tui.panels.beside import beside, widths_of
-from tui.plot import Curve, Limit, Plot, plot_rows, scale_of
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Rows
 
 _LEAST_WIDTH = 52
-_NEAR = 3.0
-"""A limit further above the values than this would squeeze them: it stays outside of the plot."""
+_NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the plot
 _OUTPUT = "output"
 _NAMES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
-_SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}
-"""Of p50 and p99, by where the load moves."""
+_SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}  # of p50 and p99, by where the load moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +36,14 @@ class Point:
 
     held: float
     load: float
-    name: str
-    """To stand beside it; a load that moves has none."""
+    name: str  # to stand beside it; a load that moves has none
     shape: tuple[int, int]
     direction: str
     output: float | None
     latency: Mapping[str, Summary] = field(default_factory=dict)
 
 
-def curve(view: View, width: int, height: int) -> Rows:
+def curve(view: Frame, width: int, height: int) -> Rows:
     """As many plots as have room: the chosen latency first, throughput beside it."""
     shown = _shown(view.metric, max(1, min(3, width // _LEAST_WIDTH)))
     plots = [
@@ -85,7 +82,7 @@ def _of_rate(stage: StageView) -> Point:
     return Point(held, rate, f"{fmt.setting(rate)}/s", shape, "", stage.output_tokens_per_s, stage.latency)
 
 
-def _plot(view: View, name: str, width: int, height: int) -> Plot:
+def _plot(view: Frame, name: str, width: int, height: int) -> Plot:
     points = points_of(view.snapshot)
     measured = tuple(_measured(points, name))
     beside = (*_published(view, name), *_baseline(view, name))
@@ -132,7 +129,7 @@ def _value(point: Point, name: str, which: str) -> float:
     return _known(getattr(point.latency.get(name, Summary(count=0)), which))
 
 
-def _published(view: View, name: str) -> tuple[Curve, ...]:
+def _published(view: Frame, name: str) -> tuple[Curve, ...]:
     """What a publication has of the same stages."""
     by_stage: dict[tuple[int, str], dict[str, float]] = {}
     for (stage, of, figure), one in view.timeline.published.items():
@@ -157,7 +154,7 @@ def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None
     return (Curve(label, role, xs, ys, ink=None, sign=sign),) if known else ()
 
 
-def _baseline(view: View, name: str) -> tuple[Curve, ...]:
+def _baseline(view: Frame, name: str) -> tuple[Curve, ...]:
     """The same loads in the baseline."""
     figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
     known = view.timeline.baseline
@@ -197,7 +194,6 @@ def found_words(search: SearchResult) -> str:
 
 
 def limits_of(slo_ms: dict[str, float], name: str) -> tuple[Limit, ...]:
-    """The limits on a latency."""
     found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
     return tuple(Limit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0)
 

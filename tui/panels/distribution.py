@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from loadgen import format as fmt
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, padded, titled
+from tui.charts.plot import Curve, Plot, plot_rows, scale_of
+from tui.charts.raster import Ink
+from tui.charts.scale import Scale
 from tui.panels.beside import beside, widths_of
 from tui.panels.curve import limits_of
-from tui.plot import Curve, Plot, plot_rows, scale_of
-from tui.raster import Ink
-from tui.scale import Scale
-from tui.view import METRICS, View
+from tui.panels.frame import METRICS, Frame
+from tui.widgets.paint import Row, Rows, Word, padded, titled
 
 _TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
     latency: dict[str, Summary]
 
 
-def distribution(view: View, width: int, height: int) -> Rows:
+def distribution(view: Frame, width: int, height: int) -> Rows:
     """The plot of the chosen latency over its table; where there is room, the others' tables beside it."""
     plot = _plot(view, view.metric, height - _TABLE_ROWS)
     above = plot_rows(plot, width, height - _TABLE_ROWS)
@@ -55,7 +55,7 @@ def distribution(view: View, width: int, height: int) -> Rows:
     return [*above, *beside(tables, _TABLE_ROWS)]
 
 
-def _plot(view: View, name: str, height: int) -> Plot:
+def _plot(view: Frame, name: str, height: int) -> Plot:
     curves = [
         _curve(one, name, role, ink)
         for one, role, ink in _overlaid(view.snapshot)
@@ -129,5 +129,4 @@ def values_of(summary: Summary, unit: str) -> list[str]:
     return [fmt.statistic(summary, field, per=1000.0 if unit == "s" else 1.0) for _, field in _FIELDS]
 
 
-FIELDS = tuple(head for head, _ in _FIELDS)
-"""What the columns of the table are."""
+FIELDS = tuple(head for head, _ in _FIELDS)  # what the columns of the table are

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
+from loadgen import format as fmt
 from loadgen.metrics.snapshot import EngineView, InstanceView
-from tui import format as fmt
-from tui.chart import Chart, Series
-from tui.paint import Row, Rows, cropped, padded, titled
-from tui.view import View
+from tui.charts.chart import Chart, Series
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, cropped, padded, titled
 
 CHARTS = {
     "engine-queue": Chart(
@@ -41,7 +41,7 @@ _HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
 _CELL, _NAME, _INDENT = 9, 14, 3
 
 
-def engine(view: View, width: int, height: int) -> Rows:
+def engine(view: Frame, width: int, height: int) -> Rows:
     """The gauges as a table: all together, then each engine, then each server."""
     snapshot = view.snapshot
     if snapshot.engine is None:
@@ -54,7 +54,7 @@ def engine(view: View, width: int, height: int) -> Rows:
     return [cropped(row, width) for row in rows]
 
 
-def engines(view: View) -> list[tuple[str, EngineView]]:
+def engines(view: Frame) -> list[tuple[str, EngineView]]:
     """All together, then each of a data-parallel server."""
     together = view.snapshot.engine
     if together is None:
@@ -63,7 +63,6 @@ def engines(view: View) -> list[tuple[str, EngineView]]:
 
 
 def figures(engine: EngineView) -> list[str]:
-    """What stands in its row."""
     return [
         fmt.count(engine.running),
         fmt.count(engine.waiting),
@@ -94,7 +93,7 @@ def _instance(one: InstanceView) -> Row:
     )
 
 
-def _truth(view: View, width: int) -> Rows:
+def _truth(view: Frame, width: int) -> Rows:
     """What client and engine said of the last stage of which both have had their word."""
     told = next((stage for stage in reversed(view.snapshot.stages) if stage.truth), None)
     if told is None:

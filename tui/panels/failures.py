@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
+from loadgen import format as fmt
 from loadgen.metrics.snapshot import ErrorView
 from loadgen.report.notes import account_words
-from tui import format as fmt
-from tui.paint import Row, Rows, cropped, titled
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, cropped, titled
 
 REMEDIES = {
     "connect": "is the server up, and is its port the one of the profile? `ss -ltn` shows what listens",
@@ -26,7 +26,7 @@ REMEDIES = {
 _INDENT = 10
 
 
-def failures(view: View, width: int, height: int) -> Rows:
+def failures(view: Frame, width: int, height: int) -> Rows:
     """As many kinds as fit, each whole, the most frequent first."""
     kinds = view.snapshot.errors
     total = sum(error.count for error in kinds)
@@ -44,7 +44,7 @@ def failures(view: View, width: int, height: int) -> Rows:
     return [titled("errors", legend, width), *account, *rows]
 
 
-def _account(view: View, width: int) -> Rows:
+def _account(view: Frame, width: int) -> Rows:
     """What became of every request of the run, and of those of the running stage."""
     stage, whole = view.stage, view.snapshot.whole
     found = [("run", whole)] if whole is not None and whole.sent else []
@@ -56,11 +56,11 @@ def _account(view: View, width: int) -> Rows:
     return [*rows, ()] if rows else []
 
 
-def _sent(view: View) -> int | None:
+def _sent(view: Frame) -> int | None:
     return view.snapshot.whole.sent if view.snapshot.whole is not None else None
 
 
-def _kind(error: ErrorView, total: int, view: View, width: int) -> Rows:
+def _kind(error: ErrorView, total: int, view: Frame, width: int) -> Rows:
     share = fmt.percent(error.count / total if total else None)
     head: Row = (
         (f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}", "bad"),
@@ -75,7 +75,7 @@ def _kind(error: ErrorView, total: int, view: View, width: int) -> Rows:
     return [cropped(row, width) for row in rows] + [()]
 
 
-def seen(view: View, kind: str) -> str:
+def seen(view: Frame, kind: str) -> str:
     """When a kind of failure was first and last seen."""
     times_s = view.timeline.error_times_s.get(kind)
     return f"first {fmt.clock(times_s[0])}, last {fmt.clock(times_s[1])}" if times_s is not None else ""

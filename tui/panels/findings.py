@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
+from loadgen import format as fmt
 from loadgen.metrics.finding import Finding
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, titled
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, cropped, titled
 
 _SIGNS: dict[str, Word] = {
     "blocks": (" ! blocks  ", "bad"),
@@ -17,7 +17,7 @@ _SIGNS: dict[str, Word] = {
 _INDENT = 11
 
 
-def findings(view: View, width: int, height: int) -> Rows:
+def findings(view: Frame, width: int, height: int) -> Rows:
     """As many findings as fit, each whole; what was left out is counted."""
     found = view.snapshot.findings
     groups = [finding_rows(finding, width) for finding in found]

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loadgen import format as fmt
 from loadgen.metrics.gpu import GpuSample
 from loadgen.metrics.snapshot import GpuView
-from tui import format as fmt
-from tui.chart import MarkColumns, Series, axis_row, mark_columns, traced_rows
-from tui.history import Folded
-from tui.paint import Row, Rows, cropped, titled
+from tui.charts.chart import MarkColumns, Series, axis_row, mark_columns, traced_rows
+from tui.charts.history import Folded
+from tui.charts.scale import Scale
 from tui.panels.beside import GAP, beside, widths_of
+from tui.panels.frame import Frame
 from tui.panels.gpus import energy, gpus
-from tui.scale import Scale
-from tui.view import View
+from tui.widgets.paint import Row, Rows, cropped, titled
 
 _LEAST_WIDTH, _MOST_COLUMNS = 36, 4
-_LEAST_ROWS, _ROOMY = 2, 5
-"""A title and a strip; a title and all strips."""
+_LEAST_ROWS, _ROOMY = 2, 5  # A title and a strip; a title and all strips
 _HOTTEST_C = 110.0
 _GUTTER = 18
 _GIB = 1024**3
@@ -50,11 +49,10 @@ class _Shape:
     """How the cells lie."""
 
     columns: int
-    rows: int
-    """Of each cell."""
+    rows: int  # of each cell
 
 
-def grid(view: View, width: int, height: int) -> Rows:
+def grid(view: Frame, width: int, height: int) -> Rows:
     """All GPUs, or the table where they have no room."""
     found = view.snapshot.gpus
     shape = _shape_of(len(found), width, height - 2)

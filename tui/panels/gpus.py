@@ -13,19 +13,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from loadgen import format as fmt
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuView, Snapshot
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, bar, cropped, spread, titled
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, bar, cropped, spread, titled
 
 _NUMBER = 4
 _BAR = 8
 _BUSY = _BAR + 6
-_FLAGS = 24
-"""The least that is left for them."""
-_TITLED_FROM = 5
-"""Rows; below, the heads are the title."""
+_FLAGS = 24  # the least that is left for them
+_TITLED_FROM = 5  # rows; below, the heads are the title
 _GIB = 1024**3
 
 
@@ -42,7 +40,7 @@ class _Column(NamedTuple):
     value: Callable[[GpuStatic, GpuSample], str]
 
 
-def gpus(view: View, width: int, height: int) -> Rows:
+def gpus(view: Frame, width: int, height: int) -> Rows:
     """As many rows as the height allows; one that says why where there is no GPU."""
     snapshot = view.snapshot
     if not snapshot.gpus:
@@ -215,7 +213,7 @@ def _age(snapshot: Snapshot) -> str:
     return f"STALE: {fmt.duration(snapshot.host.t_s - newest_s)} old"
 
 
-def energy(view: View) -> Row:
+def energy(view: Frame) -> Row:
     """What a token costs, what a watt gives, and what all sockets draw."""
     stage = view.stage
     joules, per_watt = (stage.joules_per_output_token, stage.tokens_per_s_per_w) if stage else (None, None)

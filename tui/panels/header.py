@@ -6,13 +6,12 @@ they need the room, but keeps at least half of it: the notes of a death are long
 
 from __future__ import annotations
 
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, spread, width_of
-from tui.view import View
+from loadgen import format as fmt
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, cropped, spread, width_of
 
 _GAP: Word = ("  ", "text")
-Item = tuple[int, Row]
-"""An importance, 0 for never dropped, and what to show."""
+Item = tuple[int, Row]  # an importance, 0 for never dropped, and what to show
 
 _PHASES = {
     "checking": "preflight",
@@ -29,7 +28,7 @@ _PHASES = {
 }
 
 
-def header(view: View, width: int, height: int) -> Rows:
+def header(view: Frame, width: int, height: int) -> Rows:
     """One row where there is room for one, else identity above and progress below."""
     if height > 1:
         above = _fitted(_identity(view), width - 1)
@@ -37,14 +36,14 @@ def header(view: View, width: int, height: int) -> Rows:
     return [_beside_verdict(view, [*_identity(view), *_progress(view)], width)]
 
 
-def _beside_verdict(view: View, items: list[Item], width: int) -> Row:
+def _beside_verdict(view: Frame, items: list[Item], width: int) -> Row:
     least = width_of(_spaced([item for item in items if not item[0] and width_of(item[1])]))
     verdict = cropped(_verdict(view), max(width // 2, width - least - 4))
     left = _fitted(items, width - width_of(verdict) - 4)
     return ((" ", "text"), *spread(left, verdict, width - 2))
 
 
-def _identity(view: View) -> list[Item]:
+def _identity(view: Frame) -> list[Item]:
     snapshot, server = view.snapshot, view.snapshot.server
     state_role = {"ready": "good", "died": "bad"}.get(server.state, "warn")
     engine = " ".join(fmt.plain(text) for text in (server.engine, server.version) if text)
@@ -58,7 +57,7 @@ def _identity(view: View) -> list[Item]:
     ]
 
 
-def _progress(view: View) -> list[Item]:
+def _progress(view: Frame) -> list[Item]:
     load, phase = view.snapshot.load, view.snapshot.phase
     stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
     value = fmt.setting(view.wanted.value)
@@ -77,13 +76,13 @@ def _progress(view: View) -> list[Item]:
     ]
 
 
-def _moves(view: View) -> str:
+def _moves(view: Frame) -> str:
     """What the stage is whose load moves: `ramp 1 to 64`."""
     stage = view.stage
     return fmt.plain(stage.label) if stage is not None and stage.running and stage.moves is not None else ""
 
 
-def _replay(view: View) -> Row:
+def _replay(view: Frame) -> Row:
     """Where a replay is, and how fast it goes; nothing where a run goes on by itself."""
     now = view.snapshot.replay
     if now is None:
@@ -93,13 +92,13 @@ def _replay(view: View) -> Row:
     return ((f"REPLAY x{fmt.setting(now.speed)}{paused} {where}", "warn"),)
 
 
-def _watching(view: View) -> Row:
+def _watching(view: Frame) -> Row:
     """That the run is somebody else's, and whether the keys change it."""
     words = {"guest": "watching", "watcher": "watching, read-only"}
     return ((words.get(view.operator, ""), "warn"),)
 
 
-def _verdict(view: View) -> Row:
+def _verdict(view: Frame) -> Row:
     if view.stale:
         return ((f"! no data for {view.age_s:.0f} s", "bad"),)
     headline = fmt.plain(view.snapshot.headline) or fmt.UNKNOWN

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from loadgen import format as fmt
 from loadgen.metrics.health import HOST_FULL_PERCENT
 from loadgen.metrics.snapshot import Verdict
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, bar, cropped, spread, titled
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, bar, cropped, spread, titled
 
 
-def server(view: View, width: int, height: int) -> Rows:
+def server(view: Frame, width: int, height: int) -> Rows:
     """What the engine says of itself; unknown where it publishes no metrics."""
     engine = view.snapshot.engine
     running, waiting, kv, preempted = (
@@ -30,7 +30,7 @@ def server(view: View, width: int, height: int) -> Rows:
     ]
 
 
-def client(view: View, width: int, height: int) -> Rows:
+def client(view: Frame, width: int, height: int) -> Rows:
     """Our own health, and the reason when it is not good."""
     state = view.snapshot.client
     rows = [
@@ -47,7 +47,7 @@ def client(view: View, width: int, height: int) -> Rows:
     return rows
 
 
-def host(view: View, width: int, height: int) -> Rows:
+def host(view: Frame, width: int, height: int) -> Rows:
     """The machine that the server and we run on; one row across a narrow terminal."""
     if height == 1:
         return [
@@ -62,7 +62,7 @@ def host(view: View, width: int, height: int) -> Rows:
     ]
 
 
-def verdicts(view: View, width: int, height: int) -> Rows:
+def verdicts(view: Frame, width: int, height: int) -> Rows:
     """What limits the stage and what is wrong with the GPUs, the bad ones first; what has no room is counted."""
     found, room = view.snapshot.verdicts, max(0, height - 1)
     bad, more = sum(verdict.bad for verdict in found), len(found) - room
@@ -71,8 +71,7 @@ def verdicts(view: View, width: int, height: int) -> Rows:
     return [titled("verdicts", tuple(legend), width), *[_verdict(verdict, width) for verdict in found[:room]]]
 
 
-def server_strip(view: View) -> Row:
-    """The server in one row."""
+def server_strip(view: Frame) -> Row:
     engine = view.snapshot.engine
     running, waiting, kv = (engine.running, engine.waiting, engine.kv_usage) if engine else (None,) * 3
     return (
@@ -87,8 +86,7 @@ def server_strip(view: View) -> Row:
     )
 
 
-def client_strip(view: View) -> Row:
-    """The client in one row."""
+def client_strip(view: Frame) -> Row:
     state = view.snapshot.client
     return (
         (" client  lag p99 ", "dim"),
@@ -102,7 +100,7 @@ def client_strip(view: View) -> Row:
     )
 
 
-def _host_cpu(view: View) -> Row:
+def _host_cpu(view: Frame) -> Row:
     """All cores, the busiest one, and the server's processes, of which 100 % is one core."""
     now = view.snapshot.host
     mean, busiest, server = (now.cpu_percent, now.cpu_busiest_percent, now.server_cpu_percent) if now else (None,) * 3
@@ -116,7 +114,7 @@ def _host_cpu(view: View) -> Row:
     )
 
 
-def _host_memory(view: View) -> Row:
+def _host_memory(view: Frame) -> Row:
     now = view.snapshot.host
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
     return (
@@ -127,7 +125,7 @@ def _host_memory(view: View) -> Row:
     )
 
 
-def _governor(view: View) -> Row:
+def _governor(view: Frame) -> Row:
     """Only one that holds the cores back is worth a word."""
     now = view.snapshot.host
     if now is None or now.governor in (None, "performance"):
@@ -145,12 +143,12 @@ def _verdict(verdict: Verdict, width: int) -> Row:
     return cropped((sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim")), width)
 
 
-def _failures(view: View) -> Word:
+def _failures(view: Frame) -> Word:
     total = sum(error.count for error in view.snapshot.errors)
     return (fmt.count(total), "bad" if total else "text")
 
 
-def _trust(view: View) -> Word:
+def _trust(view: Frame) -> Word:
     return ("! LIMITED", "bad") if view.snapshot.client.limited else ("ok", "good")
 
 
@@ -158,7 +156,7 @@ def _kv_role(usage: float | None) -> str:
     return "warn" if usage is not None and usage >= 0.95 else "text"
 
 
-def _held_of_wanted(view: View) -> str:
+def _held_of_wanted(view: Frame) -> str:
     """Over the stage; of a load that moves, now."""
     stage, load = view.stage, view.snapshot.load
     if stage is not None and stage.moves is not None and stage.running:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loadgen import format as fmt
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.snapshot import RECENT_S, StageView
-from tui import format as fmt
-from tui.paint import Row, Rows, Word
+from tui.panels.frame import Frame
 from tui.panels.published import published
-from tui.view import View
+from tui.widgets.paint import Row, Rows, Word
 
 _METRICS = (("TTFT", "ttft", "ms"), ("TPOT", "tpot", "ms"), ("ITL", "itl", "ms"), ("E2E", "e2e", "s"))
 _COLUMNS = (
@@ -25,7 +25,7 @@ _LABEL = 7
 _HALF = _CELL * len(_COLUMNS)
 
 
-def latency(view: View, width: int, height: int) -> Rows:
+def latency(view: Frame, width: int, height: int) -> Rows:
     """Two tables of one height, their names as the panel's title; below them what was published."""
     stage, recent = view.stage, view.snapshot.recent
     whole = stage.latency if stage else {}

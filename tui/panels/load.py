@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import textwrap
 
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, bar, cropped, spread, titled, width_of
+from loadgen import format as fmt
+from tui.panels.frame import Frame
 from tui.panels.health import client_strip, server_strip
-from tui.view import View
+from tui.widgets.paint import Row, Rows, Word, bar, cropped, spread, titled, width_of
 
 _HINT_CELLS = 18
-_ROOMY = 8
-"""With so many rows there is one for more than the load."""
-_STRIP_FROM = 60
-"""From this width on the panel is a strip across a narrow terminal."""
+_ROOMY = 8  # with so many rows there is one for more than the load
+_STRIP_FROM = 60  # from this width on the panel is a strip across a narrow terminal
 
 
-def load(view: View, width: int, height: int) -> Rows:
+def load(view: Frame, width: int, height: int) -> Rows:
     """As many rows as the height allows, the keys last."""
     if width >= _STRIP_FROM:
         state = _state(view)
@@ -34,7 +32,7 @@ def load(view: View, width: int, height: int) -> Rows:
     return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(view)[len(lines) :]]
 
 
-def _needs(view: View) -> list[Row]:
+def _needs(view: Frame) -> list[Row]:
     """What the running stage still waits for or takes to be known, and the streams that it has from before."""
     stage = view.stage
     if stage is None or not stage.running:
@@ -66,7 +64,7 @@ def _wrapped(need: Row, width: int) -> Rows:
     return [((f" {line}", role),) for line in textwrap.wrap(text, max(10, width - 2))]
 
 
-def _hints(view: View) -> Rows:
+def _hints(view: Frame) -> Rows:
     """The keys of who may use them, two in a row."""
     double, half, pause, forward = (
         view.key(*each) for each in (("double", "]"), ("half", "["), ("pause", "space"), ("next", "."))
@@ -89,13 +87,13 @@ def _hint(keys: Row, what: str) -> Row:
     return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
 
 
-def notice(view: View, width: int, height: int) -> Rows:
+def notice(view: Frame, width: int, height: int) -> Rows:
     """The line above the keys when the operator should know something; no row otherwise."""
     row = _notice(view)
     return [((" ", "text"), *cropped(row, width - 2))] if row else []
 
 
-def _notice(view: View) -> Row:
+def _notice(view: Frame) -> Row:
     leave = view.key("leave", "q")
     if view.done:
         return (("run done  ", "strong"), *_result(view), ("   ", "text"), leave, (" leaves", "text"))
@@ -113,7 +111,7 @@ def _notice(view: View) -> Row:
     return (*choice, leave, (leaves, "text"))
 
 
-def _choice(view: View) -> Row:
+def _choice(view: Frame) -> Row:
     """What the run waits for, then the keys that decide; empty where it waits for nobody."""
     match view.snapshot.phase:
         case "blocked":
@@ -131,12 +129,12 @@ def _choice(view: View) -> Row:
             return ()
 
 
-def _result(view: View) -> Row:
+def _result(view: Frame) -> Row:
     path = view.snapshot.result_path
     return (("no result was written", "bad"),) if path is None else ((fmt.plain(path), "text"),)
 
 
-def _state(view: View) -> Row:
+def _state(view: Frame) -> Row:
     if view.snapshot.replay is not None:
         return (("REPLAY", "warn"),)
     if view.wanted.paused:
@@ -148,25 +146,25 @@ def _state(view: View) -> Row:
     return (("by hand", "dim"),) if view.snapshot.load.manual else (("by plan", "dim"),)
 
 
-def _value(view: View) -> Row:
+def _value(view: Frame) -> Row:
     sign: Word = (" ?", "dim") if view.wanted.unconfirmed else ("  ", "dim")
     return ((f"{fmt.setting(view.wanted.value):>5}", "strong"), sign)
 
 
-def _held(view: View) -> Row:
+def _held(view: Frame) -> Row:
     load = view.snapshot.load
     waiting: Word = (f"{fmt.count(load.queued):>5}  ", "warn" if load.queued else "text")
     return (("held ", "dim"), (f"{fmt.count(load.held):>5}", "held"), ("   waiting ", "dim"), waiting)
 
 
-def _share(view: View) -> float | None:
+def _share(view: Frame) -> float | None:
     """How much of what is wanted is there: streams in closed loop, requests a second in open loop."""
     wanted = view.wanted.value
     got = view.snapshot.point.requests_per_s if view.wanted.open_loop else view.snapshot.load.held
     return got / wanted if wanted and got is not None else None
 
 
-def _stage_row(view: View, width: int) -> Row:
+def _stage_row(view: Frame, width: int) -> Row:
     load = view.snapshot.load
     elapsed = f"{fmt.duration(load.stage_elapsed_s):>7}  "
     left: Row = ((" stage  ", "text"),)
@@ -176,7 +174,7 @@ def _stage_row(view: View, width: int) -> Row:
     return (*left, *bar(load.stage_progress, room, "text"), (elapsed, "text"))
 
 
-def _strip(view: View, width: int) -> Row:
+def _strip(view: Frame, width: int) -> Row:
     unit = "rate/s" if view.wanted.open_loop else "conc"
     left = ((f" {unit} ", "dim"), *_value(view), *_held(view))
     stage = ((f"stage {fmt.duration(view.snapshot.load.stage_elapsed_s):>6} ", "dim"),)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loadgen import format as fmt
 from loadgen.metrics.snapshot import CurvePoint
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, titled
+from tui.panels.frame import Frame
 from tui.panels.stages import stages
-from tui.view import View
+from tui.widgets.paint import Row, Rows, Word, titled
 
 _HEADS = (
     ("load", 9, "dim"),
@@ -28,7 +28,7 @@ _HEADS = (
 _TITLED_FROM = 6
 
 
-def loads(view: View, width: int, height: int) -> Rows:
+def loads(view: Frame, width: int, height: int) -> Rows:
     """A title where there is room for it, the heads, and the points."""
     points = view.snapshot.curve
     if not tells_more(view):
@@ -42,14 +42,14 @@ def loads(view: View, width: int, height: int) -> Rows:
     return [*top, *(_row(point, marked=number == now) for number, point in shown)]
 
 
-def tells_more(view: View) -> bool:
+def tells_more(view: Frame) -> bool:
     """Whether the curve has another cut than the stages: a load that moves, or that came up several times."""
     held = [stage for stage in view.snapshot.stages if stage.rate is None and stage.output_tokens_per_s is not None]
     points = view.snapshot.curve
     return any(point.direction for point in points) or len(held) > len(points) > 0
 
 
-def _now(view: View) -> int | None:
+def _now(view: Frame) -> int | None:
     """The point that the running stage adds to."""
     stage, points = view.stage, view.snapshot.curve
     if stage is None or not stage.running:

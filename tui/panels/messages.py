@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+from loadgen import format as fmt
 from loadgen.metrics.snapshot import ErrorView, RunEvent
-from tui import format as fmt
-from tui.marks import KINDS
-from tui.paint import Row, Rows, cropped, titled
-from tui.view import View
+from tui.charts.marks import KINDS
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, cropped, titled
 
 _MOST_EVENTS = 2_000
 _HEAD = re.compile(
@@ -16,7 +16,7 @@ _HEAD = re.compile(
 )
 
 
-def errors(view: View, width: int, height: int) -> Rows:
+def errors(view: Frame, width: int, height: int) -> Rows:
     """The kinds of failure, the most frequent first."""
     kinds = sorted(view.snapshot.errors, key=lambda error: -error.count)
     total = sum(error.count for error in kinds)
@@ -24,13 +24,13 @@ def errors(view: View, width: int, height: int) -> Rows:
     return [titled("errors", legend, width), *[_error(error, width) for error in kinds]]
 
 
-def events(view: View, width: int, height: int) -> Rows:
+def events(view: Frame, width: int, height: int) -> Rows:
     """The last things that happened, on the clock of the charts."""
     room = max(1, height - 1)
     return [titled("events", (), width), *[_event(event, width) for event in view.snapshot.events[-room:]]]
 
 
-def chronicle(view: View, width: int, height: int) -> Rows:
+def chronicle(view: Frame, width: int, height: int) -> Rows:
     """All that happened and passes the filter, what shows in the numbers alone too; the newest at the bottom."""
     found = happened(view)
     room = max(1, height - 1)
@@ -40,7 +40,7 @@ def chronicle(view: View, width: int, height: int) -> Rows:
     return [titled("events and notes", legend, width), *[_event(event, width) for event in found[-room:]]]
 
 
-def happened(view: View) -> list[RunEvent]:
+def happened(view: Frame) -> list[RunEvent]:
     """The run's events and the marks that only the numbers tell, in their order, as far as they pass the filter."""
     marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in view.timeline.marks.all if mark.text]
     wanted = view.event_filter.casefold()
@@ -52,7 +52,7 @@ def _passes(event: RunEvent, wanted: str) -> bool:
     return wanted in event.kind.casefold() or wanted in event.text.casefold()
 
 
-def log(view: View, width: int, height: int) -> Rows:
+def log(view: Frame, width: int, height: int) -> Rows:
     """The last lines that fit, of those that pass the filter."""
     room, wanted = max(1, height - 1), view.log_filter.casefold()
     lines = [line for line in view.snapshot.server.log_tail if wanted in line.casefold()]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from datetime import datetime
 
+from loadgen import format as fmt
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import StageResult
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, padded, spread, titled
-from tui.picker_shelf import PastRun, State
+from tui.screens.catalog import PastRun, State
+from tui.widgets.paint import Row, Rows, Word, cropped, padded, spread, titled
 
 _STATES: dict[State, Word] = {
     "complete": ("complete", "good"),
@@ -22,8 +22,7 @@ _STATES: dict[State, Word] = {
 }
 _STATE_CELLS = 12
 _BEST_CELLS = 25
-_DATE_FROM = 72
-"""From this width on the list tells when, and not only how long ago."""
+_DATE_FROM = 72  # from this width on the list tells when, and not only how long ago
 
 _HEADS = (("load", 10), ("req/s", 8), ("tok/s", 8), ("TTFT p50", 10), ("p99", 8), ("TPOT p50", 10), ("p99", 8))
 
@@ -40,7 +39,6 @@ def ago(then: datetime | None, now: datetime) -> str:
 
 
 def state_word(run: PastRun) -> Word:
-    """What became of it."""
     return _STATES[run.state]
 
 
@@ -65,7 +63,6 @@ def run_head(width: int) -> Row:
 
 
 def run_row(run: PastRun, now: datetime, width: int) -> Row:
-    """A run in the list."""
     when, name = _columns(width)
     date = f"{run.started.astimezone():%m-%d %H:%M}  " if run.started is not None and width >= _DATE_FROM else ""
     word, role = state_word(run)

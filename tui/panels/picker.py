@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.finding import Finding
 from loadgen.plan import Stage, plan_of
 from loadgen.profile import Profile, Reference, Server
 from loadgen.report.findings import findings_count
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, padded, spread, titled
 from tui.panels.findings import finding_rows
 from tui.panels.past import ago, best_words, state_word, wrapped
-from tui.picker_shelf import Entry, PastRun
+from tui.screens.catalog import Entry, PastRun
+from tui.widgets.paint import Row, Rows, Word, cropped, padded, spread, titled
 
 _LABEL_CELLS = 11
 _LOADS_SHOWN = 8
 _NAME_CELLS, _MODEL_CELLS, _ENGINE_CELLS, _LAST_CELLS = 28, 30, 11, 24
-_MODEL_FROM, _ENGINE_FROM = 58, 84
-"""From these widths on the list has these columns too."""
-_PLAIN = "as it is"
-"""The variant that is none."""
+_MODEL_FROM, _ENGINE_FROM = 58, 84  # from these widths on the list has these columns too
+_PLAIN = "as it is"  # the variant that is none
 
 
 def entry_head(width: int) -> Row:
@@ -33,7 +31,6 @@ def entry_head(width: int) -> Row:
 
 
 def entry_row(entry: Entry, last: PastRun | None, now: datetime, width: int) -> Row:
-    """A profile in the list."""
     name, model, engine = _columns(width)
     row: list[Word] = [(padded(fmt.plain(entry.name), name - 1) + " ", "text")]
     if entry.profile is None:
@@ -190,7 +187,6 @@ def header(folder: str, width: int) -> Row:
 
 
 def searched(entry: Entry) -> str:
-    """What the filter looks at."""
     model = model_words(entry.profile.server) if entry.profile is not None else ""
     return f"{entry.name} {model}"
 

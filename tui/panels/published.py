@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loadgen import format as fmt
 from loadgen.metrics.snapshot import Comparison, StageView
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, titled
 from tui.panels.baseline import baseline_row
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, cropped, titled
 
 _NAMES = {
     "ttft_p50_ms": "TTFT p50",
@@ -28,7 +28,7 @@ _NAMES = {
 """In the order in which they are shown, as many as fit."""
 
 
-def published(view: View, width: int) -> Row:
+def published(view: Frame, width: int) -> Row:
     """The publication's figures and the differences, else the baseline's; empty where there is neither."""
     stage = view.stage
     found = [one for one in view.snapshot.reference if stage is not None and one.stage == stage.number - 1]
@@ -38,7 +38,7 @@ def published(view: View, width: int) -> Row:
     return cropped(((f"published{f' {fmt.plain(of)}' if of else ''}", "title"), *_figures(found, of)), width)
 
 
-def published_stages(view: View, width: int, height: int) -> Rows:
+def published_stages(view: Frame, width: int, height: int) -> Rows:
     """A row for each stage that a publication has figures of, under their title; empty where there is none."""
     by_stage: dict[int, list[Comparison]] = {}
     for one in view.timeline.published.values():

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from loadgen import format as fmt
 from loadgen.metrics.search import SearchResult
 from loadgen.report.notes import account_words
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, cropped, spread, titled
 from tui.panels.baseline import baseline_row
 from tui.panels.curve import curve
+from tui.panels.frame import Frame
 from tui.panels.published import published_stages
 from tui.panels.stages import stages
-from tui.view import View
+from tui.widgets.paint import Row, Rows, Word, cropped, spread, titled
 
-_LEAST_CURVE = 9
-"""Rows below which a curve says nothing."""
+_LEAST_CURVE = 9  # rows below which a curve says nothing
 _TABLE_HEADS = 2
 _COMMANDS = (
     ("vramp report {}", "the tables; with --html one page to show to others"),
@@ -24,7 +23,7 @@ _COMMANDS = (
 )
 
 
-def results(view: View, width: int, height: int) -> Rows:
+def results(view: Frame, width: int, height: int) -> Rows:
     """Verdict, what was found, curve and table as high as there is room, and how to go on at the bottom."""
     above = [titled("results", _state(view), width), *_found(view, width, height)]
     below = [*_notes(view, width, height // 4), (), *_files(view, width)]
@@ -37,13 +36,13 @@ def results(view: View, width: int, height: int) -> Rows:
     return [*rows, *stages(view, width, max(1, table))[: max(1, table)], *below][:height]
 
 
-def _state(view: View) -> Row:
+def _state(view: Frame) -> Row:
     role = "good" if view.snapshot.healthy else "bad"
     words = (fmt.plain(view.snapshot.headline), role)
     return (words,) if view.done else (("the run goes on", "warn"),)
 
 
-def _found(view: View, width: int, height: int) -> Rows:
+def _found(view: Frame, width: int, height: int) -> Rows:
     """Why the server died, what the search says, and how far the stages are from what was published."""
     rows: Rows = []
     cause = view.snapshot.server.diagnosis
@@ -56,7 +55,7 @@ def _found(view: View, width: int, height: int) -> Rows:
     return [cropped(each, width) for each in (*rows, *beside)]
 
 
-def _notes(view: View, width: int, most: int) -> Rows:
+def _notes(view: Frame, width: int, most: int) -> Rows:
     """What became of the requests, and what the figures of the stages are of; the newest where there are too many."""
     whole = view.snapshot.whole
     rows: Rows = [((" requests  ", "dim"), (account_words(whole), "text"))] if whole is not None and whole.sent else []
@@ -77,7 +76,7 @@ def _search(found: SearchResult) -> Word:
     return (f"{name}: {found.by} {found.found:g}{between}, by {found.probes} probes", "good")
 
 
-def _files(view: View, width: int) -> Rows:
+def _files(view: Frame, width: int) -> Rows:
     path = view.snapshot.result_path
     title = titled("go on", (view.key("copy", "y"), (" copies the table", "dim")), width)
     if path is None:

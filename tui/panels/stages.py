@@ -6,11 +6,11 @@ per output token makes it.
 
 from __future__ import annotations
 
+from loadgen import format as fmt
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.snapshot import StageView
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, titled
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, titled
 
 _HEADS = (
     ("#", 4, "dim"),
@@ -31,7 +31,7 @@ _USER, _ENERGY = 5, 12
 _ALL = sum(cells for _, cells, _ in _HEADS)
 
 
-def stages(view: View, width: int, height: int) -> Rows:
+def stages(view: Frame, width: int, height: int) -> Rows:
     """A title where there is room for it, the heads, and the stages."""
     found, planned = view.snapshot.stages, view.snapshot.load.stages_planned
     left_out = _left_out(found, width)
@@ -53,7 +53,7 @@ def _without(cells: list[Word], left_out: int | None) -> Row:
     return tuple(cell for place, cell in enumerate(cells) if place != left_out)
 
 
-def _row(stage: StageView, view: View) -> list[Word]:
+def _row(stage: StageView, view: Frame) -> list[Word]:
     ttft, tpot = (stage.latency.get(name, Summary(count=0)) for name in ("ttft", "tpot"))
     values: tuple[str, ...] = (
         _load(stage),
@@ -81,7 +81,7 @@ def _load(stage: StageView) -> str:
     return fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
 
 
-def _moving(stage: StageView, view: View) -> tuple[str, ...]:
+def _moving(stage: StageView, view: Frame) -> tuple[str, ...]:
     """While it runs where the load is now and what that step has; over, its figures are of no single load."""
     load, step = view.snapshot.load, None
     if stage.running and stage.curve:

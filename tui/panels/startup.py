@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from loadgen import format as fmt
 from loadgen.metrics.finding import Diagnosis
 from loadgen.metrics.snapshot import Milestone, ServerView
-from tui import format as fmt
-from tui.paint import Row, Rows, Word, bar, cropped, padded, titled
-from tui.view import View
+from tui.panels.frame import Frame
+from tui.widgets.paint import Row, Rows, Word, bar, cropped, padded, titled
 
 _SIGNS: dict[str, Word] = {"done": (" ✓ ", "good"), "running": (" ▸ ", "key"), "waiting": (" · ", "dim")}
 _BAR = 24
 
 
-def startup(view: View, width: int, height: int) -> Rows:
+def startup(view: Frame, width: int, height: int) -> Rows:
     """One row for each milestone; above them what is the matter, if something is, below them signs of life."""
     server = view.snapshot.server
     died = server.state == "died"
@@ -30,7 +30,7 @@ def _age(server: ServerView) -> str:
     return f"{age} of about {fmt.clock(server.expected_s)}" if server.expected_s is not None else age
 
 
-def _death(view: View) -> Rows:
+def _death(view: Frame) -> Rows:
     headline: Row = ((" ! " + fmt.plain(view.snapshot.headline), "bad"),)
     cause = view.snapshot.server.diagnosis
     return [headline, *(_diagnosis(cause) if cause is not None else []), ()]

@@ -62,7 +62,6 @@ class Door(Server):
         self._sessions: set[asyncio.Task[Any]] = set()
 
     async def application(self) -> web.Application:
-        """What aiohttp runs."""
         application = await self._make_app()
         application.router.add_get("/ws/{token}", self.handle_websocket)
         application.router.add_get("/page.js", _script)
@@ -96,11 +95,9 @@ class Door(Server):
 
     @aiohttp_jinja2.template("page.html")
     async def handle_index(self, request: web.Request) -> dict[str, Any]:
-        """The page with the terminal."""
         return {"socket_url": f"ws://{request.host}/ws/{self.token}", "font_size": _FONT_SIZE}
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """One browser, and its process."""
         session = asyncio.current_task()
         assert session is not None
         self._sessions.add(session)

@@ -19,13 +19,12 @@ from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS
 from loadgen.report.assessment import by_load, titles
 from loadgen.report.cells import LATENCY_TITLES
-from loadgen.report.html.look import ACCENT, BAD, SECOND, chart_text, dressed, limit_line, log_axis, ramp
+from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, dressed, limit_line, log_axis, ramp
 from loadgen.report.notes import has_numbers
 
 _TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
 _HEIGHT = 300
-_NEAR = 3.0
-"""A limit further above the values than this would squeeze them: it stays outside of the figure."""
+_NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the figure
 _EMPTY = Summary(count=0)
 
 Series = list[StageResult]

@@ -33,7 +33,6 @@ _DEFINITIONS = (
 
 
 def html_report(result: Result) -> str:
-    """The whole document."""
     figures = _figures(result)
     body = _body(result, figures)
     scripts = [get_plotlyjs(), _asset("report.js")]

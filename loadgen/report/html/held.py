@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from loadgen.metrics.snapshot import SHORTEST_S, CurvePoint
 from loadgen.report.cells import LATENCY_TITLES
-from loadgen.report.html.look import ACCENT, SECOND, dressed, log_axis, ramp
+from loadgen.report.html.style import ACCENT, SECOND, dressed, log_axis, ramp
 from loadgen.report.load_curve import load_words, shape_of
 
 _HEIGHT = 300
@@ -34,7 +34,6 @@ def latency_by_held(points: Sequence[CurvePoint], metric: str) -> go.Figure:
 
 
 def throughput_by_held(points: Sequence[CurvePoint]) -> go.Figure:
-    """Output tok/s."""
     figure = go.Figure()
     for part, colour in _parts(points):
         y = [point.output_tokens_per_s for point in part]
@@ -44,7 +43,6 @@ def throughput_by_held(points: Sequence[CurvePoint]) -> go.Figure:
 
 
 def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
-    """What colours and signs say."""
     parts = list(_parts(points))
     shapes = {shape_of(part[0]): colour for part, colour in parts}
     key = {"p50": ACCENT} if len(shapes) == 1 else shapes

@@ -14,10 +14,8 @@ class Column(NamedTuple):
     """One column of a table."""
 
     title: str
-    group: str = ""
-    """What stands over this column and its neighbours of the same group."""
-    text: bool = False
-    """Words, to the left; else numbers, to the right."""
+    group: str = ""  # what stands over this column and its neighbours of the same group
+    text: bool = False  # words, to the left; else numbers, to the right
 
 
 class Bad(str):
@@ -51,7 +49,6 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> str:
-    """A table; empty without rows."""
     if not rows:
         return ""
     body = "\n".join(_row(columns, row) for row in rows)

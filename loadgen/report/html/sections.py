@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from loadgen.metrics.crosscheck import TruthCheck
 from loadgen.metrics.gpu_stage import GpuFigure, GpuStage
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.result import InstanceResult, Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.truth import TruthCheck
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.cells import UNKNOWN, fixed, published_name, signed_percent, statistic
 from loadgen.report.html import markup
@@ -178,7 +178,6 @@ def _error_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
 
 
 def latency_table(result: Result) -> str:
-    """Every latency of every stage."""
     stages = [stage for stage in result.stages if has_numbers(stage) and not stage.curve]
     names = titles(stages)
     columns = [Column("ms", text=True), Column("load", text=True), *(Column(name) for name in _STATISTICS)]
@@ -204,7 +203,6 @@ def curve_table(result: Result) -> str:
 
 
 def published_section(result: Result) -> str:
-    """Published figures beside measured ones."""
     reference = result.reference
     if reference is None:
         return ""
@@ -237,7 +235,6 @@ def published_section(result: Result) -> str:
 
 
 def events_table(result: Result) -> str:
-    """What happened, in order."""
     columns = (Column("s"), Column("kind", text=True), Column("what", text=True))
     rows = [
         (fixed(event.t_s, 1), Bad(event.kind) if event.kind == "error" else event.kind, event.text)

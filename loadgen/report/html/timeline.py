@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 from loadgen.metrics.result import Result
 from loadgen.metrics.series import Columns
 from loadgen.report.assessment import titles
-from loadgen.report.html.look import (
+from loadgen.report.html.style import (
     ACCENT,
     BAD,
     SECOND,
@@ -35,8 +35,7 @@ _TOP, _BOTTOM, _LEFT = 44, 40, 48
 _MOST_NAMED_STAGES = 14
 _MOST_NAMED_LINES = 3
 _LONGEST_NAME = 24
-_MARKED = {"note": ACCENT, "error": BAD}
-"""Kinds of events that are drawn over all rows, besides the stages."""
+_MARKED = {"note": ACCENT, "error": BAD}  # kinds of events that are drawn over all rows, besides the stages
 
 
 class Line(NamedTuple):
@@ -56,8 +55,7 @@ class Row(NamedTuple):
     title: str
     lines: list[Line]
     log: bool = False
-    most: float | None = None
-    """The end of the axis, where there is a natural one."""
+    most: float | None = None  # the end of the axis, where there is a natural one
 
 
 def timeline(result: Result) -> go.Figure | None:
@@ -209,7 +207,6 @@ def _scatter(line: Line, times: Sequence[float | None], values: Sequence[float |
 
 
 def _short_times(times: Sequence[float | None]) -> list[float | None]:
-    """Seconds to a hundredth."""
     return [None if time is None else round(time, 2) for time in times]
 
 
@@ -249,6 +246,5 @@ def _event_marks(result: Result) -> list[dict[str, Any]]:
 
 
 def _mark(at: float, colour: str, dash: str) -> dict[str, Any]:
-    """A line through all rows."""
     line = {"color": colour, "width": 1, "dash": dash}
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line, "layer": "below"}

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from loadgen.errors import ServerError
 from loadgen.metrics.finding import Finding
-from loadgen.server.executable import find_executable
-from loadgen.server.instances import devices_each
-from loadgen.server.ports import require_free_port
 from loadgen.server.preflight.box_view import GIB, Setup, gib
+from loadgen.server.process.executable import find_executable
+from loadgen.server.process.instances import devices_each
+from loadgen.server.process.ports import require_free_port
 
-_QUEUE_BYTES = 160 * 1024**2
-"""vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16."""
+_QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
 _GROUPS_FIX = "sudo usermod -aG render,video $USER, then log in again"
 

@@ -8,8 +8,7 @@ from loadgen.metrics.finding import Finding, Severity
 from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.box_view import Setup, read_setting
 
-_SPARE_FILES = 64
-"""What a process has open besides its connections."""
+_SPARE_FILES = 64  # what a process has open besides its connections
 _SPARE_FILES_OF_SERVER = 256
 _WANTED_FILES = 65_536
 _FASTEST_TOKEN_S = 0.0005

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from loadgen.metrics.finding import Finding
-from loadgen.server.gpu_memory import GpuMemory, Holder
-from loadgen.server.instances import devices_each
 from loadgen.server.preflight.box_view import Box, Setup, command_of, gib, shown_command
 from loadgen.server.preflight.flags import normal_args
+from loadgen.server.process.gpu_memory import GpuMemory, Holder
+from loadgen.server.process.instances import devices_each
 
-_IDLE_SHARE = 0.05
-"""Of a GPU's memory: an idle driver takes less."""
-_UTILIZATION = 0.9
-"""vLLM's default of gpu-memory-utilization; later versions ask for a little more."""
+_IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
+_UTILIZATION = 0.9  # vLLM's default of gpu-memory-utilization; later versions ask for a little more
 _SHOWN_HOLDERS = 3
 _RENUMBERING = {"rocm": ("ROCR_VISIBLE_DEVICES",)}
 _VISIBLE = {"rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "cuda": ("CUDA_VISIBLE_DEVICES",)}

@@ -9,14 +9,12 @@ from pathlib import Path
 import msgspec
 
 from loadgen.metrics.finding import Finding
-from loadgen.server.executable import expanded
 from loadgen.server.preflight.box_view import GIB, Setup, gib
 from loadgen.server.preflight.model_facts import model_facts
+from loadgen.server.process.executable import expanded
 
-_LEAST_FREE_BYTES = 5 * GIB
-"""For compiled kernels, logs and temporary files of a server whose model is there."""
-_DOWNLOAD_BYTES = 50 * GIB
-"""For a model of which nothing is known."""
+_LEAST_FREE_BYTES = 5 * GIB  # for compiled kernels, logs and temporary files of a server whose model is there
+_DOWNLOAD_BYTES = 50 * GIB  # for a model of which nothing is known
 _TRUE = ("1", "ON", "YES", "TRUE")
 _CONFIGURATIONS = ("config.json", "params.json")
 _HOME_OF_CONTAINER = Path("/root")

@@ -16,15 +16,14 @@ from pathlib import Path
 
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server
-from loadgen.server.gpu_memory import GpuMemory
-from loadgen.server.log_text import clean_line
-from loadgen.server.masking import masked_command
 from loadgen.server.preflight.facts import Platform
+from loadgen.server.process.gpu_memory import GpuMemory
+from loadgen.server.process.log_text import clean_line
+from loadgen.server.process.masking import masked_command
 
 GIB = 1024**3
 _MAX_COMMAND_CHARS = 120
-_TIMEX = ctypes.c_long * 64
-"""Larger than `struct timex` on every machine; its first word says what to change: nothing."""
+_TIMEX = ctypes.c_long * 64  # larger than `struct timex` on every machine; its first word says what to change: nothing
 _STATUS_WORD = 5
 _STA_UNSYNC = 0x40
 
@@ -52,8 +51,7 @@ class Box:
     dev: Path = Path("/dev")
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     home: Path = field(default_factory=Path.home)
-    open_files: tuple[int, int] = field(default_factory=_open_files)
-    """Soft and hard limit of a process."""
+    open_files: tuple[int, int] = field(default_factory=_open_files)  # soft and hard limit of a process
     clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
     """By the kernel's own account (NTP or PTP); None is unknown."""
 
@@ -75,7 +73,6 @@ class Setup:
 
     @property
     def server(self) -> Server:
-        """The profile's server."""
         return self.profile.server
 
     @property

@@ -17,8 +17,6 @@ from loadgen.metrics.finding import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server
-from loadgen.server.executable import find_executable, vllm_of
-from loadgen.server.gpu_memory import GpuMemory
 from loadgen.server.preflight.box import Box, box_findings, gpus_of_box, platform_of_box
 from loadgen.server.preflight.facts import Platform, facts_of
 from loadgen.server.preflight.flags import flag_findings
@@ -31,6 +29,8 @@ from loadgen.server.preflight.installation import (
 )
 from loadgen.server.preflight.model_facts import model_facts
 from loadgen.server.preflight.rules import rule_findings
+from loadgen.server.process.executable import find_executable, vllm_of
+from loadgen.server.process.gpu_memory import GpuMemory
 
 _STARTED_BY_FLAGS = ("vllm", "docker")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from loadgen.server.preflight.facts import Facts
 
-LONG_PROMPT = 16_384
-"""Tokens from which chunked prefill pays on AMD too, by the publication."""
+LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD too, by the publication
 AITER_MEMORY = 0.95
-WEIGHT_SHARE = 0.6
-"""The share of HBM that weights may take and still leave room for context and activations."""
+WEIGHT_SHARE = 0.6  # the share of HBM that weights may take and still leave room for context and activations
 DEFAULT_UTILIZATION = 0.92
 QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
@@ -53,7 +51,6 @@ def _quick_reduce(facts: Facts) -> str | None:
 
 
 def quick_reduce_without_aiter(facts: Facts) -> str | None:
-    """Quantised all-reduce without AITER."""
     seen = _quick_reduce(facts)
     return f"{seen} without VLLM_ROCM_USE_AITER=1" if seen and not facts.aiter else None
 
@@ -94,7 +91,6 @@ def _fp8_cache(facts: Facts) -> bool:
 
 
 def kv_cache_fp8(facts: Facts) -> str | None:
-    """A KV cache in FP8."""
     return f"kv-cache-dtype = {facts.args['kv-cache-dtype']}" if _fp8_cache(facts) else None
 
 
@@ -110,7 +106,6 @@ def _chunked(facts: Facts) -> bool:
 
 
 def chunked_prefill_off_cuda(facts: Facts) -> str | None:
-    """Advice for AMD on NVIDIA."""
     return "enable-chunked-prefill = false on NVIDIA" if facts.platform == "cuda" and not _chunked(facts) else None
 
 
@@ -165,7 +160,6 @@ def precision(facts: Facts) -> str | None:
 
 
 def remote_code(facts: Facts) -> str | None:
-    """Code from the model's repository."""
     return "trust-remote-code = true" if facts.args.get("trust-remote-code") is True else None
 
 

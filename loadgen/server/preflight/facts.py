@@ -16,30 +16,23 @@ from loadgen.server.preflight.model_facts import ModelFacts
 
 Platform = Literal["rocm", "cuda", "cpu"]
 
-MANY_STREAMS = 64
-"""From here on a plan is after throughput: the concurrency at which the publications speak of scale."""
+MANY_STREAMS = 64  # from here on a plan is after throughput: the concurrency at which the publications speak of scale
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a rule may look at; None is unknown, and then the rules that need it stay silent."""
 
-    args: Mapping[str, Any] = {}
-    """Flags by their long names, as `flags.normal_args` makes them."""
-    env: Mapping[str, str] = {}
-    """The whole environment of the server."""
+    args: Mapping[str, Any] = {}  # flags by their long names, as `flags.normal_args` makes them
+    env: Mapping[str, str] = {}  # the whole environment of the server
     platform: Platform | None = None
     model: ModelFacts | None = None
-    hbm_bytes: int | None = None
-    """Memory of one GPU."""
-    gpus: int | None = None
-    """GPUs of the box."""
+    hbm_bytes: int | None = None  # memory of one GPU
+    gpus: int | None = None  # GPUs of the box
     instances: int = 1
-    peak_streams: int | None = None
-    """The highest concurrency of the plan; None if it is all open loop."""
+    peak_streams: int | None = None  # the highest concurrency of the plan; None if it is all open loop
     longest_prompt: int = 0
-    longest_stream: int = 0
-    """Tokens of prompt and answer together."""
+    longest_stream: int = 0  # tokens of prompt and answer together
     random_prompts: bool = True
 
     def number(self, flag: str, default: int | None = None) -> int | None:

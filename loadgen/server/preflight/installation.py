@@ -28,7 +28,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.server.log_text import clean_line, telling_lines
+from loadgen.server.process.log_text import clean_line, telling_lines
 
 _RECORDED = Path(__file__).parent / "installations"
 _FORMAT = 1  # part of the cache's key: raise it when Installation or the script below changes
@@ -80,23 +80,19 @@ sys.stdout.write("\\nvramp-installation " + json.dumps(answer) + "\\n")
 class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One flag of `vllm serve`."""
 
-    names: list[str]
-    """Every way to write it, dashes included: `--enable-lora`, `--no-enable-lora`, `-tp`."""
+    names: list[str]  # every way to write it, dashes included: `--enable-lora`, `--no-enable-lora`, `-tp`
     takes: Literal["nothing", "one", "optional", "several"] = "one"
-    repeats: bool = False
-    """It may be given several times, with one value each."""
+    repeats: bool = False  # it may be given several times, with one value each
     json: bool = False
     choices: list[str] = []
-    any_case: bool = False
-    """Its choices may be written in capitals, and with dashes for underscores."""
+    any_case: bool = False  # its choices may be written in capitals, and with dashes for underscores
 
 
 class Installation(msgspec.Struct, frozen=True):
     """What one vLLM knows."""
 
     version: str
-    flags: dict[str, FlagInfo]
-    """By long name without dashes: `max-model-len`."""
+    flags: dict[str, FlagInfo]  # by long name without dashes: `max-model-len`
     variables: list[str]
 
 

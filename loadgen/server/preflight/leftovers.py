@@ -14,7 +14,7 @@ from pathlib import Path
 
 from loadgen.metrics.finding import Finding
 from loadgen.server.preflight.box_view import Box, Setup, command_of, gib, shown_command
-from loadgen.server.records import ServerRecord, read_record, servers_folder
+from loadgen.server.process.records import ServerRecord, read_record, servers_folder
 
 _TITLE = "VLLM::"
 _MODULE = "vllm.entrypoints."

@@ -21,8 +21,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     attention_heads: int | None = None
     kv_heads: int | None = None
     weight_bytes: int | None = None
-    max_model_len: int | None = None
-    """The longest sequence of tokens that it was made for."""
+    max_model_len: int | None = None  # the longest sequence of tokens that it was made for
 
     @property
     def grouped_queries(self) -> bool:

@@ -13,7 +13,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Result
 from loadgen.metrics.search import SearchResult
 from loadgen.report.html.charts import distribution, has_curve, latency_curve, user_curve
-from loadgen.report.html.look import log_axis, ramp
+from loadgen.report.html.style import log_axis, ramp
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace

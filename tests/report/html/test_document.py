@@ -57,7 +57,6 @@ class Page(HTMLParser):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The data of the figures."""
         document: dict[str, Any] = json.loads(self.scripts[0])
         return document
 

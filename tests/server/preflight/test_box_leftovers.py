@@ -11,8 +11,8 @@ import pytest
 
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.leftovers import is_vllm, leftovers
-from loadgen.server.records import ServerRecord, record_path
-from loadgen.server.tree import ProcessId
+from loadgen.server.process.records import ServerRecord, record_path
+from loadgen.server.process.tree import ProcessId
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, only, profile_of
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from loadgen.errors import TelemetryError
-from loadgen.telemetry.amd_sysfs import open_amd_sysfs
-from loadgen.telemetry.amdsmi_backend import open_amdsmi
+from loadgen.telemetry.amd.amdsmi_backend import open_amdsmi
+from loadgen.telemetry.amd.sysfs import open_amd_sysfs
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.sample import Refused, Sampled, TelemetryLine, encode_line
 

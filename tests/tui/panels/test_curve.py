@@ -8,29 +8,29 @@ import pytest
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison, CurvePoint, Snapshot, StageView
 from tests.tui.scripted import curve_point, running, stage
-from tui import tables
-from tui.paint import width_of
+from tui.charts.timeline import Timeline
 from tui.panels.curve import curve, points_of
+from tui.panels.frame import Frame, Wanted
 from tui.panels.loads import loads
-from tui.timeline import Timeline
-from tui.view import View, Wanted
+from tui.screens import tables
+from tui.widgets.paint import width_of
 
 replace = msgspec.structs.replace
 
 
-def view_of(snapshot: Snapshot, **changes: Any) -> View:
+def view_of(snapshot: Snapshot, **changes: Any) -> Frame:
     timeline = Timeline()
     timeline.add(snapshot)
-    return View(snapshot, Wanted(), timeline=timeline, **changes)
+    return Frame(snapshot, Wanted(), timeline=timeline, **changes)
 
 
-def drawn(view: View, width: int = 80, height: int = 20) -> str:
+def drawn(view: Frame, width: int = 80, height: int = 20) -> str:
     rows = curve(view, width, height)
     assert len(rows) <= height and all(width_of(row) <= width for row in rows)
     return "\n".join("".join(text for text, _ in row) for row in rows)
 
 
-def table(view: View, height: int = 5) -> list[str]:
+def table(view: Frame, height: int = 5) -> list[str]:
     rows = loads(view, 80, height)
     assert len(rows) <= height and all(width_of(row) <= 80 for row in rows)
     return ["".join(text for text, _ in row) for row in rows]

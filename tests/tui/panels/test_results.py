@@ -7,10 +7,10 @@ from loadgen.metrics.finding import Diagnosis
 from loadgen.metrics.search import SearchResult
 from loadgen.metrics.snapshot import Comparison, Snapshot
 from tests.tui.scripted import running
-from tui.paint import width_of
+from tui.charts.timeline import Timeline
+from tui.panels.frame import Frame, Wanted
 from tui.panels.results import results
-from tui.timeline import Timeline
-from tui.view import View, Wanted
+from tui.widgets.paint import width_of
 
 PATH = "runs/20260102T030405Z-mine/result.json"
 FOUND = SearchResult("knee", "concurrency", 48.0, 40.0, 56.0, resolved=True, why="", probes=9)
@@ -24,7 +24,7 @@ def done(**changes: object) -> Snapshot:
 def text(snapshot: Snapshot, width: int = 120, height: int = 40) -> str:
     timeline = Timeline()
     timeline.add(snapshot)
-    rows = results(View(snapshot, Wanted(), timeline=timeline), width, height)
+    rows = results(Frame(snapshot, Wanted(), timeline=timeline), width, height)
     assert len(rows) <= height and all(width_of(row) <= width for row in rows)
     return "\n".join("".join(word for word, _ in row) for row in rows)
 

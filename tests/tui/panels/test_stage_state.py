@@ -8,23 +8,22 @@ import pytest
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
 from tests.tui.scripted import running, summary
-from tui.paint import Rows, width_of
+from tui.charts.timeline import Timeline
 from tui.panels import failures, header, health, latency, load, results, stages
-from tui.timeline import Timeline
-from tui.view import View, Wanted
+from tui.panels.frame import Frame, Wanted
+from tui.widgets.paint import Rows, width_of
 
 replace = msgspec.structs.replace
 WAITS = "not measured before the streams of a higher load had ended"
 
 
-def at(snapshot: Snapshot) -> View:
+def at(snapshot: Snapshot) -> Frame:
     timeline = Timeline()
     timeline.add(snapshot)
-    return View(snapshot, Wanted(), timeline=timeline)
+    return Frame(snapshot, Wanted(), timeline=timeline)
 
 
 def with_stage(**changes: Any) -> Snapshot:
-    """The ladder's last stage, changed."""
     now = running()
     return replace(now, stages=(*now.stages[:-1], replace(now.stages[-1], **changes)))
 
@@ -66,7 +65,7 @@ def test_a_low_panel_says_the_first_thing() -> None:
 
 
 def test_who_only_looks_is_shown_no_key() -> None:
-    watched = View(with_stage(e2e_needs_s=9.0), Wanted(), operator="watcher")
+    watched = Frame(with_stage(e2e_needs_s=9.0), Wanted(), operator="watcher")
     title = lines(load.load(watched, 80, 4), 80)[0]
     assert "E2E needs 9 s more  by plan" in title
     endless = with_stage(e2e_needs_s=9.0)

@@ -1,0 +1,360 @@
+"""The fleet: starts the workers, gives each its share of a stage, and merges their ticks.
+
+A worker that dies, is silent for too long or talks nonsense is told in the next `FleetTick`, with the streams that are
+lost with it, and the rest go on. Ticks are merged by their number; a worker that is late by more than one tick is not
+waited for, and what it brings later is merged then: nothing is lost.
+
+Each worker drives one server, and a stage has as many for each, so its shares are even and a server's figures are those
+of its workers. A stage that takes more workers than there are has them started; they take part from the next one on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from loadgen.cores import usable_cores
+from loadgen.errors import WorkerError
+from loadgen.fleet.child import Child
+from loadgen.fleet.merging import merge_clients, merge_stages, rows_by_worker, sum_by_key
+from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.stream_rows import StreamRow
+from loadgen.plan import Stage
+from loadgen.plan.demand import workers_for
+from loadgen.stream.request import RequestTemplate
+from loadgen.stream.samples import StreamLimits
+from loadgen.stream.transport import Target
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary
+from loadgen.worker.realtime import realtime_budget
+from loadgen.workload.arrivals import share_of
+
+_LONGEST_LOOK_S = 2 * TICK_NS / 1e9
+_ENOUGH_TOKENS = 100  # for a guess at how fast they come
+_ANSWERED = "all requests were answered"
+
+
+class FleetTick(msgspec.Struct, frozen=True):
+    """What all workers did in a tick, merged."""
+
+    span_s: float  # the time it covers
+    stages: dict[int, StageDelta]
+    instances: tuple[dict[int, StageDelta], ...]  # the same by the server that was driven, where there are several
+    client: ClientDelta
+    held: int
+    queued: int
+    open_stages: dict[int, int]
+    open_sent: dict[int, int]  # open streams that count in `sent`, by their stage
+    awaits: int | None
+    """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
+    finished: int | None  # the running stage, once every worker that lives has had all its requests answered
+    finished_why: str = ""
+    deaths: tuple[str, ...] = ()  # one message for each worker that died since the last tick
+    news: tuple[str, ...] = ()  # what else became of the workers
+    rss_bytes: int = 0
+    rows: dict[int, list[StreamRow]] = {}  # of the streams that ended, by worker, if they are asked for
+
+
+class FleetSettings(msgspec.Struct, frozen=True):
+    """What every worker is told at its start."""
+
+    targets: tuple[Target, ...]  # the servers
+    vocabulary: Vocabulary
+    seed: int
+    timeout_s: float
+    stall_timeout_s: float
+    connect_timeout_s: float
+    verify_tls: bool = True
+    realtime: bool = False
+    """Workers run before all other processes, where the system lets them and while they take little."""
+    rows: bool = False  # A row for each stream comes with the ticks
+
+
+class Fleet:
+    """The workers of a run: `start`, `wait_ready`, then commands and `tick` in any order, then `close` and `rest`."""
+
+    def __init__(self, settings: FleetSettings, workers: int, *, most: int | None = None) -> None:
+        """It may grow to `most` workers; None leaves it as it is."""
+        self._settings = settings
+        self._servers = len(settings.targets)
+        self._begin_with = workers
+        self._most = workers if most is None else most
+        self._children: list[Child] = []
+        self._starting: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._news: list[str] = []
+        self._heard = asyncio.Event()
+        self._running: int | None = None
+        self._sharing: list[Child] = []  # those that have a share of the running stage
+        self._last_number = 0
+        self._looked_s = time.monotonic()
+        self._held_s, self._tokens = 0.0, 0  # stream seconds of the running stage, and the tokens that came in them
+        self._token_s: float | None = None  # seconds a token of a stream, in the last stage that had enough of them
+
+    @property
+    def size(self) -> int:
+        """How many workers can take a share of the load."""
+        return len(self._ready)
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._children if child.pid is not None]
+
+    @property
+    def complete(self) -> bool:
+        """Every server has a worker left; one without would be missing from the load."""
+        return {child.instance for child in self._ready} == set(range(self._servers))
+
+    @property
+    def _ready(self) -> list[Child]:
+        return [child for child in self._children if child.ready]
+
+    # Its workers.
+
+    async def start(self) -> None:
+        """Start and configure the workers that a run begins with; raises `WorkerError`."""
+        for child in self._add(self._begin_with):
+            await self._start(child)
+
+    async def wait_ready(self) -> None:
+        """Wait until every worker can send or is given up; raises `WorkerError` if a server is left without any."""
+        self._looked_s = time.monotonic()
+        while any(child.alive and not child.ready for child in self._children):
+            await self._wait(lambda: all(child.ready or not child.alive for child in self._children), TICK_NS / 1e9)
+            self._look()
+        if not self.complete:
+            deaths = [child.death for child in self._children if child.death is not None]
+            raise WorkerError("; ".join(deaths) or "no worker could be started")
+
+    def grow(self, workers: int) -> None:
+        """Have so many workers, or as many as there may be, from the next stage on; they start in the background."""
+        missing = min(workers, self._most) - sum(child.alive for child in self._children)
+        if missing <= 0:
+            return
+        self._news.append(f"workers: {missing} more are started; they take part from the next stage on")
+        task = asyncio.create_task(self._start_more(self._add(missing)))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start_more(self, children: Sequence[Child]) -> None:
+        for child in children:
+            if self._closing:
+                return
+            with contextlib.suppress(WorkerError):  # its death is told
+                await self._start(child)
+
+    def _add(self, count: int) -> list[Child]:
+        """So many more, each for the server that has the fewest."""
+        before = len(self._children)
+        for _ in range(count):
+            alive = [child.instance for child in self._children if child.alive]
+            instance = min(range(self._servers), key=alive.count)
+            self._children.append(Child(len(self._children), instance, self._heard.set))
+        return self._children[before:]
+
+    async def _start(self, child: Child) -> None:
+        await child.start()
+        child.tell(self._configure(child))
+
+    def _configure(self, child: Child) -> Configure:
+        settings = msgspec.structs.asdict(self._settings)
+        target = settings.pop("targets")[child.instance]
+        budget = realtime_budget(usable_cores(), self._most) if settings.pop("realtime") else 0.0
+        return Configure(worker=child.number, target=target, realtime_share=budget, **settings)
+
+    def _look(self) -> None:
+        """End the workers that have been silent for too long."""
+        before_s, self._looked_s = self._looked_s, time.monotonic()
+        span_s = min(self._looked_s - before_s, _LONGEST_LOOK_S)
+        for child in self._children:
+            child.look(span_s)
+
+    async def close(self) -> None:
+        """End all workers; safe to call at any time and more than once."""
+        self._closing = True
+        # A start that is cancelled could leave its process behind.
+        await asyncio.gather(*self._starting)
+        await asyncio.gather(*(child.close() for child in self._children))
+
+    # Commands.
+
+    def begin_stage(
+        self,
+        index: int,
+        stage: Stage,
+        templates: Sequence[RequestTemplate],
+        *,
+        waits: bool,
+        first_wave_apart: bool,
+    ) -> None:
+        """End the running stage on all workers and begin another, sliced over them; a template for each server.
+
+        One that `waits` is measured from `open_window` on.
+        """
+        self._learn_pace()
+        self.grow(workers_for(None, [stage], servers=self._servers, token_s=self._token_s))
+        self._running, self._sharing = index, self._sharers(stage)
+        ranks = len(self._sharing)
+        start_ns = time.monotonic_ns()
+        for child in self._children:
+            if child not in self._sharing:
+                child.share = None
+                child.tell(EndLoad(abort=False))
+        for rank, child in enumerate(self._sharing):
+            child.share = _share(stage.concurrency, rank, ranks)
+            child.tell(
+                BeginStage(
+                    index=index,
+                    template=templates[child.instance],
+                    isl=stage.isl,
+                    osl=stage.osl,
+                    rank=rank,
+                    ranks=ranks,
+                    concurrency=child.share,
+                    rate=stage.rate,
+                    arrival=stage.arrival,
+                    rate_points=stage.rate_points,
+                    max_concurrency=_share(stage.most, rank, ranks),
+                    work=stage.work,
+                    start_ns=start_ns,
+                    warmup_requests=stage.warmup_requests,
+                    warmup_ns=int(stage.warmup_s * 1e9),
+                    requests=stage.requests,
+                    waits=waits,
+                    first_wave_apart=first_wave_apart,
+                    steps=tuple(
+                        (int(at_s * 1e9), None if stage.concurrency is None else share_of(int(load), rank, ranks))
+                        for at_s, load in stage.steps
+                    ),
+                    limits=_limits_of(stage),
+                )
+            )
+
+    def streams_at_start(self, stage: Stage) -> int:
+        """How many streams are open once all have filled their shares of a closed loop, before the surplus ends.
+
+        More than it wants where shares are dealt anew: workers that have come fill theirs while others still have more.
+        """
+        sharing = self._sharers(stage)
+        shares = {child.number: _share(stage.concurrency, rank, len(sharing)) for rank, child in enumerate(sharing)}
+        return sum(max(child.held, shares.get(child.number) or 0) for child in self._ready)
+
+    def _sharers(self, stage: Stage) -> list[Child]:
+        """Who takes part: as many for each server."""
+        by_server = [[child for child in self._ready if child.instance == server] for server in range(self._servers)]
+        even = [child for one_for_each in zip(*by_server, strict=False) for child in one_for_each]
+        # A worker without a slot would never send its share of the requests.
+        return even[: stage.most_streams or len(even)]
+
+    def open_window(self, index: int) -> None:
+        """Measure the running stage from now on."""
+        for child in self._children:
+            child.tell(OpenWindow(index=index))
+
+    def end_load(self, *, abort: bool) -> None:
+        """Send no more; with `abort`, cut the running streams off."""
+        self._learn_pace()
+        self._running = None
+        for child in self._children:
+            child.share = None
+            child.tell(EndLoad(abort=abort))
+
+    def _learn_pace(self) -> None:
+        """Little's law of the stage that ends: a stream's time for a token says how many streams a rate will be."""
+        if self._tokens >= _ENOUGH_TOKENS:
+            self._token_s = self._held_s / self._tokens
+        self._held_s, self._tokens = 0.0, 0
+
+    # Ticks.
+
+    async def tick(self) -> FleetTick:
+        """The next merged tick, about every 250 ms; comes without a worker that is more than a tick late."""
+        deadline_s = (time.monotonic_ns() // TICK_NS + 2) * TICK_NS / 1e9
+        await self._wait(self._all_have_ticked, deadline_s - time.monotonic())
+        self._look()
+        tick = self._merge()
+        self._held_s += tick.held * tick.span_s
+        self._tokens += tick.client.output_tokens
+        return tick
+
+    def rest(self) -> FleetTick:
+        """After `close`: what the workers said at last, and the streams of those that had to be killed."""
+        return self._merge()
+
+    async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                while not condition():
+                    self._heard.clear()
+                    await self._heard.wait()
+
+    def _all_have_ticked(self) -> bool:
+        ready = self._ready
+        return bool(ready) and all(child.has_ticked for child in ready)
+
+    def _merge(self) -> FleetTick:
+        ticks: list[Tick] = []
+        by_server: list[list[dict[int, StageDelta]]] = [[] for _ in range(self._servers)]
+        for child in self._children:
+            taken = child.take()
+            ticks += taken.ticks
+            by_server[child.instance].append(merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
+        instances = tuple(merge_stages(stages, peak=sum) for stages in by_server)
+        deaths = tuple(death for child in self._children if (death := child.take_death()) is not None)
+        client = merge_clients([tick.client for tick in ticks])
+        last = [child.last for child in self._ready if child.last is not None]
+        finished_why = self._finished_why()
+        news, self._news = tuple(self._news), []
+        return FleetTick(
+            span_s=self._span_s(ticks),
+            stages=merge_stages(instances, peak=sum),
+            instances=instances if self._servers > 1 else (),
+            client=msgspec.structs.replace(client, workers_lost=len(deaths)) if deaths else client,
+            held=sum(tick.held for tick in last),
+            queued=sum(tick.queued for tick in last),
+            open_stages=sum_by_key([tick.open_stages for tick in last]),
+            open_sent=sum_by_key([{tick.running: tick.open_sent} for tick in last if tick.running is not None]),
+            awaits=self._awaits(),
+            finished=self._running if finished_why else None,
+            finished_why=finished_why,
+            deaths=deaths,
+            news=news,
+            rss_bytes=sum(tick.rss_bytes for tick in last),
+            rows=rows_by_worker(ticks),
+        )
+
+    def _awaits(self) -> int | None:
+        last = [child.last for child in self._sharing if child.alive]
+        begun = [tick.awaits for tick in last if tick is not None and tick.running == self._running]
+        return sum(begun) if begun and len(begun) == len(last) else None
+
+    def _span_s(self, ticks: Sequence[Tick]) -> float:
+        """From the last merged tick to the newest of these."""
+        before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
+        return (self._last_number - before if before else 1) * TICK_NS / 1e9
+
+    def _finished_why(self) -> str:
+        """Why the running stage is over; empty while one who has a share of it is not done and lives."""
+        done = [child.last is not None and child.last.finished == self._running for child in self._sharing]
+        short = sum(not is_done and not child.alive for is_done, child in zip(done, self._sharing, strict=True))
+        if self._running is None or not done or sum(done) + short < len(done):
+            return ""
+        if not any(done):
+            return "no worker is left that had a share of it"
+        return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
+
+
+def _share(total: int | None, rank: int, ranks: int) -> int | None:
+    return None if total is None else share_of(total, rank, ranks)
+
+
+def _limits_of(stage: Stage) -> StreamLimits | None:
+    limits_ns = {metric: int(limit_ms * 1e6) for metric, limit_ms in stage.limits_ms.items()}
+    if not limits_ns:
+        return None
+    # The mean of a stream's ITLs is its TPOT.
+    tpot_ns = min((limits_ns[name] for name in ("tpot", "itl") if name in limits_ns), default=None)
+    return StreamLimits(ttft_ns=limits_ns.get("ttft"), tpot_ns=tpot_ns, e2e_ns=limits_ns.get("e2e"))

@@ -1,0 +1,209 @@
+"""How much a stage really knows: how many independent streams its numbers are worth.
+
+Streams that run at the same time share the engine's batches and its stalls, so that hundreds of them can be worth a
+few. The stage is cut into consecutive blocks, each at least as long as a stream, and what varies from block to block
+tells (the batch means of simulation analysis; Law, Simulation Modeling and Analysis, section 9.5.3). Every figure is a
+ratio of sums over blocks: a mean is values over their count, a percentile the count below it over all, a throughput
+tokens over seconds; so one formula, the variance of a ratio estimator (Cochran, Sampling Techniques, section 6.3), is
+good for all. The variance that independent values would have, over this one, is the effective share of them.
+
+Bounded: a stage has at most `MOST_BLOCKS`; when there are more, two neighbours become one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.stage import MAIN_LATENCIES, StageMetrics
+
+PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+MOST_BLOCKS = 32
+LEAST_BLOCKS = 4  # from fewer the variance between them cannot be told
+
+_RATES = {"requests_per_s": "requests", "output_tokens_per_s": "output_tokens"}
+_COUNTERS = ("window_requests", "window_output_tokens", "good", "completed", "failed")
+
+
+class Precision(msgspec.Struct, frozen=True):
+    """What the numbers of a stage are worth, from how they vary between its blocks."""
+
+    blocks: int
+    block_s: float  # their mean length
+    effective: dict[str, dict[str, float]]
+    """By latency and statistic (`mean`, `p50`, `p90`, `p99`): as many independent values would be as precise.
+
+    `goodput` has the statistic `share`.
+    """
+    error_percent: dict[str, float]  # the standard errors of `requests_per_s` and `output_tokens_per_s`
+
+
+class Block:
+    """What happened in a stretch of a stage."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.window_s = 0.0
+        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.latency = {name: Histogram() for name in MAIN_LATENCIES}
+
+    def take(self, metrics: StageMetrics | Block) -> None:
+        """Add what a tick brought, or another block."""
+        for name in _COUNTERS:
+            self.counters[name] += metrics.counters[name]
+        for name in MAIN_LATENCIES:
+            if name in metrics.latency:
+                self.latency[name].add(metrics.latency[name])
+
+
+class BatchMeans:
+    """The blocks of one stage."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._ticks = 1  # in each block but the last
+        self._window_s = 0.0
+        self._is_frozen = False
+        self._precision: Precision | None = None
+        self._is_known = False  # nothing has come since the precision was computed
+
+    def add(self, metrics: StageMetrics, window_s: float) -> None:
+        """Take in a tick, after which the measured window is `window_s` long; nothing before it has begun.
+
+        What comes later than `freeze` is left out.
+        """
+        measured = any(name in metrics.latency for name in MAIN_LATENCIES)
+        if self._is_frozen or (window_s == 0.0 and not measured):
+            return
+        if not self._blocks or self._blocks[-1].ticks == self._ticks:
+            self._begin_block()
+        block = self._blocks[-1]
+        block.ticks += 1
+        block.window_s += window_s - self._window_s
+        self._window_s = window_s
+        block.take(metrics)
+        self._is_known = False
+
+    def _begin_block(self) -> None:
+        if len(self._blocks) == MOST_BLOCKS:
+            self._blocks = _joined(self._blocks, 2)
+            self._ticks *= 2
+        self._blocks.append(Block())
+
+    def freeze(self) -> None:
+        """Keep what they say, and not them: the stage is over."""
+        self.precision()
+        self._is_frozen = True
+        self._blocks = []
+
+    def precision(self) -> Precision | None:
+        """What the numbers so far are worth; None where there are too few blocks to tell."""
+        if not self._is_frozen and not self._is_known:
+            self._precision, self._is_known = self._computed(), True
+        return self._precision
+
+    def _computed(self) -> Precision | None:
+        e2e_ms = _total(self._blocks, "e2e").mean_ms()
+        if e2e_ms is None or self._window_s == 0.0:
+            return None
+        block_s = self._window_s / len(self._blocks)
+        blocks = _joined(self._blocks, max(1, -int(-e2e_ms / 1000 // block_s)))
+        if len(blocks) < LEAST_BLOCKS:
+            return None
+        return Precision(
+            blocks=len(blocks),
+            block_s=round(self._window_s / len(blocks), 3),
+            effective=_effective(blocks),
+            error_percent=_errors_percent(blocks),
+        )
+
+
+def ratio_variance(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """The variance of the sum of numerators over that of denominators, each pair from a block of its own."""
+    above, below = np.array(numerators, dtype=float), np.array(denominators, dtype=float)
+    spread = above - above.sum() / below.sum() * below
+    count = len(above)
+    return float(count / (count - 1) * (spread**2).sum() / below.sum() ** 2)
+
+
+def _joined(blocks: Sequence[Block], size: int) -> list[Block]:
+    """Neighbours joined to blocks of `size`; what is left over belongs to the last."""
+    ends = range(size, len(blocks) + 1, size)
+    groups = [list(blocks[end - size : end]) for end in ends]
+    if groups:
+        groups[-1] += blocks[ends[-1] :]
+    return [_sum(group) for group in groups]
+
+
+def _sum(blocks: Sequence[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    total = Block()
+    for block in blocks:
+        total.take(block)
+        total.ticks += block.ticks
+        total.window_s += block.window_s
+    return total
+
+
+def _total(blocks: Sequence[Block], name: str) -> Histogram:
+    total = Histogram()
+    for block in blocks:
+        total.add(block.latency[name])
+    return total
+
+
+def _effective(blocks: Sequence[Block]) -> dict[str, dict[str, float]]:
+    known = [name for name in MAIN_LATENCIES if _total(blocks, name).count]
+    found = {name: _effective_latency(name, blocks) for name in known}
+    determined = [block.counters["completed"] + block.counters["failed"] for block in blocks]
+    if sum(determined):
+        found["goodput"] = {"share": _effective_share([block.counters["good"] for block in blocks], determined)}
+    return found
+
+
+def _effective_latency(name: str, blocks: Sequence[Block]) -> dict[str, float]:
+    total, parts = _total(blocks, name), [block.latency[name] for block in blocks]
+    counts = [part.count for part in parts]
+    variance = total.sum_squares_us / total.count - (total.sum_us / total.count) ** 2
+    error = ratio_variance([part.sum_us for part in parts], counts)
+    found = {"mean": _independent(total.count, variance, error, len(blocks))}
+    for statistic, percent in PERCENTS.items():
+        value_us = total.percentile_us(percent)[0]
+        found[statistic] = _effective_share([_count_to(part, value_us) for part in parts], counts)
+    return found
+
+
+def _effective_share(parts: Sequence[int], counts: Sequence[int]) -> float:
+    total = sum(counts)
+    share = sum(parts) / total
+    return _independent(total, share * (1 - share), ratio_variance(parts, counts), len(parts))
+
+
+def _independent(count: int, variance: float, error: float, blocks: int) -> float:
+    """As many independent values of this variance have this error; where nothing varies, one for each block."""
+    if variance <= 0 or error <= 0:
+        return float(min(count, blocks))
+    return round(min(float(count), max(1.0, variance / error)), 2)
+
+
+def _count_to(histogram: Histogram, value_us: int) -> int:
+    """How many values share a counter with `value_us` or are below it."""
+    return round(histogram.count * (1 - histogram.share_above((value_us + 0.5) / 1000)))
+
+
+def _errors_percent(blocks: Sequence[Block]) -> dict[str, float]:
+    windows = [block for block in blocks if block.window_s > 0]
+    seconds = [block.window_s for block in windows]
+    if len(windows) < LEAST_BLOCKS:
+        return {}
+    counts = {name: [block.counters[f"window_{counter}"] for block in windows] for name, counter in _RATES.items()}
+    return {name: _error_percent(parts, seconds) for name, parts in counts.items() if sum(parts)}
+
+
+def _error_percent(parts: Sequence[int], seconds: Sequence[float]) -> float:
+    return round(100 * math.sqrt(ratio_variance(parts, seconds)) * sum(seconds) / sum(parts), 4)

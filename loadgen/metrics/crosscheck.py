@@ -1,0 +1,178 @@
+"""Client and engine saw the same requests: do their accounts of a stage agree?
+
+The engine counts whatever happened between two readings. Its figures stand beside the client's only where both are of
+the same streams: nothing was open at either reading, neither here nor at the server, and both saw as many first tokens.
+The client's mean is then over all of them, warm-up and first wave too. Totals also need that none was left out of the
+client's: no warm-up, nothing failed. What is not compared is not told at all; why stands in `why`, and is no
+disagreement. Nor is what the engine says and cannot be (`EngineStage.doubts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from loadgen.metrics.journal import EngineStage
+from loadgen.metrics.snapshot import Verdict
+
+EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
+"""A client that sees first tokens earlier than the engine made them, by more than both, is wrong or measures others."""
+OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
+"""Of the engine's TTFT: if more than both is lost between engine and client, the engine is not what is measured."""
+PREFIX_HIT_RATE = 0.01
+
+
+class ClientAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client says of a stage."""
+
+    ttft_ms: float | None  # mean over all first tokens, those of the first wave and of warm-up streams too
+    first_tokens: int
+    completed: int
+    failed: int
+    open_at_end: int  # streams carried over or cut off
+    warmup: int
+    input_tokens: int
+    output_tokens: int
+    counted_by_events: bool  # the server reported no usage
+    alone: bool  # no stream of an earlier stage was open when it began
+
+
+class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Client against engine over a stage; None where one of them does not know."""
+
+    ttft_client_ms: float | None
+    """Mean over all streams of the stage, warm-up and first wave too; None, as all times, where the server's is of
+    other streams."""
+    ttft_server_ms: float | None
+    ttft_outside_ms: float | None  # the client's less the server's: HTTP, network and client
+    queue_ms: float | None
+    """Mean wait before the engine began a request; this and `prefill_ms` are parts of the server's TTFT."""
+    prefill_ms: float | None
+    frontend_ms: float | None  # the rest of the server's TTFT: tokenizing, and the way to the engine and back
+    requests_client: int
+    requests_server: int | None
+    """Those that the server gave a first token; None, as its tokens, where they may be others."""
+    input_tokens_client: int
+    input_tokens_server: int | None
+    output_tokens_client: int
+    output_tokens_server: int | None
+    agrees: bool | None  # of all that could be compared; None where nothing could
+    why: str  # what does not agree, then what could not be compared and why; empty where everything agrees
+
+
+def truth_check(client: ClientAccount, engine: EngineStage) -> TruthCheck:
+    """Compare what both say of a stage."""
+    other_streams, other_requests = _other_streams(client, engine), _other_requests(client, engine)
+    timed = engine if other_streams is None else EngineStage()
+    counted = engine if other_requests is None else EngineStage()
+    client_ms = client.ttft_ms if other_streams is None else None
+    outside_ms = _difference(client_ms, timed.ttft_mean_ms)
+    wrong = [*_ttft_words(outside_ms, timed.ttft_mean_ms), *_total_words(client, counted)]
+    return TruthCheck(
+        ttft_client_ms=client_ms,
+        ttft_server_ms=timed.ttft_mean_ms,
+        ttft_outside_ms=outside_ms,
+        queue_ms=timed.queue_mean_ms,
+        prefill_ms=timed.prefill_mean_ms,
+        frontend_ms=_frontend_ms(timed),
+        requests_client=client.completed,
+        requests_server=counted.ttft_count,
+        input_tokens_client=client.input_tokens,
+        input_tokens_server=counted.prompt_tokens,
+        output_tokens_client=client.output_tokens,
+        output_tokens_server=counted.generation_tokens,
+        agrees=None if other_streams is not None and other_requests is not None else not wrong,
+        why="; ".join([*wrong, *_not_compared(other_streams, other_requests)]),
+    )
+
+
+def truth_verdicts(subject: str, check: TruthCheck | None, engine: EngineStage | None) -> list[Verdict]:
+    """What an operator must know before trusting a stage's numbers."""
+    hits = unintended_hits(engine.prefix_hit_rate) if engine is not None else None
+    found = {"truth": check.why if check is not None and check.agrees is False else None, "prefix-cache": hits}
+    return [Verdict(name, subject, words) for name, words in found.items() if words is not None]
+
+
+def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | None:
+    """Why prefill looks faster than it is, in words; `intended` is the share that the prompts were made to share."""
+    if hit_rate is None or hit_rate <= intended + PREFIX_HIT_RATE:
+        return None
+    return (
+        f"{hit_rate:.1%} of the prompt tokens came from the prefix cache, {intended:.0%} were meant to: prefill looks "
+        "faster than it is; prompts share a chat template, or an earlier run with the same seed sent them"
+    )
+
+
+def _open_around(client: ClientAccount, engine: EngineStage) -> str | None:
+    """Why the engine may have counted other streams than the client; None where it cannot."""
+    reasons = (
+        (f"the server cannot be believed: {engine.doubts.get('all')}", "all" in engine.doubts),
+        ("the server does not say", engine.ttft_count is None and engine.generation_tokens is None),
+        ("streams of the stage before were open when it began", not client.alone),
+        ("streams were open when the stage ended", client.open_at_end > 0),
+        ("the server does not say whether it was idle", engine.idle_around is None),
+        ("the server was not idle when its figures were read", engine.idle_around is False),
+    )
+    return next((words for words, holds in reasons if holds), None)
+
+
+def _other_streams(client: ClientAccount, engine: EngineStage) -> str | None:
+    ours, theirs = client.first_tokens, engine.ttft_count
+    reasons = (
+        (f"the server cannot be believed: {engine.doubts.get('ttft')}", "ttft" in engine.doubts),
+        (_open_around(client, engine), True),
+        ("the server does not say", theirs is None),
+        (f"the client saw {ours} first tokens, the server made {theirs}", not ours or ours != theirs),
+    )
+    return next((words for words, holds in reasons if holds and words is not None), None)
+
+
+def _not_compared(streams: str | None, requests: str | None) -> list[str]:
+    if streams == requests:
+        return [] if streams is None else [f"TTFT and totals not compared: {streams}"]
+    found = {"TTFT": streams, "totals": requests}
+    return [f"{what} not compared: {why}" for what, why in found.items() if why is not None]
+
+
+def _ttft_words(outside_ms: float | None, server_ms: float | None) -> Iterator[str]:
+    if outside_ms is None or server_ms is None:
+        return
+    if outside_ms < -max(EARLIER_MS, EARLIER_SHARE * server_ms):
+        yield f"the client saw first tokens {-outside_ms:.1f} ms before the server made them, on average"
+    if outside_ms > max(OUTSIDE_MS, OUTSIDE_SHARE * server_ms):
+        yield f"{outside_ms:.1f} ms of the TTFT pass between server and client (server {server_ms:.1f} ms)"
+
+
+def _other_requests(client: ClientAccount, engine: EngineStage) -> str | None:
+    """Why the totals are not of the same requests; None when they are."""
+    reasons = (
+        (_open_around(client, engine), True),
+        ("warm-up is in the server's only", client.warmup > 0),
+        ("streams failed", client.failed > 0),
+        ("the server reported no usage, events were counted", client.counted_by_events),
+    )
+    return next((words for words, holds in reasons if holds and words is not None), None)
+
+
+def _total_words(client: ClientAccount, engine: EngineStage) -> list[str]:
+    pairs = (
+        ("requests", client.completed, engine.ttft_count),
+        ("input tokens", client.input_tokens, engine.prompt_tokens),
+        ("output tokens", client.output_tokens, engine.generation_tokens),
+    )
+    differing = [(what, ours, theirs) for what, ours, theirs in pairs if theirs is not None and ours != theirs]
+    others = engine.ttft_count is not None and engine.ttft_count > client.completed
+    words = [f"{what}: client {ours}, server {theirs}" for what, ours, theirs in differing]
+    return [*words, *(["somebody else uses this server"] if others else [])]
+
+
+def _frontend_ms(engine: EngineStage) -> float | None:
+    counts = {engine.latency_ms[name].count for name in ("ttft", "queue", "prefill") if name in engine.latency_ms}
+    if len(counts) != 1 or engine.queue_mean_ms is None or engine.prefill_mean_ms is None:
+        return None
+    return _difference(engine.ttft_mean_ms, engine.queue_mean_ms + engine.prefill_mean_ms)
+
+
+def _difference(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left - right

@@ -1,0 +1,250 @@
+"""The process between vramp and the server, `python -m loadgen.server.process.guard`: nothing of it outlives vramp.
+
+A killed API server leaves its engine processes behind, and they go on holding the GPU's memory. The guard is the
+"child subreaper" of the server's tree: a descendant whose parent dies becomes the guard's own child, whatever session
+it made for itself. Invariants: as long as the guard has a child, something of the tree is left, and once the kernel
+says that it has none, nothing is; the guard signals only its own descendants; it ends when the tree has ended, or
+when the killed did not go within a bounded time, which it reports. What runs in a container is no descendant: there
+the order names the commands that stop and kill it, and the kill command runs whenever the main process has ended.
+
+Spoken over pipes, one line of JSON each. In: the order `{argv, env, cwd, log_path, stop_timeout_s}` with, if there
+are such, `stop_command`, `kill_command` and `record: {path, facts}`; later `{"do": "stop"}` or `{"do": "leave"}`. The
+end of stdin means that vramp is gone, and after `leave` means nothing: SIGTERM ends the server then. Out: `started`,
+`tree`, `exited`, `stopping`, `left`, `stopped`, or `failed`. It runs in a session of its own and imports only what
+starts fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from loadgen.server.process.inbox import Inbox
+from loadgen.server.process.record_file import RecordFile
+from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, send_signal
+
+LEFTOVER_GRACE_S = 2.0  # what remains of the tree after the server's main process ended gets SIGTERM and this long
+KILL_WAIT_S = 15.0  # A killed process that held a GPU takes seconds to go; after this it is reported as left
+ORPHAN_GRACE_S = 2.0
+ORPHAN_KILL_WAIT_S = 2.0  # without vramp nobody waits for the guard: the two together keep it under five seconds
+
+_LAST_S = 1.0  # A kill command that has not ended this long before the guard gives up is killed too
+_SAMPLE_S = 1.0
+_ENDING_TICK_S = 0.1
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Guard:
+    """The life of one server, from its start until nothing of it is left."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._stop_timeout_s = float(order["stop_timeout_s"])
+        self._main = _start(order, order["argv"], preexec_fn=_end_with_the_guard)
+        self._stopper: subprocess.Popen[bytes] | None = None
+        self._killer: subprocess.Popen[bytes] | None = None
+        self._asked_to_end = False
+        self._stays = False
+        self._problem = ""
+        self._kill_at = math.inf
+        self._give_up_at = math.inf
+        self._sample_at = 0.0
+        self._told_tree: frozenset[ProcessId] = frozenset()
+        self._told_stopping: frozenset[ProcessId] = frozenset()
+        self._killed: dict[ProcessId, ProcessInfo] = {}
+        self._record = RecordFile(order["record"], self._main.pid) if order.get("record") else None
+        self._note()
+        _tell("started", pid=self._main.pid)
+
+    def run(self, inbox: Inbox) -> None:
+        """Watch until the tree is gone, or cannot be made to go."""
+        left: list[ProcessInfo] = []
+        while self._reap():
+            now = time.monotonic()
+            if now >= self._kill_at:
+                self._kill(spare_killer=now < self._give_up_at - _LAST_S)
+            if now >= self._give_up_at:
+                left = descendants(os.getpid())
+                break
+            self._sample(now)
+            lines, signals = inbox.wait(max(0.0, self._sample_at - now))
+            self._obey(lines, signals, orphaned=inbox.closed)
+        if self._record is not None and not left:
+            self._record.remove()
+        _tell("stopped", killed=_described(self._killed.values()), left=_described(left), problem=self._problem)
+
+    def _reap(self) -> bool:
+        """Collect the dead; False when no descendant is left, alive or dead."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, pid: int, code: int) -> None:
+        if pid == self._main.pid:
+            self._main_ended(code)
+        elif self._killer is not None and pid == self._killer.pid and code != 0:
+            how = f"ended with exit code {code}" if code > 0 else "did not end in time"
+            self._problem = f"{shlex.join(self._order['kill_command'])} {how}"
+        elif self._stopper is not None and pid == self._stopper.pid and code != 0 and self._main.returncode is None:
+            os.kill(self._main.pid, signal.SIGTERM)  # such as a container that does not exist yet
+
+    def _main_ended(self, code: int) -> None:
+        self._main.returncode = code
+        _tell("exited", code=code if code >= 0 else None, signal=-code if code < 0 else None)
+        self._end_within(LEFTOVER_GRACE_S, KILL_WAIT_S)
+        for info in descendants(os.getpid()):
+            if not self._is_killer(info):
+                send_signal(info.id, signal.SIGTERM)
+        # Its client may end before the container does. Mostly there is none any more, which is not worth a log line.
+        self._run_kill_command(quiet=True)
+
+    def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
+        wishes = [json.loads(line).get("do") for line in lines]
+        if "leave" in wishes:
+            self._stays = True
+            self._note(left=True)
+            _tell("left")
+        if signal.SIGTERM in signals or "stop" in wishes:
+            self._stop(self._stop_timeout_s, KILL_WAIT_S)
+        if orphaned and not self._stays:
+            self._stop(min(self._stop_timeout_s, ORPHAN_GRACE_S), ORPHAN_KILL_WAIT_S)
+
+    def _stop(self, grace_s: float, kill_wait_s: float) -> None:
+        self._end_within(grace_s, kill_wait_s)
+        if not self._asked_to_end and self._main.returncode is None:
+            self._sample(time.monotonic())  # who is there to be waited for
+            self._ask_to_end()
+        self._asked_to_end = True
+
+    def _ask_to_end(self) -> None:
+        command = self._order.get("stop_command")
+        self._stopper = self._run(command) if command else None
+        if self._stopper is None:
+            # Its own children the server ends itself; they get a signal only once it is gone.
+            os.kill(self._main.pid, signal.SIGTERM)
+
+    def _end_within(self, grace_s: float, kill_wait_s: float) -> None:
+        """Bring the end forward, never back: the shortest grace of all causes holds."""
+        self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
+        self._give_up_at = min(self._give_up_at, self._kill_at + kill_wait_s)
+        self._sample_at = 0.0
+
+    def _kill(self, *, spare_killer: bool) -> None:
+        self._run_kill_command()
+        for info in descendants(os.getpid()):
+            if not (spare_killer and self._is_killer(info)) and send_signal(info.id, signal.SIGKILL):
+                self._killed[info.id] = info
+
+    def _run_kill_command(self, *, quiet: bool = False) -> None:
+        command = self._order.get("kill_command")
+        if command and self._killer is None:
+            self._killer = self._run(command, quiet=quiet)
+
+    def _is_killer(self, info: ProcessInfo) -> bool:
+        return self._killer is not None and info.session == self._killer.pid
+
+    def _run(self, command: list[str], *, quiet: bool = False) -> subprocess.Popen[bytes] | None:
+        try:
+            return _start(self._order, command, quiet=quiet)
+        except OSError as error:
+            self._problem = f"cannot run {shlex.join(command)}: {error.strerror}"
+            return None
+
+    def _note(self, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
+        try:
+            if self._record is not None:
+                self._record.note(**facts)
+        except OSError as error:  # the server runs as well without it
+            os.write(2, f"vramp: cannot record this server: {error}\n".encode())
+
+    def _sample(self, now: float) -> None:
+        if now < self._sample_at:
+            return
+        ending = self._kill_at < math.inf
+        self._sample_at = now + (_ENDING_TICK_S if ending else _SAMPLE_S)
+        tree = descendants(os.getpid())
+        ids = frozenset(info.id for info in tree)
+        if ids != self._told_tree:
+            self._note(tree=[asdict(info.id) for info in tree])
+            _tell("tree", processes=[[info.id.pid, info.id.start_ticks, info.name] for info in tree])
+            self._told_tree = ids
+        if ending and ids and ids != self._told_stopping:
+            _tell("stopping", waiting_for=_described(tree))
+            self._told_stopping = ids
+
+
+def _start(
+    order: dict[str, Any], argv: list[str], *, quiet: bool = False, preexec_fn: Callable[[], None] | None = None
+) -> subprocess.Popen[bytes]:
+    # The log may show what the server was told, keys included: it is for the owner's eyes.
+    log = os.open(order["log_path"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            argv,
+            env=order["env"],
+            cwd=order["cwd"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if quiet else log,
+            stderr=subprocess.DEVNULL if quiet else log,
+            start_new_session=True,
+            preexec_fn=preexec_fn,  # noqa: PLW1509 - the guard has one thread, so that nothing can deadlock
+        )
+    finally:
+        os.close(log)
+
+
+def _end_with_the_guard() -> None:
+    """The kernel asks the server to end if the guard is killed: the last resort when vramp is killed with it."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _become_subreaper() -> None:
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot become the subreaper of the server's processes: {os.strerror(number)}")
+
+
+def _described(processes: Iterable[ProcessInfo]) -> list[dict[str, Any]]:
+    return [{"pid": info.id.pid, "name": info.name} for info in processes]
+
+
+def _tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
+    line = json.dumps({"event": event, **facts}) + "\n"
+    with contextlib.suppress(BrokenPipeError):  # vramp is gone; what is left to do needs no listener
+        os.write(1, line.encode())
+
+
+def main() -> None:
+    """Take one order from stdin and see it through."""
+    inbox = Inbox()
+    order = json.loads(inbox.first_line() or "{}")
+    if "argv" not in order:  # vramp is gone, or was stopped before it gave the order
+        return
+    try:
+        _become_subreaper()
+        guard = Guard(order)
+    except (OSError, subprocess.SubprocessError) as error:
+        _tell("failed", error=str(error))
+        return
+    guard.run(inbox)
+
+
+if __name__ == "__main__":
+    main()

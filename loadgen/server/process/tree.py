@@ -1,0 +1,144 @@
+"""Which processes belong to a server, and how to signal exactly those.
+
+Everything comes from `/proc/PID/stat`: one read gives identity, parent, session and state. A process is known by its
+pid and its start time in clock ticks since boot, which no step of the wall clock moves and no reuse of the pid repeats.
+Standard library only, because the guard imports it and must start fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process, past or present; equal only if it is the same process, not the same number."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A process as it was at one look."""
+
+    id: ProcessId
+    name: str
+    parent: int
+    session: int
+    alive: bool  # false for a zombie: it holds no memory, and only its parent can remove it
+
+
+def look_at(pid: int) -> ProcessInfo | None:
+    """The process that has this pid now, or None."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    head, _, tail = text.rpartition(")")  # the name itself may hold blanks and parentheses
+    fields = tail.split()
+    state, threads = fields[0], int(fields[17])
+    return ProcessInfo(
+        id=ProcessId(pid, int(fields[19])),
+        name=head.partition("(")[2],
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        # A zombie with more than one thread is a process whose first thread ended and whose others run on.
+        alive=state not in "ZX" or threads > 1,
+    )
+
+
+def lives(target: ProcessId) -> bool:
+    """Whether this very process still runs."""
+    info = look_at(target.pid)
+    return info is not None and info.id == target and info.alive
+
+
+def all_processes() -> dict[int, ProcessInfo]:
+    """Every process that can be seen, by pid."""
+    found = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - names suffice
+    return {info.id.pid: info for info in found if info is not None}
+
+
+def descendants(root: int, processes: Mapping[int, ProcessInfo] | None = None) -> list[ProcessInfo]:
+    """The living descendants of `root`, parents before their children; `root` itself is left out."""
+    by_parent: dict[int, list[ProcessInfo]] = {}
+    for info in (all_processes() if processes is None else processes).values():
+        by_parent.setdefault(info.parent, []).append(info)
+    found: list[ProcessInfo] = []
+    frontier = [root]
+    while frontier:
+        children = by_parent.pop(frontier.pop(), [])
+        found += children
+        frontier += [child.id.pid for child in children]
+    return [info for info in found if info.alive]
+
+
+def send_signal(target: ProcessId, number: signal.Signals) -> bool:
+    """Signal this very process; False if it is gone or no longer ours. One that took over its pid is never hit."""
+    try:
+        handle = os.pidfd_open(target.pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # a kernel or a container without pidfds: a check right before comes closest
+        return _is_current(target) and _kill(target, number)
+    try:
+        if not _is_current(target):  # the handle is open, so that the answer stays true until the signal is sent
+            return False
+        signal.pidfd_send_signal(handle, number)
+        return True
+    except (ProcessLookupError, PermissionError):  # gone, or it changed its user: then it is reported as left
+        return False
+    finally:
+        os.close(handle)
+
+
+def _is_current(target: ProcessId) -> bool:
+    info = look_at(target.pid)
+    return info is not None and info.id == target
+
+
+def _kill(target: ProcessId, number: signal.Signals) -> bool:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(target.pid, number)
+        return True
+    return False
+
+
+def kill_seen(seen: Iterable[ProcessId], *, within_s: float) -> tuple[list[ProcessInfo], list[ProcessInfo]]:
+    """Kill these processes and all that hang on them, without their guard's help: (killed, left after `within_s`).
+
+    BatchMeans; for the case that the guard is gone, so that orphans no longer lead back to it. A session with one of
+    `seen` in it is the server's own: processes cannot join a session, only found or inherit one.
+    """
+    known = set(seen)
+    killed: dict[ProcessId, ProcessInfo] = {}
+    deadline = time.monotonic() + within_s
+    while living := _related(known):
+        for info in living:
+            known.add(info.id)
+            if send_signal(info.id, signal.SIGKILL):
+                killed[info.id] = info
+        if time.monotonic() >= deadline:
+            return list(killed.values()), living
+        time.sleep(_POLL_S)
+    return list(killed.values()), []
+
+
+def _related(known: set[ProcessId]) -> list[ProcessInfo]:
+    processes = all_processes()
+    living = [info for info in processes.values() if info.id in known and info.alive]
+    sessions = {info.session for info in living} - {os.getsid(0)}
+    related = {info.id: info for info in processes.values() if info.session in sessions and info.alive}
+    for info in living:
+        related[info.id] = info
+        related |= {child.id: child for child in descendants(info.id.pid, processes)}
+    return list(related.values())

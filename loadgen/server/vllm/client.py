@@ -1,0 +1,211 @@
+"""The client for everything that is not timed: readiness, models, tokenizing, the engine's metrics.
+
+Every failure becomes a `ServerError` that says what is wrong and what to do. Proxies from the environment are not used:
+what vramp measures must not pass through one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import msgspec
+
+from loadgen.errors import ServerError
+from loadgen.profile import Server
+from loadgen.server.process.log_text import clean_line
+
+_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+_LIMITS = httpx.Limits(keepalive_expiry=2.0)
+"""uvicorn closes a connection that was idle for 5 s: one that is nearly so old may break off under a request."""
+_MISSING = (404, 405, 501)
+_Answer = TypeVar("_Answer")
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """One entry of `/v1/models`."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[ModelInfo]
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+class ServerClient:
+    """Speaks to one OpenAI-compatible server; close it, or use it with `async with`."""
+
+    def __init__(self, base_url: str, api_key: str | None = None, *, api_key_env: str | None = None) -> None:
+        """`base_url` is without `/v1`; `api_key_env` only lets messages name the variable the key came from."""
+        self.base_url = base_url.rstrip("/")
+        self._api_key_env = api_key_env
+        self._has_key = api_key is not None
+        self._http = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            # The system's certificates, and those that SSL_CERT_FILE names.
+            verify=ssl.create_default_context() if base_url.startswith("https") else False,
+            timeout=_TIMEOUT,
+            limits=_LIMITS,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections: an open one can keep vLLM from stopping."""
+        await self._http.aclose()
+
+    async def health(self) -> bool:
+        """Whether `/health` answers 200; False while nobody listens, which is how a start looks."""
+        try:
+            response = await self._http.get(f"{self.base_url}/health")
+        except httpx.HTTPError:
+            return False
+        return response.status_code == httpx.codes.OK
+
+    async def models(self) -> list[ModelInfo]:
+        response = await self._request("GET", "/v1/models")
+        if response.status_code in _MISSING:
+            raise self._not_openai(f"/v1/models answered {response.status_code}")
+        return self._decode(response, _Models).data
+
+    async def version(self) -> str | None:
+        """The engine's version; None if the server does not say."""
+        response = await self._request("GET", "/version")
+        if response.status_code in _MISSING:
+            return None
+        return self._decode(response, _Version).version
+
+    async def tokenize_text(self, model: str, text: str, add_special_tokens: bool = False) -> list[int] | None:
+        """The token ids of a text; None if the server has no `/tokenize`."""
+        return await self._tokenize({"model": model, "prompt": text, "add_special_tokens": add_special_tokens})
+
+    async def tokenize_messages(self, model: str, messages: Sequence[dict[str, Any]]) -> list[int] | None:
+        """The token ids of a chat after the server's template; None if the server has no `/tokenize`."""
+        return await self._tokenize({"model": model, "messages": list(messages), "add_generation_prompt": True})
+
+    async def metrics_text(self) -> str | None:
+        """The engine's `/metrics`; None if it has none."""
+        response = await self._request("GET", "/metrics")
+        return None if response.status_code in _MISSING else response.text
+
+    async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> tuple[int, str]:
+        """Post a body and wait for the whole answer: its status and an excerpt. A refused key is a `ServerError`."""
+        try:
+            response = await self._http.post(self.base_url + path, json=body, timeout=timeout_s)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(self._explain(error)) from error
+        if response.status_code in (401, 403):
+            raise ServerError(self._refused(response.status_code))
+        return response.status_code, _excerpt(response)
+
+    async def _tokenize(self, body: dict[str, Any]) -> list[int] | None:
+        response = await self._request("POST", "/tokenize", body)
+        return None if response.status_code in _MISSING else self._decode(response, _Tokens).tokens
+
+    async def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        """Any answer that is a success or says "missing"; everything else is a `ServerError`."""
+        try:
+            response = await self._http.request(method, self.base_url + path, json=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(self._explain(error)) from error
+        if response.is_success or response.status_code in _MISSING:
+            return response
+        if response.status_code in (401, 403):
+            raise ServerError(self._refused(response.status_code))
+        raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_excerpt(response)}")
+
+    def _decode(self, response: httpx.Response, kind: type[_Answer]) -> _Answer:
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except msgspec.MsgspecError:
+            raise self._not_openai(f"{response.url.path} answered {_excerpt(response)!r}") from None
+
+    def _not_openai(self, what: str) -> ServerError:
+        return ServerError(f"{self.base_url}: not an OpenAI-compatible server ({what}); check host, port and prefix")
+
+    def _refused(self, status: int) -> str:
+        if not self._has_key:
+            remedy = "set server.api_key_env to the name of the environment variable that holds it"
+            return f"{self.base_url}: wants an API key ({status}); {remedy}"
+        source = f"the environment variable {self._api_key_env}" if self._api_key_env else "server.api_key_env"
+        return f"{self.base_url}: refused the API key ({status}); check the key in {source}"
+
+    def _explain(self, error: httpx.HTTPError | httpx.InvalidURL) -> str:
+        where = self.base_url
+        causes = _causes(error)
+        if any(isinstance(cause, ssl.SSLError) for cause in causes):
+            detail = next(str(cause) for cause in causes if isinstance(cause, ssl.SSLError))
+            return (
+                f"{where}: TLS failed: {detail}; for a private certificate set SSL_CERT_FILE, without TLS use http://"
+            )
+        if any(isinstance(cause, socket.gaierror) for cause in causes):
+            return f"{where}: no such host; check server.url"
+        if isinstance(error, httpx.ConnectTimeout):
+            return f"{where}: no answer to the connection within {_TIMEOUT.connect:g} s; is a firewall in between?"
+        if isinstance(error, httpx.TimeoutException):
+            return f"{where}: connected, but no answer within {_TIMEOUT.read:g} s; the server hangs or is overloaded"
+        if isinstance(error, httpx.ConnectError):
+            return f"{where}: nobody listens there; start the server, or check host and port"
+        return f"{where}: the connection broke off ({error or type(error).__name__}); is it an HTTP server without TLS?"
+
+
+def pick_model(models: Sequence[ModelInfo], wanted: str | None) -> ModelInfo:
+    """The model that was asked for, or the first one if none was."""
+    if not models:
+        raise ServerError("the server serves no model")
+    for model in models:
+        if wanted is None or model.id == wanted:
+            return model
+    served = ", ".join(model.id for model in models)
+    raise ServerError(f"the server does not serve {wanted!r}; it serves: {served}")
+
+
+def base_url(host: str, port: int) -> str:
+    """Where to reach a server that listens on `host`; "every address" is reached at the loopback one."""
+    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not bound here
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+def api_key(server: Server) -> str | None:
+    """The key from the environment variable that the profile names; raises `ServerError` if that is not set."""
+    if server.api_key_env is None:
+        return None
+    key = server.env.get(server.api_key_env) or os.environ.get(server.api_key_env)
+    if not key:
+        raise ServerError(f"server.api_key_env = {server.api_key_env!r}: this environment variable is not set")
+    return key
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found
+
+
+def _excerpt(response: httpx.Response) -> str:
+    text = clean_line(response.content[:400].replace(b"\n", b" "))
+    return text if len(text) <= 200 else text[:199] + "…"

@@ -1,0 +1,167 @@
+"""Why a server ended, for a person: the cause, the lines that prove it, and what to do.
+
+Invariants: any lines are accepted; evidence is short, harmless to a terminal and free of credentials; what is not known
+is said to be unknown. Lines that the server logged as routine (INFO, WARNING) prove nothing, since they may quote
+prompts and advice, and neither do lines of source code in a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import signal as signals
+from collections.abc import Collection, Iterable, Sequence
+
+from loadgen.metrics.finding import Diagnosis
+from loadgen.server.process.log_text import clean_line, is_routine, split_line, telling_lines
+from loadgen.server.process.masking import masked_command, masked_text
+from loadgen.server.process.oom import is_oom_kill
+from loadgen.server.process.outcome import ServerExit
+from loadgen.server.vllm.causes import CAUSES, Cause, Phase
+
+MAX_EVIDENCE = 4
+MAX_EVIDENCE_CHARS = 300
+_MATCHED_CHARS = 600
+_MAX_VALUE_CHARS = 160
+
+_REFUSED = "unrecognized arguments: "
+_SOURCE = re.compile(r'\s{4}|\s*File "|[\s^~]*$')
+_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
+_CONSEQUENCE = re.compile(
+    r"[Ss]ee (?:root cause|stack trace)|EngineDeadError|Executor failed|cancelled|Cancelled|BrokenPipe|ConnectionReset"
+    r"|^SystemExit"
+)
+_MAY_BE_OOM = {"process-killed", "engine-died", "host-out-of-memory"}
+_LOOK = 'read the log from its first error on; VLLM_LOGGING_LEVEL = "DEBUG" in [server.env] makes it say more'
+_CRASHES = (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGILL, signals.SIGFPE)
+_SIGNAL_NAMES = {int(number): number.name for number in signals.Signals}
+_SIGNAL_REMEDIES: dict[int, str] = {
+    signals.SIGKILL: "find out who did it: another operator, a job scheduler, or the kernel (`dmesg | grep -i oom`)",
+    signals.SIGTERM: "find out who did it: another operator, a job scheduler, systemd or the container's runtime",
+    signals.SIGBUS: "shared memory or the disk behind a mapped file is full or failing; see server.docker.ipc",
+    signals.SIGILL: "this CPU lacks instructions for which vLLM was built: take another build",
+}
+_CRASH_REMEDY = "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together"
+
+
+def diagnose(
+    lines: Sequence[str],
+    exit: ServerExit | None,
+    *,
+    phase: Phase,
+    oom_kills: int | None = None,
+    known_flags: Collection[str] = (),
+) -> Diagnosis:
+    """The cause of an end, from the log's lines (those of `oom.kernel_kills` may be added to them) and the exit.
+
+    `exit` is None while the server still runs; `oom_kills` are the kernel's since the start, None if unknown;
+    `known_flags` of the installation, without dashes, let a misspelt one be corrected.
+    """
+    clean = [_masked(clean_line(line.encode("utf-8", "replace"))) for line in lines]
+    messages = _messages(clean)
+    found = _first(messages, phase)
+    killed = exit is not None and _signal(exit) == signals.SIGKILL
+    unexplained = found[0].id in _MAY_BE_OOM if found is not None else not _exceptions(messages)
+    # A counter alone may speak of somebody else's process: what died must have died of it.
+    if (killed or unexplained) and (oom_kills or any(map(is_oom_kill, clean))):
+        return _oom_kill(clean, oom_kills)
+    if found is not None:
+        return _known(*found, messages, known_flags)
+    if exit is not None and (number := _signal(exit)) is not None:
+        return _signalled(number, clean, oom_kills)
+    return _unknown(clean, messages, exit, phase)
+
+
+def _masked(line: str) -> str:
+    said, refused, words = line.partition(_REFUSED)  # a misspelt --api-key, for one
+    return masked_text(said + refused + " ".join(masked_command(words.split(" "))) if refused else line)
+
+
+def _messages(lines: Iterable[str]) -> list[str]:
+    """What the lines say that may prove something, without prefixes and repetitions, in their order."""
+    parts = (split_line(line) for line in lines)
+    told = (text[:_MATCHED_CHARS] for level, text in parts if not is_routine(level))
+    return list(dict.fromkeys(text for text in told if _SOURCE.match(text) is None))
+
+
+def _first(messages: Sequence[str], phase: Phase) -> tuple[Cause, re.Match[str]] | None:
+    for cause in CAUSES:
+        if cause.phase in (None, phase):
+            for message in messages:
+                if (match := cause.pattern.search(message)) is not None:
+                    return cause, match
+    return None
+
+
+def _known(cause: Cause, match: re.Match[str], messages: Sequence[str], known_flags: Collection[str]) -> Diagnosis:
+    values = {name: (value or "?").strip()[:_MAX_VALUE_CHARS] for name, value in match.groupdict().items()}
+    remedy = cause.remedy.format_map(values)
+    if cause.id == "unknown-flag":
+        near = difflib.get_close_matches(values.get("flag", ""), known_flags, n=1)
+        remedy = "".join([f"did you mean server.args.{near[0]}? Else " if near else "", remedy])
+    evidence = _proof(cause, messages)
+    if cause.id == "engine-died":  # whatever killed it tells more than its death
+        evidence = _exceptions(messages) or evidence
+    return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), remedy)
+
+
+def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
+    """The lines that match, each with its continuation, which is indented by two."""
+    proof: list[str] = []
+    for message, following in zip(messages, [*messages[1:], ""], strict=True):
+        if cause.pattern.search(message) is not None:
+            proof += [message, following] if following.startswith("  ") else [message]
+    return proof
+
+
+def _exceptions(messages: Iterable[str]) -> list[str]:
+    """The exceptions' own lines, without those that only say that something else failed before."""
+    return [message for message in messages if _EXCEPTION.match(message) and not _CONSEQUENCE.search(message)]
+
+
+def _oom_kill(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
+    kernel = [line for line in lines if is_oom_kill(line)]
+    counted = [f"the kernel's count of OOM kills rose by {oom_kills}"] if oom_kills else []
+    return Diagnosis(
+        "oom-killer",
+        "the kernel killed the server for want of memory (RAM, not HBM)",
+        _shown([*kernel, *counted, *telling_lines(lines, limit=1)]),
+        "free memory, raise the container's limit, or lower what the server keeps in RAM (server.args.cpu-offload-gb, "
+        "VLLM_CPU_KVCACHE_SPACE in [server.env])",
+    )
+
+
+def _signal(exit: ServerExit) -> int | None:
+    """The signal that ended the server, directly or inside a container or a shell, which report 128 more."""
+    if exit.signal is not None:
+        return exit.signal
+    if exit.code is not None and 128 < exit.code <= 128 + signals.SIGRTMAX:
+        return exit.code - 128
+    return None
+
+
+def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
+    name = _SIGNAL_NAMES.get(number, f"signal {number}")
+    crash = number in _CRASHES
+    title = f"the server crashed in native code ({name})" if crash else f"somebody killed the server ({name})"
+    if number == signals.SIGKILL and oom_kills is None:
+        title = f"somebody, or the kernel for want of memory, killed the server ({name})"
+    return Diagnosis(
+        "process-crashed" if crash else "killed",
+        title,
+        _shown(telling_lines(lines, limit=MAX_EVIDENCE)),
+        _SIGNAL_REMEDIES.get(number, _CRASH_REMEDY),
+    )
+
+
+def _unknown(lines: Sequence[str], messages: Sequence[str], exit: ServerExit | None, phase: Phase) -> Diagnosis:
+    when = "while it started" if phase == "starting" else "while it served"
+    what = f"the server {exit} {when}" if exit is not None else f"the server is in trouble {when}"
+    evidence = _exceptions(messages) or telling_lines(lines, limit=MAX_EVIDENCE)
+    return Diagnosis("unknown", f"{what}; its log has no cause that vramp knows", _shown(evidence), _LOOK)
+
+
+def _shown(evidence: Iterable[str]) -> tuple[str, ...]:
+    texts = dict.fromkeys(split_line(line)[1].strip() for line in evidence)
+    cut = (text if len(text) <= MAX_EVIDENCE_CHARS else text[: MAX_EVIDENCE_CHARS - 1] + "…" for text in texts if text)
+    return tuple(cut)[:MAX_EVIDENCE]

@@ -1,0 +1,273 @@
+"""What the engine says of itself on `/metrics`, as one sample, and what happened between two samples.
+
+Every metric is optional: names differ between versions (vLLM 0.6 to 0.32 are known), and a missing one is None, never
+0. Several engines in one server (data parallel) are summed, except the use of the KV cache, of which the fullest
+counts, and kept apart in `engines`. If any counter went down, the server was restarted in between, and nothing can be
+said about the window.
+
+Not read are gauges that older versions computed over a span of their own (throughput, `gpu_prefix_cache_hit_rate`):
+they say nothing about a window of ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadgen.errors import ServerError
+from loadgen.text import harmless
+
+# The newest name first; the first one that is there is used, so that a version with both is not counted twice.
+_GAUGES = {
+    "running": ("vllm:num_requests_running",),
+    "waiting": ("vllm:num_requests_waiting",),
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+}
+_COUNTERS = {
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "preemptions": ("vllm:num_preemptions_total",),
+    "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "admission_rejections": ("vllm:admission_rejections_total",),
+}
+_HISTOGRAMS = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+    "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+    "prefill": ("vllm:request_prefill_time_seconds",),
+    "decode": ("vllm:request_decode_time_seconds",),
+}
+_WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
+_PROMPT_TOKENS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
+"""Both begin with the name of another metric, so that `_FAMILIES` has them."""
+_FROM_CACHE = "local_cache_hit"
+_SOURCES = "prompt_tokens_by_source"
+_FAMILIES = tuple(
+    name.removesuffix("_total")
+    for table in (_GAUGES, _COUNTERS, _HISTOGRAMS)
+    for names in table.values()
+    for name in names
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHistogram:
+    """A histogram since the server started, in seconds; `buckets` are (upper bound, count up to it)."""
+
+    sum_s: float
+    count: float
+    buckets: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One reading of `/metrics`; the counters and histograms are since the server started."""
+
+    running: float | None = None
+    waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
+    kv_usage: float | None = None  # 0 to 1, of the fullest engine
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    preemptions: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    prompt_tokens_by_source: Mapping[str, float] | None = None
+    """`local_compute`, `local_cache_hit`, `external_kv_transfer`; counted once for each prompt."""
+    admission_rejections: float | None = None
+    ttft: EngineHistogram | None = None
+    itl: EngineHistogram | None = None
+    tpot: EngineHistogram | None = None
+    e2e: EngineHistogram | None = None
+    queue: EngineHistogram | None = None
+    prefill: EngineHistogram | None = None
+    decode: EngineHistogram | None = None
+    engines: Mapping[str, EngineSample] = field(default_factory=dict)
+    """Each engine by the value of its label, where there are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLatency:
+    """A latency over a window, as the engine saw it; percentiles are interpolated within coarse buckets.
+
+    None is a percentile in the first bucket or beyond the last bound: of a queue time below 0.3 s, vLLM's buckets say
+    no more than that.
+    """
+
+    count: float
+    mean_s: float
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDelta:
+    """What happened between two samples; a latency without an observation in the window is None."""
+
+    prompt_tokens: float | None
+    generation_tokens: float | None
+    preemptions: float | None
+    prefix_queries: float | None
+    prefix_hits: float | None
+    prompt_tokens_by_source: Mapping[str, float] | None
+    admission_rejections: float | None
+    ttft: EngineLatency | None
+    itl: EngineLatency | None
+    tpot: EngineLatency | None
+    e2e: EngineLatency | None
+    queue: EngineLatency | None
+    prefill: EngineLatency | None
+    decode: EngineLatency | None
+
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """Share of the prompts' tokens that the prefix cache had; None without any, or where it cannot be.
+
+        Hits over look-ups only where there is nothing better: before mid-2026 vLLM counts a request that waits again
+        each time that it is looked at.
+        """
+        if self.prompt_tokens_by_source is not None:
+            tokens = sum(self.prompt_tokens_by_source.values())
+            return self.prompt_tokens_by_source.get(_FROM_CACHE, 0.0) / tokens if tokens else None
+        if not self.prefix_queries or self.prefix_hits is None or self.prefix_hits > self.prefix_queries:
+            return None
+        return self.prefix_hits / self.prefix_queries
+
+
+def parse_engine_metrics(text: str) -> EngineSample:
+    """Read the text of `/metrics`; raises `ServerError` if it is not in the Prometheus format."""
+    try:
+        series = _series(text)
+        engines = _by_engine(series)
+        whole = _sample(series)
+        return replace(whole, engines={name: _sample(one) for name, one in engines.items()}) if engines else whole
+    except (ValueError, IndexError, KeyError) as error:
+        raise ServerError(f"the server's /metrics is not in the Prometheus format: {error}") from None
+
+
+def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
+    """What happened from one sample to the next; None if the server was restarted in between."""
+    if any(_fell(getattr(before, name), getattr(after, name)) for name in (*_COUNTERS, *_HISTOGRAMS, _SOURCES)):
+        return None
+    values: dict[str, Any] = {name: _difference(getattr(before, name), getattr(after, name)) for name in _COUNTERS}
+    values |= {name: _window(getattr(before, name), getattr(after, name)) for name in _HISTOGRAMS}
+    sources = before.prompt_tokens_by_source, after.prompt_tokens_by_source
+    return EngineDelta(**values, prompt_tokens_by_source=_differences(*sources))
+
+
+_Series = Mapping[str, list[tuple[Mapping[str, str], float]]]
+_Counted = float | EngineHistogram | Mapping[str, float] | None
+
+
+def _series(text: str) -> _Series:
+    # Parsing is slow, and most of the page is about Python and HTTP: only our lines are parsed.
+    ours = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(_FAMILIES))
+    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in text_string_to_metric_families(ours):
+        for sample in family.samples:
+            if math.isfinite(sample.value):
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def _by_engine(series: _Series) -> dict[str, _Series]:
+    """The series of each engine; empty unless there are several."""
+    found: dict[str, dict[str, list[tuple[Mapping[str, str], float]]]] = {}
+    for name, samples in series.items():
+        for labels, value in samples:
+            if "engine" in labels:
+                found.setdefault(harmless(labels["engine"]), {}).setdefault(name, []).append((labels, value))
+    return dict(found) if len(found) > 1 else {}
+
+
+def _sample(series: _Series) -> EngineSample:
+    values: dict[str, Any] = {
+        name: _combined(series, names, largest=name == "kv_usage") for name, names in (_GAUGES | _COUNTERS).items()
+    }
+    values |= {name: _histogram(series, names) for name, names in _HISTOGRAMS.items()}
+    sources = _by_label(series.get(_PROMPT_TOKENS_BY_SOURCE, ()), "source")
+    return EngineSample(
+        **values,
+        waiting_by_reason=_by_label(series.get(_WAITING_BY_REASON, ()), "reason"),
+        prompt_tokens_by_source=sources or None,
+    )
+
+
+def _by_label(samples: Iterable[tuple[Mapping[str, str], float]], label: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for labels, value in samples:
+        name = harmless(labels[label])
+        found[name] = found.get(name, 0.0) + value
+    return found
+
+
+def _combined(series: _Series, names: tuple[str, ...], *, largest: bool = False) -> float | None:
+    for name in names:
+        if name in series:
+            values = [value for _, value in series[name]]
+            return max(values) if largest else sum(values)
+    return None
+
+
+def _histogram(series: _Series, names: tuple[str, ...]) -> EngineHistogram | None:
+    for name in names:
+        total, count = _combined(series, (f"{name}_sum",)), _combined(series, (f"{name}_count",))
+        if total is None or count is None:
+            continue
+        buckets: dict[float, float] = {}
+        for labels, value in series.get(f"{name}_bucket", ()):
+            bound = float(labels["le"])
+            buckets[bound] = buckets.get(bound, 0.0) + value
+        return EngineHistogram(total, count, tuple(sorted(buckets.items())))
+    return None
+
+
+def _fell(before: _Counted, after: _Counted) -> bool:
+    if isinstance(before, EngineHistogram) and isinstance(after, EngineHistogram):
+        earlier = dict(before.buckets)
+        return after.count < before.count or any(count < earlier.get(bound, 0.0) for bound, count in after.buckets)
+    if isinstance(before, float | int) and isinstance(after, float | int):
+        return after < before
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return any(after.get(name, 0.0) < value for name, value in before.items())
+    return False
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def _differences(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> dict[str, float] | None:
+    if before is None or after is None:
+        return None
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def _window(before: EngineHistogram | None, after: EngineHistogram | None) -> EngineLatency | None:
+    if before is None or after is None or after.count <= before.count:
+        return None
+    count = after.count - before.count
+    earlier = dict(before.buckets)
+    if earlier.keys() != dict(after.buckets).keys() or not earlier:
+        return None
+    buckets = [(bound, total - earlier[bound]) for bound, total in after.buckets]
+    p50_s, p90_s, p99_s = (_quantile(buckets, share) for share in (0.5, 0.9, 0.99))
+    return EngineLatency(count, (after.sum_s - before.sum_s) / count, p50_s, p90_s, p99_s)
+
+
+def _quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
+    """As Prometheus does, linear within a bucket; None in one that has no bound on either side."""
+    rank = share * buckets[-1][1]
+    for (lower_bound, lower_count), (bound, count) in pairwise(buckets):
+        if lower_count < rank <= count and not math.isinf(bound):
+            return lower_bound + (bound - lower_bound) * (rank - lower_count) / (count - lower_count)
+    return None

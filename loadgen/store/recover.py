@@ -1,0 +1,82 @@
+"""The result of a run that was killed, from the journal that it left.
+
+The journal is folded as it was while the run went on, so nothing is missing but what had not reached it: at most the
+last quarter of a second. A damaged line is passed over, and the result says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import chain, dropwhile
+from pathlib import Path
+
+from loadgen.errors import ResultError
+from loadgen.metrics.hlog import HistogramLog
+from loadgen.metrics.journal import (
+    Happened,
+    Line,
+    RunFinished,
+    RunStarted,
+    Ticked,
+    journal_is_held,
+    read_journal,
+    time_of,
+)
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import Result, write_result
+from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.store.lookup import HISTOGRAMS, JOURNAL, RESULT, has_result
+
+_DAMAGES_TOLD = 20
+
+
+def recover(folder: Path, *, force: bool = False) -> Path:
+    """Write `result.json` and `histograms.hlog` from the journal in a run's folder; returns the path of the result.
+
+    With `force` also where there is a result already. Raises `ResultError` for a run that goes on, and for a journal
+    without a run.
+    """
+    journal = folder / JOURNAL
+    if journal_is_held(journal):
+        raise ResultError(f"{folder}: this run goes on; its result is written when it ends")
+    if has_result(folder) and not force:
+        raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it from the journal again")
+    result = _fold(journal, folder / HISTOGRAMS)
+    write_result(result, folder / RESULT)
+    return folder / RESULT
+
+
+def _fold(journal: Path, histograms: Path) -> Result:
+    damaged: list[str] = []
+    lines = dropwhile(lambda line: not isinstance(line, RunStarted), read_journal(journal, skipped=damaged))
+    first = next(lines, None)
+    if first is None:
+        raise ResultError(f"{journal}: holds no run: it was killed before it began, or the first line is damaged")
+    record, until_s = Record(), 0.0
+    with closing(HistogramLog(histograms)) as log:
+        for line in chain([first], lines):
+            record.apply(line)
+            log.apply(line)
+            until_s = time_of(line)
+        for line in _end(record, until_s, damaged):
+            record.apply(line)
+            log.apply(line)
+    return record.result()
+
+
+def _end(record: Record, t_s: float, damaged: Sequence[str]) -> Iterator[Line]:
+    """The lines that a run does not write when it is killed."""
+    for problem in damaged[:_DAMAGES_TOLD]:
+        yield Happened(t_s=t_s, kind="error", text=f"left out: {problem}")
+    if len(damaged) > _DAMAGES_TOLD:
+        yield Happened(t_s=t_s, kind="error", text=f"left out: {len(damaged) - _DAMAGES_TOLD} more damaged lines")
+    run, tick = record.run, record.last_tick
+    if record.finished is not None or run is None:
+        return
+    if tick is not None and tick.open_sent:
+        cut_off = {index: StageDelta(unfinished=count) for index, count in tick.open_sent.items()}
+        yield Ticked(t_s=t_s, span_s=0.0, stages=cut_off, client=ClientDelta(), held=0)
+    without = f", without {len(damaged)} damaged lines" if damaged else ""
+    reason = f"the run was killed after {t_s:.1f} s; this is what its journal holds{without}"
+    yield RunFinished(t_s=t_s, unix_s=run.unix_s + t_s, state="failed", reason=reason)

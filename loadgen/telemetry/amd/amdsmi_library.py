@@ -1,0 +1,226 @@
+"""The amdsmi wrapper and the library behind it: imported, checked to fit each other, and asked.
+
+The wrapper binds every symbol of the library at import and lays out its structures by hand, so a pair of different
+versions fails in strange ways (KeyError, AttributeError), or worse, the library writes behind the end of a structure.
+Invariants: a pair is used only if it is known to fit; what the library fills has room behind it, so that a structure
+which grew within a major version overruns nothing; what the wrapper prints while it is imported goes to fd 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import TelemetryError
+from loadgen.telemetry.sanitize import Missing
+
+_ROOM_BYTES = 32 * 1024  # many times the largest table known, 3.9 kB
+_STABLE_MAJOR = 26  # within it, the fields that are read stayed where they were: structures only grew, behind them
+_LIBRARY_OF = {(7, 0): (26, 0), (7, 1): (26, 1), (7, 2): (26, 2), (7, 13): (26, 4), (7, 14): (26, 5)}
+"""The library that a wrapper numbered like ROCm was made for; ROCm's own copies are numbered like the library."""
+_LIBRARY_NUMBERED = 20
+_ADVICE = {
+    "DRIVER_NOT_LOADED": "load the amdgpu driver; in a container, pass /dev/kfd and /dev/dri",
+    "NO_DRV": "load the amdgpu driver; in a container, pass /dev/kfd and /dev/dri",
+    "NO_PERM": "add this user to the groups render and video",
+    "BUSY": "another program holds the devices; try again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of wrapper and library without calling either."""
+
+    wrapper: str  # its version; empty if it does not say
+    wrapper_path: str
+    library_path: str
+    rocm: str  # the version of the ROCm that the library is part of; empty if unknown
+
+    def __str__(self) -> str:
+        return f"amdsmi {self.wrapper or 'of unknown version'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An imported, initialised wrapper."""
+
+    module: Any
+    wrapper: Any
+    found: Found
+    version: tuple[int, int, int]
+
+    def ask(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - each function has an answer of its own
+        """The answer of a function of the interface, or `Missing` with the status it gave."""
+        function = getattr(self.module, name, None)
+        if function is None:
+            return Missing(f"{self.found} has no {name}")
+        try:
+            return function(*arguments)
+        except self.module.AmdSmiException as error:
+            return Missing(status_of(error))
+        except (KeyError, ValueError) as error:  # the wrapper does not know a value that the library gave
+            return Missing(f"{name}: {type(error).__name__} {error}")
+
+    def gpu_metrics(self, handle: object) -> ctypes.Structure | Missing:
+        """The table of figures, by the raw call: the interface's answer is slower and has no room behind it."""
+        table = _roomy(self.wrapper.amdsmi_gpu_metrics_t)
+        status = self.wrapper.amdsmi_get_gpu_metrics_info(handle, ctypes.byref(table))
+        return Missing(status_of(self.module.AmdSmiLibraryException(status))) if status else table
+
+    def close(self) -> None:
+        """Give the library's hold on the devices back."""
+        self.ask("amdsmi_shut_down")
+
+
+def open_library() -> Library:
+    """Import and initialise; raises `TelemetryError` with the exact mismatch or status."""
+    module = _imported()
+    found = _find()
+    wrapper = importlib.import_module("amdsmi.amdsmi_wrapper")
+    _initialise(module, found)
+    version = _library_version(wrapper)
+    problem = mismatch(found, version)
+    if problem:
+        raise TelemetryError(problem)
+    return Library(module, wrapper, found, version)
+
+
+def mismatch(found: Found, library: tuple[int, int, int]) -> str | None:
+    """Why this wrapper must not be used with this library; None if it may."""
+    made_for = _made_for(found.wrapper)
+    if made_for and (made_for == library[:2] or made_for[0] == library[0] == _STABLE_MAJOR):
+        return None
+    of_rocm = f" of ROCm {found.rocm}" if found.rocm else ""
+    return f"{_needs(found)}, found library {'.'.join(map(str, library))}{of_rocm}: {_remedy(found)}"
+
+
+def _made_for(wrapper: str) -> tuple[int, int] | None:
+    """Major and minor version of the library that a wrapper was made for; None if it is not known."""
+    match = re.match(r"(\d+)\.(\d+)", wrapper)
+    if not match:
+        return None
+    own = (int(match[1]), int(match[2]))
+    return own if own[0] >= _LIBRARY_NUMBERED else _LIBRARY_OF.get(own)
+
+
+def status_of(error: Exception) -> str:
+    """The name of the status that the library gave, such as NOT_SUPPORTED."""
+    info = getattr(error, "get_error_info", None)
+    words = str(info(False) if info else error).split() or [type(error).__name__]
+    return words[0].removeprefix("AMDSMI_STATUS_")
+
+
+def _imported() -> Any:  # noqa: ANN401 - the wrapper has no types
+    try:
+        with _stdout_to_stderr():
+            return importlib.import_module("amdsmi")
+    except ModuleNotFoundError as error:
+        raise TelemetryError(f"The Python package {error.name} is not installed: pip install amdsmi") from error
+    except (KeyError, AttributeError, ImportError, OSError) as error:
+        raise TelemetryError(_why_not(error)) from error
+
+
+def _why_not(error: Exception) -> str:
+    found = _find()
+    if not found.library_path:
+        where = os.environ.get("ROCM_HOME") or os.environ.get("ROCM_PATH") or "/opt/rocm"
+        return (
+            f"{found} finds no libamd_smi.so (in {where}/lib and by the dynamic linker): "
+            "install amd-smi-lib, or set ROCM_PATH"
+        )
+    symbol = re.search(r"undefined symbol: (\w+)", str(error))
+    what = f"the library has no {symbol[1]}" if symbol else f"{type(error).__name__} {error}"
+    return f"{_needs(found)}, found {found.rocm or found.library_path}: {what}; {_remedy(found)}"
+
+
+def _needs(found: Found) -> str:
+    if found.wrapper.startswith("7.0."):
+        return f"{found} needs ROCm 7.0 to 7.2"
+    made_for = _made_for(found.wrapper)
+    return f"{found} needs library {made_for[0]}.{made_for[1]}" if made_for else f"{found} fits no library known"
+
+
+def _remedy(found: Found) -> str:
+    return f"use the wrapper beside the library, PYTHONPATH={Path(found.library_path).parent.parent}/share/amd_smi"
+
+
+def _find() -> Found:
+    spec = importlib.util.find_spec("amdsmi")
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    library = _loaded_library()
+    return Found(
+        wrapper=_version_in(folder) if folder else "",
+        wrapper_path=str(folder or ""),
+        library_path=str(library or ""),
+        rocm=rocm_version(library.parent.parent) if library else "",
+    )
+
+
+def _version_in(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        match = re.search(r"""__version__\s*=\s*["']([^"']+)""", (folder / "_version.py").read_text())
+        return match[1] if match else ""
+    return ""
+
+
+def rocm_version(root: Path) -> str:
+    """The version of the ROCm in this folder, such as 7.0.2; empty if it does not say."""
+    with contextlib.suppress(OSError):
+        return (root / ".info/version").read_text().strip().partition("-")[0]
+    return ""
+
+
+def _loaded_library() -> Path | None:
+    """Where the library that this process has loaded lies; ctypes keeps it even if binding its symbols failed."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if "libamd_smi" in path:
+            return Path("/" + path)
+    return None
+
+
+def _initialise(module: Any, found: Found) -> None:  # noqa: ANN401 - the wrapper has no types
+    try:
+        module.amdsmi_init()
+    except module.AmdSmiException as error:
+        status = status_of(error)
+        advice = f": {_ADVICE[status]}" if status in _ADVICE else ""
+        raise TelemetryError(f"amdsmi_init of {found} says {status}{advice}") from error
+    except OSError as error:  # newer wrappers load the library at the first call
+        raise TelemetryError(_why_not(error)) from error
+
+
+def _library_version(wrapper: Any) -> tuple[int, int, int]:  # noqa: ANN401 - the wrapper has no types
+    version = _roomy(wrapper.amdsmi_version_t)
+    status = wrapper.amdsmi_get_lib_version(ctypes.byref(version))
+    if status:
+        raise TelemetryError(f"amdsmi_get_lib_version gave status {status}: the library cannot be told to fit")
+    return version.major, version.minor, version.release
+
+
+def _roomy(layout: type[ctypes.Structure]) -> Any:  # noqa: ANN401 - a structure of the wrapper
+    """A structure with all bits set ("not available") and room behind it."""
+    return layout.from_buffer(bytearray(b"\xff" * _ROOM_BYTES))
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send fd 1 to fd 2 for a while: also what C code writes."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

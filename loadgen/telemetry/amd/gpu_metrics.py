@@ -1,0 +1,218 @@
+"""The table of figures that AMD's firmware publishes, `gpu_metrics`: read by the library or decoded from sysfs.
+
+Both give a `ctypes` structure with the library's field names, so that units and sentinels are handled once. The
+layouts are those of the kernel's `kgd_pp_interface.h`. Invariants: a table is decoded only if its exact version is
+known (1.9 is a stream of attributes, not a structure); a field that a version lacks is `Missing`, never 0; throttling
+is a difference of two tables, so the first one has none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+from loadgen.telemetry.sanitize import (
+    Missing,
+    Reading,
+    amount,
+    first,
+    joules,
+    mean,
+    number,
+    percent,
+    tenths_of_gts,
+    total,
+    watts,
+)
+
+_U16, _U32, _U64 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+_KIB = 1024
+_LINK_DOWN, _LINK_UP = 0, 1
+
+Fields = list[tuple[str, type]]
+Table = ctypes.Structure
+Residency = Mapping[str, int]  # how often the firmware looked (`looks`), and how often each reason held the clock back
+
+_RESIDENCIES = {
+    "power": "ppt_residency_acc",
+    "thermal": "socket_thm_residency_acc",
+    "hbm": "hbm_thm_residency_acc",
+    "vr": "vr_thm_residency_acc",
+    "prochot": "prochot_residency_acc",
+}
+_STATUS_BITS = {
+    "power": range(0, 8),
+    "current": range(16, 24),
+    "thermal": (32, 33, 35, 36, 37, 42, 43),
+    "hbm": (34,),
+    "vr": (38, 39, 40, 41, 44, 45),
+    "prochot": (46, 47),
+}
+"""`indep_throttle_status`, the kernel's SMU_THROTTLER_* bits."""
+
+
+def _run(kind: type, *names: str) -> Fields:
+    return [(name, kind) for name in names]
+
+
+_HEAD = [
+    *_run(_U16, "structure_size"),
+    *_run(ctypes.c_uint8, "format_revision", "content_revision"),
+]
+_SOCKET = _HEAD + _run(
+    _U16, "temperature_hotspot", "temperature_mem", "temperature_vrsoc", "current_socket_power",
+    "average_gfx_activity", "average_umc_activity",
+)  # fmt: skip
+_VIDEO = _run(_U16 * 4, "vcn_activity")
+_ENERGY = _run(_U64, "energy_accumulator", "system_clock_counter")
+_RESIDENCY = _run(
+    _U32, "accumulation_counter", "prochot_residency_acc", "ppt_residency_acc", "socket_thm_residency_acc",
+    "vr_thm_residency_acc", "hbm_thm_residency_acc",
+)  # fmt: skip
+_PCIE = [
+    *_run(_U32, "gfxclk_lock_status"),
+    *_run(_U16, "pcie_link_width", "pcie_link_speed", "xgmi_link_width", "xgmi_link_speed"),
+    *_run(_U32, "gfx_activity_acc", "mem_activity_acc"),
+    *_run(_U64, "pcie_bandwidth_acc", "pcie_bandwidth_inst", "pcie_l0_to_recov_count_acc", "pcie_replay_count_acc"),
+    *_run(_U64, "pcie_replay_rover_count_acc"),
+]
+_NAKS = _run(_U32, "pcie_nak_sent_count_acc", "pcie_nak_rcvd_count_acc")
+_XGMI = _run(_U64 * 8, "xgmi_read_data_acc", "xgmi_write_data_acc")
+_LINKS = [*_run(_U16 * 8, "xgmi_link_status"), *_run(_U16, "PADDING")]
+_CLOCKS = [
+    *_run(_U64, "firmware_timestamp"),
+    *_run(_U16 * 8, "current_gfxclks"),
+    *_run(_U16 * 4, "current_socclks", "current_vclk0s", "current_dclk0s"),
+    *_run(_U16, "current_uclk", "num_partition"),
+]
+# 1.4 and 1.5 have a throttle_status that their driver never fills: not named, so that its 0 is no answer.
+_BEFORE_RESIDENCY = [*_ENERGY, *_run(_U32, "PADDING_0")]
+_V1_3 = [
+    *_HEAD,
+    *_run(_U16, "temperature_edge", "temperature_hotspot", "temperature_mem", "temperature_vrgfx"),
+    *_run(_U16, "temperature_vrsoc", "temperature_vrmem"),
+    *_run(_U16, "average_gfx_activity", "average_umc_activity", "average_mm_activity", "average_socket_power"),
+    *_ENERGY,
+    *_run(_U16 * 7, "average_clocks"),
+    *_run(_U16, "current_gfxclk", "current_socclk", "current_uclk"),
+    *_run(_U16 * 4, "current_video_clocks"),
+    *_run(_U32, "throttle_status"),
+    *_run(_U16, "current_fan_speed", "pcie_link_width", "pcie_link_speed", "PADDING_0"),
+    *_run(_U32, "gfx_activity_acc", "mem_activity_acc"),
+    *_run(_U16 * 4, "temperature_hbm"),
+    *_run(_U64, "firmware_timestamp"),
+    *_run(_U16, "voltage_soc", "voltage_gfx", "voltage_mem", "PADDING_1"),
+    *_run(_U64, "indep_throttle_status"),
+]
+_V1_4 = [*_SOCKET, *_VIDEO, *_BEFORE_RESIDENCY, *_PCIE, *_XGMI, *_CLOCKS]
+_V1_5 = [
+    *_SOCKET, *_VIDEO, *_run(_U16 * 32, "jpeg_activity"), *_BEFORE_RESIDENCY, *_PCIE, *_NAKS, *_XGMI,
+    *_CLOCKS,
+]  # fmt: skip
+_V1_6 = [*_SOCKET, *_ENERGY, *_RESIDENCY, *_PCIE, *_NAKS, *_XGMI, *_CLOCKS]
+_V1_7 = [
+    *_SOCKET, *_run(_U64, "vram_max_bandwidth"), *_ENERGY, *_RESIDENCY, *_PCIE, *_NAKS, *_XGMI, *_LINKS, *_CLOCKS,
+]  # fmt: skip
+
+
+def _layout(fields: Fields) -> type[Table]:
+    return type("GpuMetrics", (ctypes.LittleEndianStructure,), {"_fields_": fields})
+
+
+LAYOUTS = {
+    (1, 3): _layout(_V1_3),
+    (1, 4): _layout(_V1_4),
+    (1, 5): _layout(_V1_5),
+    (1, 6): _layout(_V1_6),
+    (1, 7): _layout(_V1_7),
+    (1, 8): _layout(_V1_7),  # differs in the partitions' part only, which begins behind what is read
+}
+"""By format and content revision; the part up to the figures of the partitions."""
+
+
+def decode(blob: bytes) -> Table | Missing:
+    """The table in the bytes of sysfs' `gpu_metrics`, or why it cannot be read."""
+    if len(blob) < 4:
+        return Missing(f"gpu_metrics has {len(blob)} bytes")
+    version = (blob[2], blob[3])
+    layout = LAYOUTS.get(version)
+    if layout is None:
+        return Missing(f"gpu_metrics {version[0]}.{version[1]} is not known")
+    if len(blob) < ctypes.sizeof(layout):
+        return Missing(f"gpu_metrics {version[0]}.{version[1]} is cut off: {len(blob)} bytes")
+    return layout.from_buffer_copy(blob)
+
+
+def readings(table: Table | Missing) -> dict[str, Reading]:
+    """The fields of a `GpuSample` that the table has, in the schema's units."""
+    return {
+        "gfx_percent": percent(_field(table, "average_gfx_activity")),
+        "memory_percent": percent(_field(table, "average_umc_activity")),
+        "power_w": first(watts(_field(table, "current_socket_power")), watts(_field(table, "average_socket_power"))),
+        "temperature_hotspot_c": number(_field(table, "temperature_hotspot")),
+        "temperature_memory_c": number(_field(table, "temperature_mem")),
+        "gfx_clock_mhz": first(
+            mean(map(number, _list(table, "current_gfxclks"))), number(_field(table, "current_gfxclk"))
+        ),
+        "memory_clock_mhz": number(_field(table, "current_uclk")),
+        "energy_j": joules(_field(table, "energy_accumulator")),
+        "pcie_width": number(_field(table, "pcie_link_width")),
+        "pcie_speed_gts": tenths_of_gts(_field(table, "pcie_link_speed")),
+        "pcie_replays": amount(_field(table, "pcie_replay_count_acc")),
+        "link_read_bytes": total(amount(kib, _KIB) for kib in _list(table, "xgmi_read_data_acc")),
+        "link_write_bytes": total(amount(kib, _KIB) for kib in _list(table, "xgmi_write_data_acc")),
+    }
+
+
+def links(table: Table | Missing) -> tuple[Reading, Reading]:
+    """How many links are up, and how many there are."""
+    states = [state for state in _list(table, "xgmi_link_status") if state in (_LINK_DOWN, _LINK_UP)]
+    if not states:
+        absent = Missing("no state of links")
+        return absent, absent
+    return states.count(_LINK_UP), len(states)
+
+
+def residency(table: Table | Missing) -> Residency:
+    """The counters of throttling; empty where the table has none (before MI300)."""
+    looks = number(_field(table, "accumulation_counter"), wide=True)
+    if isinstance(looks, Missing):
+        return {}
+    counters = {reason: number(_field(table, name), wide=True) for reason, name in _RESIDENCIES.items()}
+    known = {reason: int(count) for reason, count in counters.items() if not isinstance(count, Missing)}
+    return {"looks": int(looks), **known}
+
+
+def throttle_percent(table: Table | Missing, before: Residency | None) -> dict[str, float] | Missing:
+    """The share of the time since the counters `before` in which each reason held the clock back.
+
+    Tables without counters (MI200) have bits for this moment instead: 0 or 100.
+    """
+    if isinstance(table, Missing):
+        return table
+    now = residency(table)
+    if now:
+        return _shares(before, now) if before else Missing("needs two samples")
+    bits = number(_field(table, "indep_throttle_status"), wide=True)
+    if isinstance(bits, Missing):
+        return Missing("neither counters nor bits of throttling")
+    return {reason: 100.0 * any(int(bits) >> bit & 1 for bit in places) for reason, places in _STATUS_BITS.items()}
+
+
+def _shares(before: Residency, now: Residency) -> dict[str, float] | Missing:
+    deltas = {name: now[name] - before[name] for name in now.keys() & before.keys()}
+    looks = deltas.pop("looks", 0)
+    if looks == 0:
+        return Missing("the counters have not moved")
+    if looks < 0 or min(deltas.values(), default=0) < 0:
+        return Missing("the counters were reset")
+    return {reason: min(100.0, 100 * delta / looks) for reason, delta in deltas.items()}
+
+
+def _field(table: Table | Missing, name: str) -> object:
+    return table if isinstance(table, Missing) else getattr(table, name, Missing("not in this version of gpu_metrics"))
+
+
+def _list(table: Table | Missing, name: str) -> list[object]:
+    field = _field(table, name)
+    return [*field] if isinstance(field, ctypes.Array) else [field]

@@ -1,0 +1,323 @@
+"""The fleet on a simulator: it grows between stages, outlives its workers, and its shares stay even."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from loadgen.errors import WorkerError
+from loadgen.fleet import child
+from loadgen.fleet import fleet as fleet_module
+from loadgen.fleet.fleet import Fleet, FleetSettings, FleetTick
+from loadgen.metrics.stage import StageMetrics
+from loadgen.plan import Stage
+from loadgen.stream.request import RequestTemplate, common_fields, request_template
+from loadgen.stream.transport import Target
+from loadgen.worker.messages import Vocabulary
+from tests.engines import Simulator, simulator
+
+OSL = 20
+OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Simulator]:
+    with simulator() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "SILENT_S", 1.5)
+
+
+class Driven:
+    """A fleet and the sum of its ticks."""
+
+    def __init__(self, fleet: Fleet, engine: Simulator, servers: int) -> None:
+        self.fleet = fleet
+        self.templates = [template(engine)] * servers
+        self.stages: dict[int, StageMetrics] = {}
+        self.instances: list[dict[int, StageMetrics]] = [{} for _ in range(servers)]
+        self.deaths: list[str] = []
+        self.news: list[str] = []
+        self.last: FleetTick | None = None
+
+    def begin(self, index: int, **parts: Any) -> None:
+        known: dict[str, Any] = {"concurrency": None, "rate": None, "isl": 16, "osl": OSL}
+        self.fleet.begin_stage(index, Stage(**known | parts), self.templates, waits=False, first_wave_apart=False)
+
+    def take(self, tick: FleetTick) -> None:
+        self.last = tick
+        self.deaths += tick.deaths
+        self.news += tick.news
+        for index, delta in tick.stages.items():
+            self.stages.setdefault(index, StageMetrics()).add(delta)
+        for sums, stages in zip(self.instances, tick.instances, strict=False):
+            for index, delta in stages.items():
+                sums.setdefault(index, StageMetrics()).add(delta)
+
+    async def until(self, condition: Callable[[FleetTick], bool]) -> FleetTick:
+        async with asyncio.timeout(60):
+            while True:
+                tick = await self.fleet.tick()
+                self.take(tick)
+                if condition(tick):
+                    return tick
+
+    def count(self, index: int, name: str) -> int:
+        return self.stages[index].counters[name]
+
+    def adds_up(self, index: int) -> bool:
+        counters = self.stages[index].counters
+        return counters["sent"] == sum(counters[name] for name in OUTCOMES)
+
+
+def closed(concurrency: int) -> Stage:
+    return Stage(concurrency=concurrency, rate=None, isl=16, osl=OSL)
+
+
+def template(engine: Simulator) -> RequestTemplate:
+    fields = common_fields("completions", model="simulator", temperature=0.0, options={}, extra={})
+    return request_template(engine.url, "completions", fields, osl=OSL, api_key=None)
+
+
+def settings(engine: Simulator, servers: int = 1) -> FleetSettings:
+    target = Target(family=socket.AF_INET, address="127.0.0.1", port=int(engine.url.rpartition(":")[2]))
+    return FleetSettings(
+        targets=(target,) * servers,
+        vocabulary=Vocabulary(ids=tuple(range(10, 200))),
+        seed=1,
+        timeout_s=60,
+        stall_timeout_s=60,
+        connect_timeout_s=10,
+    )
+
+
+@asynccontextmanager
+async def driven(
+    engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None
+) -> AsyncIterator[Driven]:
+    engine.forget()
+    fleet = Fleet(settings(engine, servers), workers, most=most)
+    pids: set[int] = set()
+    try:
+        await fleet.start()
+        pids.update(fleet.pids)
+        await fleet.wait_ready()
+        driving = Driven(fleet, engine, servers)
+        yield driving
+    finally:
+        pids.update(fleet.pids)
+        await fleet.close()
+    driving.take(fleet.rest())
+    assert not any(is_there(pid) for pid in pids)
+    assert driving.last is not None and (driving.last.held, fleet.size) == (0, 0)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_stage_is_shared_and_ends_when_all_have_finished(engine: Simulator) -> None:
+    async with driven(engine, 3) as run:
+        run.begin(0, concurrency=5, requests=23)
+        tick = await run.until(lambda tick: tick.finished == 0)
+        assert tick.finished_why == "all requests were answered"
+        assert (run.count(0, "completed"), run.stages[0].peak) == (23, 5)
+    assert run.deaths == []
+
+
+async def test_it_grows_while_it_runs_and_uses_what_has_come_in_the_next_stage(
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "workers_for", lambda *_, **__: 3)
+    async with driven(engine, 1, most=3) as run:
+        run.begin(0, concurrency=6)
+        # It runs at once, with the one that there is.
+        await run.until(lambda _: 0 in run.stages and run.count(0, "completed") > 0)
+        assert run.news == ["workers: 2 more are started; they take part from the next stage on"]
+        await run.until(lambda _: run.fleet.size == 3)
+        # The first still holds all six while the others fill their shares.
+        assert run.fleet.streams_at_start(closed(6)) == 10
+        run.begin(1, concurrency=6)
+        run.begin(2, concurrency=6)
+        await run.until(lambda _: 2 in run.stages and run.count(2, "completed") > 0)
+        await run.until(lambda tick: tick.held == 6)
+        run.begin(3, concurrency=6)
+        assert run.fleet.streams_at_start(closed(6)) == 6
+        assert run.fleet.streams_at_start(closed(9)) == 9
+        await run.until(lambda tick: 3 in tick.open_stages)
+        assert (run.stages[3].peak, len(run.fleet.pids), len(run.news)) == (6, 3, 1)
+        run.fleet.end_load(abort=True)
+        await run.until(lambda tick: not tick.held)
+    assert run.deaths == []
+    assert all(run.adds_up(index) for index in run.stages)
+
+
+async def test_a_fleet_of_a_wanted_size_does_not_grow(engine: Simulator) -> None:
+    async with driven(engine, 2) as run:
+        run.begin(0, concurrency=4, requests=4)
+        run.fleet.grow(10)
+        await run.until(lambda tick: tick.finished == 0)
+        assert (run.fleet.size, run.news) == (2, [])
+
+
+async def test_it_is_closed_while_it_grows(engine: Simulator) -> None:
+    async with driven(engine, 1, most=4) as run:
+        run.fleet.grow(4)
+    assert run.fleet.pids == []
+
+
+async def test_the_pace_of_the_last_stage_sizes_the_next(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[float | None] = []
+
+    def size(*_: Any, token_s: float | None, **__: Any) -> int:
+        known.append(token_s)
+        return 1
+
+    monkeypatch.setattr(fleet_module, "workers_for", size)
+    async with driven(engine, 1) as run:
+        # For longer than a few ticks, at which it is sampled.
+        run.begin(0, concurrency=4, requests=400)
+        await run.until(lambda tick: tick.finished == 0)
+        run.begin(1, concurrency=4, requests=4)
+        await run.until(lambda tick: tick.finished == 1)
+    first, second = known
+    assert first is None
+    assert second is not None and 0 < second < 1
+
+
+async def test_several_servers_get_as_many_each_also_after_a_death(engine: Simulator) -> None:
+    async with driven(engine, 4, servers=2) as run:
+        os.kill(run.fleet.pids[0], signal.SIGKILL)
+        await run.until(lambda _: run.fleet.size == 3)
+        run.begin(0, concurrency=4, requests=20)
+        await run.until(lambda tick: tick.finished == 0)
+        assert [part[0].counters["completed"] for part in run.instances] == [10, 10]
+    assert len(run.deaths) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+async def test_a_stage_that_counts_requests_ends_without_the_share_of_one_that_is_gone(
+    engine: Simulator, how: signal.Signals
+) -> None:
+    async with driven(engine, 2) as run:
+        run.begin(0, concurrency=4, requests=400)
+        await run.until(lambda tick: tick.held == 4 and run.count(0, "completed") > 0)
+        os.kill(run.fleet.pids[0], how)
+        tick = await run.until(lambda tick: tick.finished == 0)
+        assert tick.finished_why == "all requests were answered but those of 1 of 2 workers, which died"
+        assert run.adds_up(0)
+        assert run.count(0, "lost") == run.count(0, "unfinished") == 2
+        assert 200 < run.count(0, "sent") < 400
+    (death,) = run.deaths
+    words = "was silent for 1.5 s and was ended" if how == signal.SIGSTOP else f"was killed by {how.name}"
+    assert death == f"worker 0 {words}; 2 streams are lost with it"
+
+
+async def test_when_all_that_had_a_share_are_gone_the_stage_is_over(engine: Simulator) -> None:
+    async with driven(engine, 2) as run:
+        run.begin(0, concurrency=1)
+        await run.until(lambda tick: tick.held == 1)
+        os.kill(run.fleet.pids[0], signal.SIGKILL)
+        tick = await run.until(lambda tick: tick.finished == 0)
+        assert tick.finished_why == "no worker is left that had a share of it"
+        assert tick.client.workers_lost == 1 or run.deaths
+        run.begin(1, concurrency=2, requests=4)
+        await run.until(lambda tick: tick.finished == 1)
+        assert run.count(1, "completed") == 4
+
+
+async def test_ticks_go_on_while_one_is_stopped(engine: Simulator) -> None:
+    async with driven(engine, 2) as run:
+        run.begin(0, concurrency=4)
+        await run.until(lambda tick: tick.held == 4)
+        os.kill(run.fleet.pids[1], signal.SIGSTOP)
+        before = run.count(0, "completed")
+        await run.until(lambda _: run.count(0, "completed") > before + 10)
+        await run.until(lambda _: run.fleet.size == 1)
+        run.fleet.end_load(abort=True)
+        await run.until(lambda tick: not tick.held)
+        assert run.adds_up(0)
+
+
+async def test_one_that_was_stopped_for_a_moment_is_not_ended(engine: Simulator) -> None:
+    async with driven(engine, 2) as run:
+        run.begin(0, concurrency=4)
+        await run.until(lambda tick: tick.held == 4)
+        pid = run.fleet.pids[1]
+        os.kill(pid, signal.SIGSTOP)
+        await run.until(lambda _: True)
+        await run.until(lambda _: True)
+        os.kill(pid, signal.SIGCONT)
+        run.fleet.end_load(abort=True)
+        await run.until(lambda tick: not tick.held)
+        assert (run.fleet.size, run.deaths) == (2, [])
+        assert run.adds_up(0)
+
+
+async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_lost(
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_CLOSE_S", 0.2)
+    async with driven(engine, 2) as run:
+        run.begin(0, concurrency=4)
+        await run.until(lambda tick: tick.held == 4)
+        os.kill(run.fleet.pids[0], signal.SIGSTOP)
+        run.fleet.end_load(abort=True)
+    assert run.adds_up(0)
+    assert any("worker 0 did not end by itself" in death for death in run.deaths)
+
+
+async def test_one_that_stops_while_it_starts_is_left_behind(
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "START_S", 20.0)
+    fleet = Fleet(settings(engine), 2)
+    try:
+        await fleet.start()
+        os.kill(fleet.pids[0], signal.SIGSTOP)
+        monkeypatch.setattr(fleet_module, "_LONGEST_LOOK_S", 20.0)
+        await until_one_is_ready(fleet)
+        monkeypatch.setattr(child, "START_S", 0.5)
+        await fleet.wait_ready()
+        assert fleet.size == 1
+        assert "worker 0 did not start within 0.5 s" in (await fleet.tick()).deaths[0]
+    finally:
+        await fleet.close()
+
+
+async def until_one_is_ready(fleet: Fleet) -> None:
+    async with asyncio.timeout(60):
+        while not fleet.size:
+            await fleet.tick()
+
+
+async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(settings(engine), 2)
+    try:
+        await fleet.start()
+        for pid in fleet.pids:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerError, match=r"worker 0 was killed by SIGKILL; worker 1 was killed by SIGKILL"):
+            await fleet.wait_ready()
+    finally:
+        await fleet.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(child, "_PROGRAM", ("/no/such/program",))
+        nobody = Fleet(settings(engine), 1, most=2)
+        with pytest.raises(WorkerError, match="worker 0 could not be started"):
+            await nobody.start()
+        nobody.grow(2)
+        assert [len((await nobody.tick()).deaths), nobody.size] == [3, 0]
+        await nobody.close()

@@ -1,0 +1,72 @@
+"""Runs whose workers die or hang: the rest goes on, and the result says what was lost."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from loadgen.errors import WorkerError
+from loadgen.fleet import child
+from loadgen.metrics.result import Result
+from loadgen.run import Run
+from tests.engines import Simulator, attach, simulator
+from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Simulator]:
+    with simulator() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "SILENT_S", 1.5)
+
+
+def stop_one(_: Run) -> None:
+    os.kill(processes_of_ours("loadgen.worker")[0].pid, signal.SIGSTOP)
+
+
+def adds_up(result: Result) -> bool:
+    return not any(verdict.id == "accounting" for stage in result.stages for verdict in stage.verdicts)
+
+
+@pytest.mark.parametrize("bound", [{"requests": 600}, {"requests": None, "duration": "5s"}])
+async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, bound: dict[str, object]) -> None:
+    run = Run(attach(engine, load={"workers": 2, "osl": 50, **bound}), where="test")
+    result = await finish(run, once(flowing, stop_one))
+    assert (result.state, run.error, result.client.workers) == ("complete", None, 1)
+    (told,) = [event.text for event in result.events if event.kind == "error"]
+    assert told.endswith("was silent for 1.5 s and was ended; 2 streams are lost with it")
+    assert adds_up(result)
+    assert result.stages[0].requests.unfinished == 2
+    if bound["requests"]:
+        assert result.stages[0].stop_reason == "all requests were answered but those of 1 of 2 workers, which died"
+    assert result.client.limited
+    assert "worker" in (result.client.why or "")
+    assert left_behind() == []
+
+
+async def test_the_only_worker_stopped_is_the_end_with_a_partial_result(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"requests": None, "duration": "60s", "osl": 50}), where="test")
+    result = await finish(run, once(flowing, stop_one))
+    assert isinstance(run.error, WorkerError)
+    assert result.reason.startswith("all workers are gone: worker 0 was silent for 1.5 s and was ended")
+    assert adds_up(result)
+    assert left_behind() == []
+
+
+async def test_an_abort_does_not_wait_for_a_stopped_worker(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"requests": None, "duration": "60s", "workers": 2, "osl": 50}), where="test")
+
+    def stop_and_abort(run: Run) -> None:
+        stop_one(run)
+        run.abort()
+
+    result = await finish(run, once(flowing, stop_and_abort))
+    assert result.state == "stopped"
+    assert adds_up(result)
+    assert result.stages[0].requests.unfinished == 4
+    assert left_behind() == []

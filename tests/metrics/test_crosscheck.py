@@ -1,0 +1,251 @@
+"""Whether client and engine agree on a stage, as a table: what is compared, what is not, and what is said."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadgen.metrics.crosscheck import ClientAccount, truth_check, truth_verdicts, unintended_hits
+from loadgen.metrics.histogram import EncodedHistogram, Histogram
+from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Line, RunStarted, StageStarted, Ticked
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import StageResult
+from loadgen.metrics.stage import ClientDelta, StageDelta
+
+
+def latency(mean: float, count: int = 64) -> EngineLatencyMs:
+    return EngineLatencyMs(count=count, mean=mean)
+
+
+CLIENT = ClientAccount(
+    ttft_ms=112.0,
+    first_tokens=64,
+    completed=64,
+    failed=0,
+    open_at_end=0,
+    warmup=0,
+    input_tokens=640,
+    output_tokens=320,
+    counted_by_events=False,
+    alone=True,
+)
+ENGINE = EngineStage(
+    ttft_mean_ms=100.0,
+    ttft_count=64,
+    queue_mean_ms=20.0,
+    prefill_mean_ms=70.0,
+    prompt_tokens=640,
+    generation_tokens=320,
+    latency_ms={"ttft": latency(100.0), "queue": latency(20.0), "prefill": latency(70.0)},
+    idle_around=True,
+)
+
+
+def test_both_agree_and_the_difference_has_names() -> None:
+    check = truth_check(CLIENT, ENGINE)
+    assert (check.agrees, check.why) == (True, "")
+    assert (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms) == (112.0, 100.0, 12.0)
+    assert (check.queue_ms, check.prefill_ms, check.frontend_ms) == (20.0, 70.0, 10.0)
+    assert check.ttft_client_ms == 20.0 + 70.0 + 10.0 + 12.0
+    assert (check.input_tokens_client, check.output_tokens_client) == (640, 320)
+    assert (check.input_tokens_server, check.output_tokens_server) == (640, 320)
+
+
+@pytest.mark.parametrize(
+    ("client", "engine", "why"),
+    [
+        ({"ttft_ms": 130.0}, {}, "30.0 ms of the TTFT pass between server and client (server 100.0 ms)"),
+        ({"ttft_ms": 90.0}, {}, "the client saw first tokens 10.0 ms before the server made them, on average"),
+        ({}, {"generation_tokens": 319}, "output tokens: client 320, server 319"),
+        ({}, {"prompt_tokens": 0, "generation_tokens": None}, "input tokens: client 640, server 0"),
+        (
+            {},
+            {"ttft_count": 65, "prompt_tokens": 650},
+            "requests: client 64, server 65; input tokens: client 640, server 650; somebody else uses this server; "
+            "TTFT not compared: the client saw 64 first tokens, the server made 65",
+        ),
+        (
+            {},
+            {"ttft_count": 128},
+            "requests: client 64, server 128; somebody else uses this server; "
+            "TTFT not compared: the client saw 64 first tokens, the server made 128",
+        ),
+    ],
+)
+def test_they_do_not_agree(client: dict[str, Any], engine: dict[str, Any], why: str) -> None:
+    check = truth_check(_changed(CLIENT, client), _changed(ENGINE, engine))
+    assert (check.agrees, check.why) == (False, why)
+
+
+@pytest.mark.parametrize(
+    ("client", "engine", "why"),
+    [
+        ({"open_at_end": 1}, {}, "streams were open when the stage ended"),
+        ({"alone": False}, {}, "streams of the stage before were open when it began"),
+        ({}, {"idle_around": None}, "the server does not say whether it was idle"),
+        ({}, {"idle_around": False}, "the server was not idle when its figures were read"),
+        ({}, {"ttft_count": None, "generation_tokens": None}, "the server does not say"),
+        ({}, {"doubts": {"all": "it was restarted"}}, "the server cannot be believed: it was restarted"),
+    ],
+)
+def test_what_may_be_of_other_streams_is_not_told(client: dict[str, Any], engine: dict[str, Any], why: str) -> None:
+    # They would not agree.
+    check = truth_check(_changed(CLIENT, {"output_tokens": 1, "ttft_ms": 900.0} | client), _changed(ENGINE, engine))
+    assert (check.agrees, check.why) == (None, f"TTFT and totals not compared: {why}")
+    times = (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms, check.queue_ms, check.prefill_ms)
+    assert {*times, check.frontend_ms} == {None}
+    assert (check.requests_server, check.input_tokens_server, check.output_tokens_server) == (None, None, None)
+
+
+@pytest.mark.parametrize("theirs", [61, 63, 65, 67])
+def test_almost_as_many_streams_are_others(theirs: int) -> None:
+    """5 % of the streams with ten times the TTFT move its mean by 45 %."""
+    check = truth_check(CLIENT, _changed(ENGINE, {"ttft_count": theirs}))
+    assert (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms) == (None, None, None)
+    assert f"TTFT not compared: the client saw 64 first tokens, the server made {theirs}" in check.why
+
+
+def test_a_ttft_that_is_not_believed_leaves_the_totals() -> None:
+    check = truth_check(CLIENT, _changed(ENGINE, {"ttft_mean_ms": None, "doubts": {"ttft": "a mean of 1e+03 s"}}))
+    assert (check.agrees, check.why) == (True, "TTFT not compared: the server cannot be believed: a mean of 1e+03 s")
+    assert (check.ttft_server_ms, check.output_tokens_server) == (None, 320)
+
+
+@pytest.mark.parametrize(
+    ("client", "why"),
+    [
+        ({"warmup": 4}, "warm-up is in the server's only"),
+        ({"failed": 1}, "streams failed"),
+        ({"counted_by_events": True}, "the server reported no usage, events were counted"),
+    ],
+)
+def test_totals_that_lack_streams_are_not_compared(client: dict[str, Any], why: str) -> None:
+    check = truth_check(_changed(CLIENT, {"output_tokens": 1} | client), ENGINE)
+    assert (check.agrees, check.why) == (True, f"totals not compared: {why}")
+
+
+def test_nothing_to_compare() -> None:
+    check = truth_check(CLIENT, EngineStage())
+    assert check.agrees is None
+    assert check.why == "TTFT and totals not compared: the server does not say"
+    silent = truth_check(_changed(CLIENT, {"ttft_ms": None, "first_tokens": 0}), _changed(ENGINE, {"ttft_count": 0}))
+    assert silent.ttft_outside_ms is None
+
+
+def test_queue_and_prefill_of_other_requests_are_no_parts_of_the_ttft() -> None:
+    engine = _changed(ENGINE, {"latency_ms": ENGINE.latency_ms | {"queue": latency(20.0, count=60)}})
+    assert truth_check(CLIENT, engine).frontend_ms is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "intended", "flagged"),
+    [
+        (None, 0.0, False),
+        (0.0, 0.0, False),
+        (0.01, 0.0, False),
+        (0.011, 0.0, True),
+        (0.5, 0.5, False),
+        (0.52, 0.5, True),
+    ],
+)
+def test_prefix_hits_that_nobody_wanted(rate: float | None, intended: float, flagged: bool) -> None:
+    words = unintended_hits(rate, intended=intended)
+    assert (words is not None) == flagged
+
+
+def test_verdicts() -> None:
+    check = truth_check(_changed(CLIENT, {"ttft_ms": 130.0}), ENGINE)
+    found = truth_verdicts("stage 1", check, _changed(ENGINE, {"prefix_hit_rate": 0.25}))
+    assert [(verdict.id, verdict.subject, verdict.bad) for verdict in found] == [
+        ("truth", "stage 1", True),
+        ("prefix-cache", "stage 1", True),
+    ]
+    assert found[1].text.startswith("25.0% of the prompt tokens came from the prefix cache, 0% were meant to")
+    assert truth_verdicts("stage 1", truth_check(CLIENT, ENGINE), ENGINE) == []
+    assert truth_verdicts("stage 1", None, None) == []
+
+
+# In the result.
+
+
+def milliseconds(*values: int) -> EncodedHistogram:
+    histogram = Histogram()
+    histogram.record_ns([value * 1_000_000 for value in values])
+    return histogram.encode()
+
+
+def folded(*, open_before: int = 0, warmup: int = 1, engine: EngineStage | None = None) -> StageResult:
+    """A stage of one warm-up stream and two that count."""
+    record = Record()
+    lines: list[Line] = [
+        RunStarted(
+            unix_s=1.7e9,
+            run_id="r",
+            vramp_version="0",
+            profile={},
+            environment={},
+            workers=1,
+            seed=1,
+            stages_planned=1,
+        ),
+        Ticked(
+            t_s=0.5,
+            span_s=0.25,
+            stages={},
+            client=ClientDelta(),
+            held=open_before,
+            open_stages={0: open_before} if open_before else {},
+        ),
+        StageStarted(
+            t_s=1.0,
+            index=1,
+            label="conc 1",
+            concurrency=1,
+            rate=None,
+            arrival="poisson",
+            isl=10,
+            osl=5,
+            requests=2,
+            duration_s=None,
+            warmup_requests=0,
+            warmup_s=0.0,
+        ),
+        Ticked(t_s=1.5, span_s=0.25, stages={1: _delta(warmup)}, client=ClientDelta(), held=0),
+    ]
+    if engine is not None:
+        lines.append(EngineMeasured(t_s=2.0, index=1, engine=engine))
+    for line in lines:
+        record.apply(line)
+    return record.result().stages[0]
+
+
+def _delta(warmup: int) -> StageDelta:
+    latency = {"ttft": milliseconds(10, 20), "warmup_ttft": milliseconds(60), "first_wave_ttft": milliseconds(50)}
+    return StageDelta(warmup=warmup, sent=2, completed=2, input_tokens=20, output_tokens=10, latency=latency)
+
+
+def test_first_tokens_of_warm_up_and_first_wave_are_in_both() -> None:
+    engine = EngineStage(ttft_mean_ms=25.0, ttft_count=4, generation_tokens=15, prefix_hit_rate=0.5, idle_around=True)
+    stage = folded(engine=engine)
+    assert stage.latency_ms["ttft"].mean == pytest.approx(15.0)
+    assert stage.truth is not None
+    assert stage.truth.ttft_client_ms == pytest.approx(35.0)
+    assert stage.truth.ttft_outside_ms == pytest.approx(10.0)
+    assert (stage.truth.agrees, stage.truth.why) == (True, "totals not compared: warm-up is in the server's only")
+    assert [verdict.id for verdict in stage.verdicts] == ["prefix-cache"]
+
+
+def test_without_the_engines_word_there_is_no_check() -> None:
+    assert folded().truth is None
+
+
+def test_streams_of_the_stage_before_are_seen() -> None:
+    engine = EngineStage(ttft_mean_ms=25.0, ttft_count=3, generation_tokens=15, idle_around=True)
+    stages = [folded(open_before=streams, warmup=0, engine=engine) for streams in (0, 2)]
+    words = [stage.truth.why for stage in stages if stage.truth is not None]
+    assert words[0].startswith("requests: client 2, server 3; output tokens: client 10, server 15; somebody else")
+    assert words[1] == "TTFT and totals not compared: streams of the stage before were open when it began"
+
+
+def _changed(struct: Any, changes: dict[str, Any]) -> Any:
+    return msgspec.structs.replace(struct, **changes)

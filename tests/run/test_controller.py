@@ -1,0 +1,230 @@
+"""The operator's hand on the stages: held open, made longer, followed by another plan; what is refused, in words."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from loadgen.metrics.result import Result
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.plan.request import PlanRequest
+from loadgen.run import Run
+from tests.engines import Simulator, attach, simulator
+from tests.run.driving import flowing, in_turn, outcome
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with simulator() as running:
+        yield running
+
+
+@pytest.fixture
+def engine(shared: Simulator) -> Simulator:
+    shared.forget()
+    return shared
+
+
+def lasting(text: str, **load: object) -> dict[str, object]:
+    return {"requests": None, "duration": text} | load
+
+
+def texts(result: Result, kind: str) -> list[str]:
+    return [event.text for event in result.events if event.kind == kind]
+
+
+def at_stage(number: int) -> Callable[[Snapshot], bool]:
+    return lambda snapshot: len(snapshot.stages) == number and flowing(snapshot)
+
+
+def later_than(s: float) -> Callable[[Snapshot], bool]:
+    return lambda snapshot: snapshot.load.stage_elapsed_s > s
+
+
+async def test_a_stage_that_is_held_goes_on_past_its_end_until_the_next(engine: Simulator) -> None:
+    seen: list[Snapshot] = []
+    steps = in_turn(
+        (flowing, Run.hold),
+        (later_than(1.2), Run.next_stage),
+        (at_stage(2), Run.stop),
+    )
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        steps(run, snapshot)
+
+    load = lasting("500ms", concurrency=[2, 3])
+    result, error = await outcome(attach(engine, load=load), act)
+    assert error is None
+    held = [snapshot.load for snapshot in seen if snapshot.load.held_open]
+    assert held and all(load.stage_progress is None and load.concurrency == 2 for load in held)
+    assert [stage.target.concurrency for stage in result.stages] == [2, 3]
+    assert result.stages[0].measured_s > 1
+    assert texts(result, "load") == ["conc 2 is held", "next stage"]
+
+
+async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -> None:
+    act = in_turn((flowing, Run.hold), (later_than(1.0), Run.extend))
+    result, error = await outcome(attach(engine, load=lasting("500ms")), act)
+    assert error is None
+    (stage,) = result.stages
+    assert stage.stop_reason == "its time was up"
+    assert stage.measured_s > 1.2
+    assert texts(result, "load") == ["conc 4 is held", "conc 4 goes on for 0.5 s more"]
+
+
+async def test_a_stage_that_settles_is_held_too(engine: Simulator) -> None:
+    plan = {"ladder": [3], "settle": "500ms"}
+    act = in_turn((flowing, Run.hold), (later_than(2.0), Run.next_stage))
+    result, _ = await outcome(attach(engine, load=lasting("500ms"), plan=plan), act)
+    (stage,) = result.stages
+    assert (stage.stop_reason, stage.settled_s is not None) == ("the operator went on", True)
+    assert stage.measured_s > 1
+
+
+async def test_a_stage_that_counts_requests_is_held_as_one_that_does_not(engine: Simulator) -> None:
+    act = in_turn((flowing, Run.hold), (at_stage(2), Run.extend), (later_than(0.2), Run.stop))
+    result, _ = await outcome(attach(engine, load={"requests": 100_000}), act)
+    assert [stage.stop_reason for stage in result.stages] == ["the operator held it", "stopped by the operator"]
+    assert [stage.target.concurrency for stage in result.stages] == [4, 4]
+    assert texts(result, "error") == ["extend refused: conc 4 is not bounded by time"]
+
+
+async def test_a_ladder_from_where_the_load_stands(engine: Simulator) -> None:
+    ladder = PlanRequest("ladder", loads=(1, 2), duration_s=0.3)
+    seen: list[tuple[int, int]] = []
+    steps = in_turn(
+        (flowing, lambda run: run.set_shape(32, 4)),
+        (at_stage(2), lambda run: run.follow(ladder)),
+    )
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        seen.append((snapshot.load.stage, snapshot.load.stages_planned))
+        steps(run, snapshot)
+
+    result, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 9])), act)
+    assert (result.state, error) == ("complete", None)
+    targets = [(stage.target.concurrency, stage.isl, stage.osl) for stage in result.stages]
+    assert targets == [(4, 16, 8), (4, 32, 4), (1, 32, 4), (2, 32, 4)]
+    assert result.stages[1].stop_reason == "the operator began another plan"
+    assert texts(result, "load") == ["conc 4 -> shape 32/4", "ladder 1, 2, 0.3 s each from here"]
+    assert seen[-1] == (4, 4)
+
+
+async def test_streams_of_a_higher_load_are_not_measured_in_a_lower_one(engine: Simulator) -> None:
+    seen: list[Snapshot] = []
+    load = lasting("300ms", concurrency=[16, 2], isl=16, osl=400)
+    result, error = await outcome(attach(engine, load=load), lambda _, snapshot: seen.append(snapshot))
+    assert error is None
+    high, low = result.stages
+    assert high.settled_s is not None and low.settled_s is not None
+    assert low.concurrency.peak <= 2
+    assert low.measured_s >= 0.3
+    # Nothing of it is done before its window is open.
+    waiting = [snapshot.load for snapshot in seen if snapshot.load.stage == 2 and snapshot.load.held > 2]
+    assert waiting and {load.stage_progress for load in waiting} == {0.0}
+
+
+async def test_how_many_stages_are_to_come(engine: Simulator) -> None:
+    numbers: list[tuple[int, int]] = []
+    steps = in_turn(
+        (flowing, lambda run: run.set_concurrency(5)),
+        (at_stage(2), Run.pause),
+        (lambda snapshot: snapshot.load.paused, Run.resume),
+        (at_stage(3), Run.next_stage),
+        (at_stage(4), Run.redo),
+        (at_stage(5), Run.next_stage),
+    )
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        if snapshot.phase == "running":
+            numbers.append((snapshot.load.stage, snapshot.load.stages_planned))
+        steps(run, snapshot)
+
+    _, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 6])), act)
+    assert error is None
+    # By hand a stage more; the same load goes on after a pause as another; and so does what is measured once more.
+    assert list(dict.fromkeys(numbers)) == [(1, 2), (2, 3), (3, 4), (4, 4), (5, 5)]
+
+
+async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> None:
+    act = in_turn(
+        (flowing, lambda run: run.follow(PlanRequest("ramp", to=60, over_s=1))),
+        (lambda snapshot: snapshot.phase == "holding", lambda run: run.follow(PlanRequest("slo"))),
+        (lambda snapshot: snapshot.search is not None, Run.stop),
+    )
+    load = lasting("500ms", rate=[20.0])
+    plan = {"by": "rate", "settle": "100ms", "completed": 1, "most": 60}
+    parts = attach(engine, load=load, slo={"ttft_p50": "1h"}, plan=plan)
+    result, error = await outcome(parts, act, hold_open=True)
+    assert error is None
+    rates = [stage.target.rate for stage in result.stages]
+    assert rates[:2] == [20, 40]
+    assert [point.load for point in result.stages[1].curve] == pytest.approx([20 + 40 * step / 9 for step in range(10)])
+    # It begins at the present load, which is the highest that it may come to.
+    assert rates[2] == 60
+    assert result.search is not None and (result.search.kind, result.search.by) == ("slo", "rate")
+
+
+async def test_a_plan_that_is_wished_for_during_the_start(engine: Simulator) -> None:
+    wish = PlanRequest("ladder", loads=(2,), duration_s=0.2)
+    act = in_turn((lambda snapshot: not snapshot.stages, lambda run: run.follow(wish)))
+    result, _ = await outcome(attach(engine, load=lasting("60s")), act)
+    assert [stage.target.concurrency for stage in result.stages] == [2]
+
+
+async def test_what_cannot_be_done_is_told_and_changes_nothing(engine: Simulator) -> None:
+    act = in_turn(
+        (flowing, lambda run: run.follow(PlanRequest("slo"))),
+        (flowing, lambda run: run.follow(PlanRequest("ladder", loads=(1.5,)))),
+        (flowing, lambda run: run.set_shape(9000, 1000)),
+        (flowing, lambda run: run.set_concurrency(2)),
+        (at_stage(2), Run.hold),
+        (flowing, Run.redo),
+        (lambda snapshot: len(snapshot.stages) == 3, Run.next_stage),
+        (lambda snapshot: snapshot.phase == "holding", Run.pause),
+        (lambda snapshot: snapshot.phase == "holding", Run.hold),
+        (lambda snapshot: snapshot.phase == "holding", Run.next_stage),
+        (lambda snapshot: snapshot.phase == "holding", Run.stop),
+        (lambda snapshot: snapshot.phase == "stopping", lambda run: run.set_concurrency(3)),
+        (lambda snapshot: snapshot.phase == "done", lambda run: run.follow(PlanRequest("knee"))),
+    )
+    result, error = await outcome(attach(engine, load=lasting("60s")), act, hold_open=True)
+    assert (result.state, error) == ("complete", None)
+    assert [stage.target.concurrency for stage in result.stages] == [4, 2, 4]
+    refused = texts(result, "error")
+    starts = [
+        "plan refused: there is no limit",
+        "plan refused: ladder: 1.5 is not",
+        "shape refused: 9000 + 1000 = 10000",
+    ]
+    starts += [
+        "hold refused: conc 2 has no end",
+        "pause refused: nothing",
+        "hold refused: nothing",
+        "next refused: nothing",
+    ]
+    assert all(map(str.startswith, refused, starts)), refused
+    assert refused[-1] == "load refused: the run is ending"
+    assert len(refused) == len(starts) + 1
+
+
+async def test_a_held_stage_that_is_paused_has_its_end_again(engine: Simulator) -> None:
+    act = in_turn(
+        (flowing, Run.hold),
+        (later_than(0.6), Run.pause),
+        (lambda snapshot: snapshot.phase == "paused", Run.resume),
+    )
+    result, _ = await outcome(attach(engine, load=lasting("500ms")), act)
+    assert [stage.stop_reason for stage in result.stages] == ["the operator paused", "its time was up"]
+
+
+async def test_a_ramp_that_begins_while_nothing_runs_has_a_first_wave(engine: Simulator) -> None:
+    act = in_turn(
+        (lambda snapshot: snapshot.phase == "holding", lambda run: run.follow(PlanRequest("ramp", to=2, over_s=1))),
+        (lambda snapshot: len(snapshot.stages) == 2 and not snapshot.stages[1].running, Run.stop),
+    )
+    result, error = await outcome(attach(engine, load=lasting("300ms", concurrency=8)), act, hold_open=True)
+    assert error is None
+    _, ramp = result.stages
+    assert ramp.first_wave is not None and ramp.first_wave.streams == 8
+    assert [(point.direction, point.load) for point in ramp.curve] == [("down", float(load)) for load in range(2, 9)]

@@ -1,0 +1,197 @@
+"""The client against a small real server, one answer at a time."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from loadgen.errors import ServerError
+from loadgen.profile import Server
+from loadgen.server.process.ports import free_port
+from loadgen.server.vllm import client as client_module
+from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, pick_model
+
+Answer = tuple[int, bytes]
+
+
+SILENCE: Answer = (0, b"")
+
+
+@asynccontextmanager
+async def answering(
+    answer: Callable[[str, bytes], Answer | None], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
+    """A server that answers (request line and headers, body) with (status, body); None closes without an answer."""
+    handlers: list[asyncio.Task[Any] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.current_task())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next((int(line.split(":")[1]) for line in head.lower().splitlines() if "content-length" in line), 0)
+        reply = answer(head, await reader.readexactly(length))
+        if reply is SILENCE:
+            await reader.read()
+        elif reply is not None:
+            status, body = reply
+            writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n".encode())
+            writer.write(b"Connection: close\r\n\r\n" + body)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        await asyncio.gather(*(handler for handler in handlers if handler is not None))
+
+
+def always(status: int, body: bytes = b"{}") -> Callable[[str, bytes], Answer]:
+    return lambda head, sent: (status, body)
+
+
+async def test_the_happy_path_under_a_prefix() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def answer(head: str, body: bytes) -> Answer:
+        assert "authorization: bearer k" in head.lower()
+        if body:
+            bodies.append(json.loads(body))
+        return 200, {
+            "GET /p/health": b"",
+            "GET /p/v1/models": b'{"object": "list", "data": [{"id": "m", "max_model_len": 8, "x": 1}, {"id": "n"}]}',
+            "GET /p/version": b'{"version": "0.32.0"}',
+            "GET /p/metrics": b"a 1\n",
+            "POST /p/tokenize": b'{"count": 2, "tokens": [1, 2]}',
+        }[head.partition(" HTTP")[0]]
+
+    async with answering(answer) as url, ServerClient(f"{url}/p/", "k") as client:
+        assert await client.health() is True
+        assert await client.models() == [ModelInfo("m", 8), ModelInfo("n")]
+        assert await client.version() == "0.32.0"
+        assert await client.metrics_text() == "a 1\n"
+        assert await client.tokenize_text("m", "hi") == [1, 2]
+        assert await client.tokenize_messages("m", [{"role": "user", "content": "hi"}]) == [1, 2]
+    assert bodies[0] == {"model": "m", "prompt": "hi", "add_special_tokens": False}
+    assert bodies[1]["messages"] == [{"role": "user", "content": "hi"}]
+
+
+async def test_optional_endpoints_may_be_missing() -> None:
+    async with answering(always(404)) as url, ServerClient(url) as client:
+        assert await client.health() is False
+        assert await client.version() is None
+        assert await client.metrics_text() is None
+        assert await client.tokenize_text("m", "hi") is None
+        assert await client.tokenize_messages("m", []) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "key", "message"),
+    [
+        (always(404), None, r"not an OpenAI-compatible server \(/v1/models answered 404\)"),
+        (always(200, b"<html>\x1b[31mhello"), None, "not an OpenAI-compatible server .*'<html>hello'"),
+        (always(200, b'{"data": 1}'), None, "not an OpenAI-compatible server"),
+        (always(401), None, "wants an API key .*server.api_key_env"),
+        (always(403), "k", "refused the API key .*environment variable MY_KEY"),
+        (always(500, b"x" * 300), None, "answered 500: x+…"),
+        (lambda head, sent: None, None, "the connection broke off"),
+    ],
+)
+async def test_answers_that_explain_themselves(
+    answer: Callable[[str, bytes], Answer], key: str | None, message: str
+) -> None:
+    async with answering(answer) as url, ServerClient(url, key, api_key_env="MY_KEY") as client:
+        with pytest.raises(ServerError, match=message) as caught:
+            await client.models()
+    assert str(caught.value).startswith(url)
+
+
+async def test_a_trial_request_gives_status_and_excerpt() -> None:
+    async with answering(always(400, b"too long")) as url, ServerClient(url) as client:
+        assert await client.try_request("/v1/completions", {}, timeout_s=20) == (400, "too long")
+    async with answering(always(401)) as url, ServerClient(url) as client:
+        with pytest.raises(ServerError, match="wants an API key"):
+            await client.try_request("/v1/completions", {}, timeout_s=20)
+    async with answering(lambda head, sent: None) as url, ServerClient(url) as client:
+        with pytest.raises(ServerError, match="broke off"):
+            await client.try_request("/v1/completions", {}, timeout_s=20)
+
+
+async def test_nobody_listens() -> None:
+    async with ServerClient(base_url("127.0.0.1", free_port("127.0.0.1"))) as client:
+        assert await client.health() is False
+        with pytest.raises(ServerError, match="nobody listens there"):
+            await client.models()
+
+
+async def test_no_such_host() -> None:
+    async with ServerClient("http://no.such.host.invalid") as client:
+        with pytest.raises(ServerError, match="no such host"):
+            await client.models()
+
+
+async def test_an_answer_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_TIMEOUT", httpx.Timeout(0.05, connect=5.0))
+    async with answering(lambda head, sent: SILENCE) as url, ServerClient(url) as client:
+        with pytest.raises(ServerError, match="connected, but no answer"):
+            await client.models()
+
+
+async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    async with answering(always(200, b'{"data": []}'), context) as url:
+        async with ServerClient(url) as client:
+            with pytest.raises(ServerError, match=r"TLS failed: .*SSL_CERT_FILE"):
+                await client.models()
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        async with ServerClient(url) as client:
+            assert await client.models() == []
+
+
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    async with answering(always(200)) as url, ServerClient(url) as client:
+        assert await client.health() is True
+
+
+def test_picking_a_model() -> None:
+    models = [ModelInfo("a"), ModelInfo("b", 8)]
+    assert pick_model(models, None) == models[0]
+    assert pick_model(models, "b") == models[1]
+    with pytest.raises(ServerError, match="does not serve 'c'; it serves: a, b"):
+        pick_model(models, "c")
+    with pytest.raises(ServerError, match="no model"):
+        pick_model([], None)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("gpu-box", "http://gpu-box:80"),
+    ],
+)
+def test_where_a_host_is_reached(host: str, url: str) -> None:
+    assert base_url(host, 80) == url
+
+
+def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURS", "from us")
+    monkeypatch.delenv("UNSET", raising=False)
+    attach = {"engine": "attach", "url": "http://h"}
+    assert api_key(Server.model_validate(attach)) is None
+    assert api_key(Server.model_validate({**attach, "api_key_env": "OURS"})) == "from us"
+    assert api_key(Server.model_validate({**attach, "api_key_env": "A", "env": {"A": "profile"}})) == "profile"
+    with pytest.raises(ServerError, match="'UNSET': this environment variable is not set"):
+        api_key(Server.model_validate({**attach, "api_key_env": "UNSET"}))

@@ -1,0 +1,381 @@
+"""Recorded failures of vLLM 0.32.0, and lines as other versions, libraries and the kernel write them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.server.process.log_text import clean_line
+from loadgen.server.process.outcome import ServerExit
+from loadgen.server.vllm.causes import CAUSES
+from loadgen.server.vllm.diagnosis import MAX_EVIDENCE, MAX_EVIDENCE_CHARS, diagnose
+
+LOGS = Path(__file__).with_name("logs")
+FAILED = ServerExit(code=1)
+KILLED = ServerExit(signal=9)
+KERNEL = "Memory cgroup out of memory: Killed process 2811 (VLLM::EngineCor) total-vm:16420540kB, anon-rss:13951040kB"
+
+
+def log(name: str) -> list[str]:
+    return (LOGS / f"{name}.log").read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "title", "evidence", "remedy"),
+    [
+        (
+            "unknown_flag",
+            "unknown-flag",
+            "this vLLM has no flag --num-scheduler-steps",
+            "vllm: error: unrecognized arguments: --num-scheduler-steps 10",
+            "remove server.args.num-scheduler-steps",
+        ),
+        (
+            "bad_choice",
+            "bad-value",
+            "--dtype: invalid choice: 'float99'",
+            "vllm serve: error: argument --dtype: invalid choice",
+            "correct server.args.dtype",
+        ),
+        (
+            "bad_int",
+            "bad-value",
+            "--max-model-len: invalid human_readable_int_or_auto value: 'lots'",
+            "vllm serve: error: argument --max-model-len",
+            "correct server.args.max-model-len",
+        ),
+        (
+            "bad_json",
+            "bad-value",
+            "--compilation-config: 1 validation error",
+            "vllm serve: error: argument --compilation-config/-cc",
+            "correct server.args.compilation-config",
+        ),
+        (
+            "bad_len",
+            "max-model-len",
+            "the model has no context of 99999999 tokens",
+            "Value error, User-specified max_model_len (99999999) is greater",
+            "set server.args.max-model-len to 32768 or less",
+        ),
+        (
+            "bad_util",
+            "bad-value",
+            "a setting does not fit: max_num_batched_tokens (10) is smaller than max_model_len (8192)",
+            "Value error, max_num_batched_tokens (10)",
+            "[server.args]",
+        ),
+        ("no_model", "model-not-found", "no such model", "huggingface_hub.errors.HFValidationError", "server.model"),
+        (
+            "no_model_hub",
+            "not-cached",
+            "the model is not in the local cache",
+            "huggingface_hub.errors.LocalEntryNotFoundError",
+            "HF_HUB_OFFLINE",
+        ),
+        ("port_taken", "port-taken", "the port is in use", "OSError: [Errno 98] Address", "server.port to 0"),
+        (
+            "kv_small",
+            "kv-cache",
+            "the KV cache does not hold one request",
+            "ValueError: To serve at least one request with the model's max seq len (32768)",
+            "set server.args.max-model-len to 128 or less",
+        ),
+        (
+            "no_ram",
+            "host-out-of-memory",
+            "the machine is out of memory",
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory",
+            "free memory",
+        ),
+        (
+            "start_killed",
+            "process-killed",
+            "a process of the engine was killed",
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore'",
+            "dmesg",
+        ),
+    ],
+)
+def test_what_a_real_start_died_of(name: str, cause: str, title: str, evidence: str, remedy: str) -> None:
+    found = diagnose(log(f"fails_{name}"), FAILED, phase="starting")
+    assert found.cause == cause
+    assert title in found.title
+    assert found.evidence[0].startswith(evidence)
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("name", ["engine_killed", "worker_killed"])
+def test_what_a_real_server_died_of(name: str) -> None:
+    lines = log(f"fails_{name}")
+    found = diagnose(lines, ServerExit(code=0), phase="serving")
+    assert found.cause == {"engine_killed": "engine-died", "worker_killed": "process-killed"}[name]
+    assert found.evidence
+    by_kernel = diagnose([*lines, KERNEL], ServerExit(code=0), phase="serving")
+    assert (by_kernel.cause, by_kernel.evidence[0]) == ("oom-killer", KERNEL)
+
+
+CORE = "(EngineCore_DP0 pid=1) ERROR 10-21 09:00:09 [core.py:700] "
+V0 = "(VllmWorkerProcess pid=1252) ERROR 12-25 01:10:28 multiproc_worker_utils.py:229] "
+RANK = "[rank0]: "
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "says"),
+    [
+        (
+            "vllm serve: error: ambiguous option: --max-num could match --max-num-seqs, --max-num-partial",
+            "unknown-flag",
+            "",
+        ),
+        ("api_server.py: error: unrecognized arguments: nonsense", "unknown-flag", "does not understand nonsense"),
+        (
+            CORE + "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB. GPU 3 has",
+            "gpu-out-of-memory",
+            "",
+        ),
+        (RANK + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "gpu-out-of-memory", ""),
+        (V0 + "RuntimeError: HIP error: out of memory", "gpu-out-of-memory", ""),
+        (
+            CORE
+            + "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests. Please try",
+            "gpu-out-of-memory",
+            "256 requests",
+        ),
+        (CORE + "ValueError: No available memory for the cache blocks. Try increasing", "kv-cache", "leave no memory"),
+        (
+            RANK + "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can "
+            "be stored in KV cache (93760). Try increasing `gpu_memory_utilization` or decreasing `max_model_len`",
+            "kv-cache",
+            "93760 tokens, less than one request of 131072",
+        ),
+        (
+            CORE
+            + "ValueError: To serve at least one request with the models's max seq len (40960), (5.62 GiB KV cache is "
+            "needed, which is larger than the available KV cache memory (4.1 GiB). Try",
+            "kv-cache",
+            "",
+        ),
+        (
+            CORE + "ValueError: Free memory on device (3.27/15.98 GiB) on startup is less than desired GPU memory "
+            "utilization (0.9, 14.39 GiB). Decrease GPU memory utilization",
+            "gpu-memory-taken",
+            "",
+        ),
+        (
+            CORE
+            + "AssertionError: Error in memory profiling. Initial free memory 1.0 GiB, current free memory 2.0 GiB.",
+            "gpu-memory-taken",
+            "",
+        ),
+        (
+            "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 1): address already in use",
+            "port-taken",
+            "",
+        ),
+        (
+            "docker: Error response from daemon: Bind for 127.0.0.1:80 failed: port is already allocated.",
+            "port-taken",
+            "",
+        ),
+        ("OSError: You are trying to access a gated repo.", "gated-model", "permission"),
+        ("Cannot access gated repo for url https://huggingface.co/m/resolve/main/config.json.", "gated-model", ""),
+        ("Access to model meta-llama/Llama-3.2-1B is restricted. You must have access to it", "gated-model", ""),
+        ("If you are trying to access a private or gated repo, make sure you are authenticated.", "unknown", ""),
+        (
+            "OSError: Qwen/Qwen9 is not a local folder and is not a valid model identifier listed on 'https://hugging",
+            "model-not-found",
+            "",
+        ),
+        ("  Value error, Invalid repository ID or local directory specified: '/m'", "model-not-found", ""),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't", "not-cached", ""),
+        (
+            CORE + "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",
+            "broken-weights",
+            "",
+        ),
+        ("  Value error, Model architectures ['X'] are not supported for now. Supported: [", "unsupported-model", ""),
+        (
+            "  Value error, World size (8) is larger than the number of available GPUs (4) in this node.",
+            "parallel-size",
+            "",
+        ),
+        ("RuntimeError: Failed to infer device type, please set the environment variable", "no-gpu", "no GPU"),
+        ("RuntimeError: No HIP GPUs are available", "no-gpu", ""),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have", "no-gpu", ""),
+        ("Unable to open /dev/kfd read-write: No such file or directory", "no-gpu", ""),
+        ("Unable to open /dev/kfd read-write: Permission denied", "gpu-permission", "may not open"),
+        ('me is not member of "render" group, the default DRM access group.', "gpu-permission", ""),
+        ("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", "gpu-driver", ""),
+        (CORE + "RuntimeError: HIP error: invalid device function", "gpu-unsupported", "no code for this GPU"),
+        ("hipErrorNoBinaryForGpu: Unable to find code object for all current devices!", "gpu-unsupported", ""),
+        (
+            CORE + "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "gpu-unsupported",
+            "",
+        ),
+        (CORE + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "gpu-fault", ""),
+        (
+            "Memory access fault by GPU node-4 (Agent handle: 0x26ff9f00) on address 0x7edbdee00000. Reason: Unknown.",
+            "gpu-fault",
+            "kernel crashed",
+        ),
+        (V0 + "RuntimeError: HIP error: invalid argument", "gpu-error", ""),
+        (
+            V0 + "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+            "collectives",
+            "",
+        ),
+        ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94", "collectives", ""),
+        (
+            "Error while creating shared memory segment /dev/shm/nccl-cj (size 1061), error: No space left on device",
+            "shared-memory",
+            "",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/cache/x'", "disk-full", ""),
+        ("importlib.metadata.PackageNotFoundError: No package metadata was found for vllm", "installation", "broken"),
+        ("ModuleNotFoundError: No module named 'vllm._C'", "installation", ""),
+        ("ImportError: /x/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDeviceEab", "installation", ""),
+        (
+            CORE + "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",
+            "process-killed",
+            "",
+        ),
+        (CORE + "Worker proc VllmWorker-5 died unexpectedly (exit code: -11), shutting down", "process-crashed", ""),
+        (CORE + "Worker proc VllmWorker-5 died unexpectedly, shutting down executor.", "engine-died", ""),
+        (
+            "CRITICAL 01-22 00:13:36 launcher.py:99] MQLLMEngine is already dead, terminating server process",
+            "engine-died",
+            "",
+        ),
+        ("permission denied while trying to connect to the Docker daemon socket at unix://", "docker-permission", ""),
+        ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "docker-down", ""),
+        (
+            'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+            "docker-gpu",
+            "",
+        ),
+        (
+            "docker: Error response from daemon: error gathering device information while adding custom device "
+            '"/dev/kfd": no such file or directory.',
+            "docker-gpu",
+            "",
+        ),
+        ("docker: Error response from daemon: pull access denied for x, repository does not exist", "docker-image", ""),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "gpu-driver", ""),
+    ],
+)
+def test_what_a_line_means(line: str, cause: str, says: str) -> None:
+    after = [
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
+    ]
+    found = diagnose([line, *after], FAILED, phase="starting")
+    assert found.cause == cause
+    assert says in found.title
+
+
+def test_every_cause_fills_its_title_and_remedy() -> None:
+    for cause in CAUSES:
+        values = dict.fromkeys(cause.pattern.groupindex, "x")
+        assert "{" not in cause.title.format_map(values) + cause.remedy.format_map(values)
+
+
+def test_memory_under_load_has_another_remedy_than_at_the_start() -> None:
+    lines = [
+        CORE + "torch.OutOfMemoryError: CUDA out of memory.",
+        CORE + "EngineDeadError: EngineCore encountered an issue.",
+    ]
+    starting, serving = (diagnose(lines, FAILED, phase=phase) for phase in ("starting", "serving"))
+    assert starting.cause == serving.cause == "gpu-out-of-memory"
+    assert (starting.title, starting.remedy) != (serving.title, serving.remedy)
+
+
+def test_each_worker_says_it_but_the_evidence_is_short() -> None:
+    lines = [
+        f"(Worker_TP{rank} pid=1) ERROR 10-21 09:00:09 [x.py:1] torch.OutOfMemoryError: HIP out of memory. GPU {rank}"
+        for rank in range(8)
+    ]
+    assert len(diagnose(lines, FAILED, phase="starting").evidence) == MAX_EVIDENCE
+    same = [line.replace("GPU", "") for line in lines[:1]] * 8
+    assert len(diagnose(same, FAILED, phase="starting").evidence) == 1
+
+
+def test_routine_lines_prove_nothing() -> None:
+    lines = [
+        "INFO 10-21 09:00:09 logger.py:37] Received request: prompt: 'torch.OutOfMemoryError: CUDA out of memory'",
+        "WARNING 10-21 09:00:09 [system_utils.py:255] OSError: No space left on device",
+        "[W1121 10:21:01.128190313 utils.cpp:68] Warning: CUDA error: invalid device function",
+        'INFO:     127.0.0.1:1 - "POST /v1/completions?CUDA out of memory HTTP/1.1" 200 OK',
+        '    raise ValueError("No available memory for the cache blocks.")',
+        "KeyError: 'rope_type'",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}",
+    ]
+    found = diagnose(lines, FAILED, phase="starting")
+    assert (found.cause, found.evidence) == ("unknown", ("KeyError: 'rope_type'",))
+    assert found.title == "the server ended with exit code 1 while it started; its log has no cause that vramp knows"
+
+
+def test_an_engine_that_died_of_something_new_shows_it() -> None:
+    lines = [CORE + "KeyError: 'x'", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."]
+    found = diagnose(lines, FAILED, phase="serving")
+    assert (found.cause, found.evidence) == ("engine-died", ("KeyError: 'x'",))
+
+
+def test_a_misspelt_flag_is_corrected_and_what_follows_it_is_kept_secret() -> None:
+    lines = ["vllm: error: unrecognized arguments: --api-keys sk-secret --max-model-length 4"]
+    found = diagnose(lines, ServerExit(code=2), phase="starting", known_flags=["api-key", "max-model-len"])
+    assert "did you mean server.args.api-key?" in found.remedy
+    assert found.evidence == ("vllm: error: unrecognized arguments: --api-keys *** --max-model-length 4",)
+
+
+@pytest.mark.parametrize(
+    ("exit", "oom_kills", "cause", "title"),
+    [
+        (KILLED, 0, "killed", "somebody killed the server (SIGKILL)"),
+        (KILLED, None, "killed", "somebody, or the kernel for want of memory, killed the server (SIGKILL)"),
+        (KILLED, 2, "oom-killer", "the kernel killed the server for want of memory (RAM, not HBM)"),
+        (ServerExit(code=137), 1, "oom-killer", "the kernel killed the server for want of memory (RAM, not HBM)"),
+        (ServerExit(code=143), 0, "killed", "somebody killed the server (SIGTERM)"),
+        (ServerExit(signal=15), None, "killed", "somebody killed the server (SIGTERM)"),
+        (ServerExit(signal=11), None, "process-crashed", "the server crashed in native code (SIGSEGV)"),
+        (ServerExit(signal=7), None, "process-crashed", "the server crashed in native code (SIGBUS)"),
+        (ServerExit(signal=40), None, "killed", "somebody killed the server (signal 40)"),
+        (ServerExit(code=3), 0, "unknown", "the server ended with exit code 3 while it served; its log has no"),
+        (ServerExit(), None, "unknown", "the server lost its guard process and was killed while it served; its log"),
+        (None, None, "unknown", "the server is in trouble while it served; its log has no cause"),
+    ],
+)
+def test_an_end_without_a_word(exit: ServerExit | None, oom_kills: int | None, cause: str, title: str) -> None:
+    found = diagnose(["a last word"], exit, phase="serving", oom_kills=oom_kills)
+    assert found.cause == cause
+    assert found.title.startswith(title)
+    assert "a last word" in found.evidence
+
+
+def test_a_kill_elsewhere_does_not_hide_what_the_log_proves() -> None:
+    lines = [KERNEL, "vllm: error: unrecognized arguments: --x"]
+    assert diagnose(lines, ServerExit(code=2), phase="starting", oom_kills=1).cause == "unknown-flag"
+    assert diagnose([KERNEL, "KeyError: 'x'"], FAILED, phase="starting").cause == "unknown"
+    assert diagnose([KERNEL, "plain words"], FAILED, phase="starting").cause == "oom-killer"
+
+
+@given(
+    lines=st.lists(
+        st.one_of(st.text(), st.binary().map(clean_line), st.sampled_from(log("fails_no_ram")), st.text(min_size=900)),
+        max_size=12,
+    ),
+    exit=st.one_of(
+        st.none(), st.builds(ServerExit, code=st.integers(0, 255)), st.builds(ServerExit, signal=st.integers(1, 64))
+    ),
+    oom_kills=st.one_of(st.none(), st.integers(0, 3)),
+)
+def test_any_lines_give_a_short_and_harmless_diagnosis(
+    lines: list[str], exit: ServerExit | None, oom_kills: int | None
+) -> None:
+    found = diagnose(lines, exit, phase="starting", oom_kills=oom_kills)
+    assert len(found.evidence) <= MAX_EVIDENCE
+    for text in (found.title, found.remedy, *found.evidence):
+        assert text
+        assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for char in text)
+    assert all(len(text) <= MAX_EVIDENCE_CHARS for text in found.evidence)

@@ -1,0 +1,68 @@
+"""Baselines: kept under a name, found wherever a run is named, gone when removed."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import ProfileError, ResultError
+from loadgen.metrics.result import write_result
+from loadgen.store.baselines import baseline_path, baselines, remove_baseline, require_baseline, save_baseline
+from loadgen.store.lookup import RUNS, find_run, open_result
+from tests.metrics.served import run_of, served
+
+
+@pytest.fixture(autouse=True)
+def in_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_a_baseline_is_the_whole_result_under_a_name() -> None:
+    result = run_of(served(1))
+    path = save_baseline("mi300x-v0.32", result)
+    assert baselines() == {"mi300x-v0.32": path}
+    assert find_run("mi300x-v0.32") == require_baseline("mi300x-v0.32") == path
+    assert open_result("mi300x-v0.32") == result
+
+
+def test_a_name_is_given_once_unless_it_is_replaced() -> None:
+    save_baseline("good", run_of(served(1)))
+    with pytest.raises(ProfileError, match=r"good: there is a baseline of this name: .* --replace takes its place"):
+        save_baseline("good", run_of(served(2)))
+    save_baseline("good", run_of(served(2), run_id="another"), replace=True)
+    assert open_result("good").run_id == "another"
+
+
+@pytest.mark.parametrize("name", ["", "last", "../x", ".hidden", "a/b", "a b", "x" * 65])
+def test_a_name_is_a_word(name: str) -> None:
+    with pytest.raises(ProfileError, match="no name for a baseline"):
+        save_baseline(name, run_of(served(1)))
+    assert baseline_path(name) is None
+
+
+def test_a_removed_one_is_gone() -> None:
+    save_baseline("good", run_of(served(1)))
+    save_baseline("other", run_of(served(1)))
+    remove_baseline("good")
+    with pytest.raises(ResultError, match="good: no baseline of this name; there are other"):
+        remove_baseline("good")
+    with pytest.raises(ResultError, match="good: no such file, folder, baseline or run"):
+        find_run("good")
+
+
+def test_a_run_of_exactly_this_name_comes_first_one_that_begins_so_does_not() -> None:
+    result = run_of(served(1))
+    path = save_baseline("2026", result)
+    longer = RUNS / "20260101T000000Z-box"
+    write_result(result, longer / "result.json")
+    assert find_run("2026") == path
+    write_result(result, RUNS / "2026" / "result.json")
+    assert find_run("2026") == RUNS / "2026"
+
+
+def test_without_a_place_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert baselines() == {}
+    with pytest.raises(ResultError, match="no folder for baselines"):
+        save_baseline("good", run_of(served(1)))

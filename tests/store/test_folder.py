@@ -1,0 +1,160 @@
+"""What a run leaves on disk: every stream's row, every histogram; and a disk that does not take them costs a word."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from loadgen.errors import ResultError
+from loadgen.metrics.journal import Happened, RunFinished, RunStarted, journal_is_held
+from loadgen.metrics.result import Result
+from loadgen.run import Run
+from loadgen.run.writer import RunWriter
+from loadgen.store.folder import SafeFiles
+from tests.engines import Simulator, attach, simulator
+from tests.metrics.test_hlog import read as read_histograms
+from tests.metrics.test_stream_rows import ROW
+from tests.run.driving import finish, once
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with simulator() as running:
+        yield running
+
+
+@pytest.fixture
+def engine(shared: Simulator) -> Simulator:
+    shared.forget()
+    return shared
+
+
+def rows_of(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / "records.jsonl").read_text().splitlines()]
+
+
+def require_same(rows: list[dict[str, Any]], result: Result) -> None:
+    """The rows say of every stage what its result says."""
+    for stage in result.stages:
+        mine = [row for row in rows if row["stage"] == stage.index and not row["warmup"]]
+        outcomes = Counter(row["outcome"].partition(":")[0] for row in mine)
+        requests = stage.requests
+        assert outcomes["completed"] == requests.completed
+        assert outcomes["failed"] == requests.failed == sum(requests.errors.values())
+        assert len(mine) == requests.sent
+        completed = [row for row in mine if row["outcome"] == "completed"]
+        assert sum(row["output_tokens"] for row in completed) == stage.tokens.output
+        assert sum(row["input_tokens"] for row in completed) == stage.tokens.input
+        for name in ("ttft", "tpot", "e2e"):
+            values = [row[f"{name}_ms"] for row in mine if row[f"{name}_ms"] is not None and not row["first_wave"]]
+            summary = stage.latency_ms[name]
+            assert len(values) == summary.count
+            if values:
+                assert max(values) == pytest.approx(summary.max, abs=0.002)
+                assert sum(values) / len(values) == pytest.approx(summary.mean, abs=0.002)
+
+
+async def test_every_stream_has_a_row_and_they_add_up_to_the_result(engine: Simulator) -> None:
+    engine.faults("reset:after=3,every=4", "http_500:every=7")
+    load = {"concurrency": [2, 6], "requests": 20, "warmup": 3, "workers": 2}
+    run = Run(attach(engine, load=load), where="test", records="jsonl")
+    result = await finish(run)
+    rows = rows_of(run)
+    require_same(rows, result)
+    assert sum(row["warmup"] for row in rows) == sum(stage.requests.warmup for stage in result.stages)
+    assert {row["worker"] for row in rows} == {0, 1}
+    assert {row["model"] for row in rows} == {"simulator"}
+    assert sorted(row["request"] for row in rows if row["stage"] == 1) == list(range(23))
+    for row in rows:
+        if row["outcome"] == "completed":
+            assert row["intended_unix_s"] <= row["sent_unix_s"] < row["first_unix_s"] <= row["last_unix_s"]
+            assert row["ttft_ms"] == pytest.approx(1000 * (row["first_unix_s"] - row["sent_unix_s"]), abs=0.01)
+    assert journal_is_held(run.folder / "journal.jsonl") is False
+
+
+async def test_streams_that_were_cut_off_are_in_the_table_too(engine: Simulator) -> None:
+    load = {"concurrency": 4, "osl": 2000, "requests": 100}
+    run = Run(attach(engine, load=load), where="test", records="parquet")
+    result = await finish(run, once(lambda snapshot: snapshot.point.held == 4, lambda run: run.abort()))
+    rows = pyarrow.parquet.read_table(run.folder / "records.parquet").to_pylist()
+    assert [row["outcome"] for row in rows] == ["unfinished"] * 4
+    assert result.stages[0].requests.unfinished == 4
+    assert {row["e2e_ms"] for row in rows} == {None}
+
+
+async def test_the_histograms_log_has_the_counts_of_the_result(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"concurrency": [1, 4], "requests": 30, "warmup": 2}), where="test")
+    result = await finish(run)
+    counts: Counter[str] = Counter()
+    for interval in read_histograms(run.folder / "histograms.hlog"):
+        counts[interval.get_tag()] += interval.get_total_count()
+    expected: Counter[str] = Counter()
+    for stage in result.stages:
+        expected.update({name: latency.count for name, latency in stage.latency_ms.items()})
+    assert counts == expected
+    assert counts["itl"] == counts["chunk_gap"] > 0
+    assert not (run.folder / "records.jsonl").exists()
+
+
+async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go_on(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"concurrency": 2, "requests": 10}), where="test", hold_open=True)
+    counts: list[int] = []
+
+    def look(run: Run) -> None:
+        intervals = read_histograms(run.folder / "histograms.hlog")
+        counts.append(sum(each.get_total_count() for each in intervals if each.get_tag() == "e2e"))
+        run.stop()
+
+    await finish(run, once(lambda snapshot: snapshot.result_path is not None, look))
+    # Two of the ten are the first wave.
+    assert counts == [8]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("journal.jsonl", "would not survive a crash"),
+        ("histograms.hlog", "the log of histograms cannot be written"),
+        ("records.jsonl", "the rows of streams cannot be written"),
+    ],
+)
+def test_a_file_that_the_disk_does_not_take_is_given_up_with_one_word(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    files = SafeFiles(tmp_path, "jsonl")
+    problems = files.write(RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1))
+    for _ in range(3):
+        problems += files.write(Happened(1.0, "note", ""))
+        problems += files.write_rows({0: [ROW], 1: [ROW]}, None)
+    problems += files.write(RunFinished(2.0, 1.7e9, "complete", ""))
+    files.close()
+    (problem,) = problems
+    assert words in problem
+    assert "No space left on device; the run goes on" in problem
+
+
+def test_what_comes_after_the_end_is_not_kept(tmp_path: Path) -> None:
+    files = SafeFiles(tmp_path)
+    files.close()
+    assert files.write(Happened(1.0, "note", "late")) == files.flush() == []
+    assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
+def test_the_result_is_where_it_could_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = RunWriter("test", json_path=tmp_path / "mine.json", records=None, baseline=None)
+    ledger.log(RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1))
+    (tmp_path / "mine.json").mkdir()
+    ledger.finish("complete", "")
+    assert ledger.written == ledger.folder / "result.json"
+    assert isinstance(ledger.error, ResultError)
+
+
+def test_a_folder_that_cannot_be_written_begins_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="the journal cannot be written"):
+        SafeFiles(tmp_path / "nowhere")

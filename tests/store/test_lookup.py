@@ -1,0 +1,114 @@
+"""Finding a run by the words of a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import ResultError
+from loadgen.metrics.journal import Journal, RunFinished, RunStarted
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import Result, write_result
+from loadgen.store.lookup import find_run, open_journal, open_result, was_killed
+
+STARTED = RunStarted(1.7e9, "the-run", "0", {}, {}, 1, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def leave_run(name: str, *, whole: bool = True) -> Path:
+    """The folder of a run that came to its end, or was killed."""
+    folder = Path("runs") / name
+    folder.mkdir(parents=True)
+    journal = Journal(folder / "journal.jsonl")
+    journal.write(STARTED)
+    journal.close()
+    if whole:
+        write_result(result_of(finished=True), folder / "result.json")
+    return folder
+
+
+def result_of(*, finished: bool) -> Result:
+    record = Record()
+    record.apply(STARTED)
+    if finished:
+        record.apply(RunFinished(1.0, 1.7e9 + 1, "complete", "the plan is done"))
+    return record.result()
+
+
+def test_the_same_run_by_every_word_for_it() -> None:
+    leave_run("20250101T000000Z-old")
+    folder = leave_run("20260101T000000Z-new")
+    for text in ("20260101T000000Z-new", "2026", "last", "runs/20260101T000000Z-new", str(folder.absolute())):
+        assert find_run(text).resolve() == folder.resolve()
+        assert open_result(text).run_id == "the-run"
+        assert open_journal(text).resolve() == (folder / "journal.jsonl").resolve()
+    file = folder / "result.json"
+    assert find_run(str(file)) == file
+    assert open_result(str(file)).state == "complete"
+    assert open_journal(str(file)) == folder / "journal.jsonl"
+
+
+def test_a_whole_name_is_itself_though_others_begin_like_it() -> None:
+    folder = leave_run("20260101T000000Z-run")
+    leave_run("20260101T000000Z-run-2")
+    assert find_run("20260101T000000Z-run") == folder
+
+
+def test_what_is_not_there_is_told_with_what_is() -> None:
+    with pytest.raises(ResultError, match=r"last: no such file, folder, baseline or run in .*/runs, which holds none"):
+        find_run("last")
+    leave_run("20250101T000000Z-old")
+    leave_run("20250101T000009Z-new")
+    with pytest.raises(ResultError, match=r"xyz: no such .*; the newest there: 20250101T000009Z-new, 2025\S*-old$"):
+        find_run("xyz")
+    with pytest.raises(ResultError, match="2025: more than one run begins like this: 20250101T000009Z-new, "):
+        find_run("2025")
+
+
+def test_a_folder_that_is_no_run_is_refused_and_a_sweeps_results_are_named() -> None:
+    Path("empty").mkdir()
+    with pytest.raises(ResultError, match=r"empty: there is no run in this folder$"):
+        find_run("empty")
+    Path("sweep").mkdir()
+    for name in ("sweep", "base", "eager"):
+        Path(f"sweep/{name}.json").write_text("{}")
+    with pytest.raises(ResultError, match=r"name one of its results: eager\.json, base\.json"):
+        find_run("sweep")
+
+
+def test_a_run_without_a_result_goes_on_or_was_killed() -> None:
+    folder = leave_run("20260101T000000Z-killed", whole=False)
+    with pytest.raises(ResultError, match=r"was killed .*`vramp recover runs/20260101T000000Z-killed`"):
+        open_result("last")
+    assert was_killed(folder)
+    running = Journal(folder / "journal.jsonl")
+    with pytest.raises(ResultError, match="this run goes on"):
+        open_result("last")
+    assert not was_killed(folder)
+    running.close()
+
+
+def test_a_result_from_before_the_end_is_not_that_of_the_whole_run() -> None:
+    folder = leave_run("20260101T000000Z-held")
+    assert not was_killed(folder)
+    write_result(result_of(finished=False), folder / "result.json")
+    assert was_killed(folder)
+    assert open_result("last").finished_at is None
+
+
+def test_a_result_that_lies_alone_has_no_journal() -> None:
+    write_result(result_of(finished=True), Path("alone/result.json"))
+    with pytest.raises(ResultError, match=r"alone/journal\.jsonl: there is no such file"):
+        open_journal("alone")
+
+
+@pytest.mark.parametrize("open_it", [find_run, open_journal, open_result])
+def test_what_no_file_can_be_called_is_no_run(open_it: Callable[[str], object]) -> None:
+    with pytest.raises(ResultError, match=r"x: (cannot be looked up: File name too long|no such file)"):
+        open_it("x" * 300)

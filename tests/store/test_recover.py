@@ -1,0 +1,151 @@
+"""A result from the journal of a run that was killed: all that the journal holds, and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from loadgen.errors import ResultError
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import Happened, Journal, Line, RunFinished, RunStarted, StageEnded, StageStarted, Ticked
+from loadgen.metrics.result import SCHEMA_PATH, Result, read_result
+from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.store.lookup import was_killed
+from loadgen.store.recover import recover
+from tests.metrics.test_hlog import read as read_histograms
+
+STARTED = RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1)
+
+
+def stage(index: int) -> list[Line]:
+    """Four ticks of a stage, each of which completes one stream and leaves two on their way."""
+    start_s = 10.0 * index
+    ttft = Histogram()
+    ttft.record_ns([20_000_000])
+    delta = StageDelta(sent=1, completed=1, latency={"ttft": ttft.encode()})
+    ticks = [
+        Ticked(
+            start_s + 0.25 * n,
+            0.25,
+            {index: delta},
+            ClientDelta(),
+            held=2,
+            open_sent={index: 2},
+            open_stages={index: 2},
+        )
+        for n in range(1, 5)
+    ]
+    return [StageStarted(start_s, index, "", 3, None, "poisson", 16, 16, None, 20.0, 0, 0.0), *ticks]
+
+
+def journal(folder: Path, *lines: Line) -> Path:
+    kept = Journal(folder / "journal.jsonl")
+    for line in lines:
+        kept.write(line)
+    kept.close()
+    return folder / "journal.jsonl"
+
+
+def recovered(folder: Path, *, force: bool = False) -> Result:
+    path = recover(folder, force=force)
+    jsonschema.validate(json.loads(path.read_text()), json.loads(SCHEMA_PATH.read_text()))
+    return read_result(path)
+
+
+def test_what_was_on_its_way_is_unfinished_and_the_run_failed(tmp_path: Path) -> None:
+    journal(tmp_path, STARTED, *stage(0))
+    result = recovered(tmp_path)
+    assert result.state == "failed"
+    assert result.reason == "the run was killed after 1.0 s; this is what its journal holds"
+    assert result.finished_at == "2023-11-14T22:13:21.000Z"
+    requests = result.stages[0].requests
+    assert (requests.sent, requests.completed, requests.unfinished) == (4, 4, 2)
+    assert sum(interval.get_total_count() for interval in read_histograms(tmp_path / "histograms.hlog")) == 4
+    assert not was_killed(tmp_path)
+
+
+def test_a_torn_last_line_is_not_there(tmp_path: Path) -> None:
+    path = journal(tmp_path, STARTED, *stage(0))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert recovered(tmp_path).stages[0].requests.completed == 3
+
+
+def test_garbage_costs_its_lines_only_and_is_told(tmp_path: Path) -> None:
+    path = journal(tmp_path, STARTED, *stage(0), StageEnded(5.0, 0, "done"), *stage(1), StageEnded(15.0, 1, "done"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = b"\0" * 200 + b"\n"
+    lines[7] = lines[7][:30] + b"\n"  # the one that begins the second stage
+    path.write_bytes(b"".join(lines))
+    result = recovered(tmp_path)
+    assert [(each.index, each.requests.completed) for each in result.stages] == [(0, 3)]
+    assert "without 2 damaged lines" in result.reason
+    assert [event.text.partition(": not")[0] for event in result.events] == [
+        f"left out: {path}:3",
+        f"left out: {path}:8",
+    ]
+
+
+def test_a_run_that_ended_but_could_not_write_its_result_ends_as_it_did(tmp_path: Path) -> None:
+    journal(tmp_path, STARTED, *stage(0), RunFinished(3.0, 1.7e9 + 3, "complete", "the plan is done"))
+    result = recovered(tmp_path)
+    assert (result.state, result.reason) == ("complete", "the plan is done")
+    assert result.stages[0].requests.unfinished == 0
+
+
+@pytest.mark.parametrize("content", [b"", b'{"type":"Happ', b"garbage\n"])
+def test_a_journal_without_a_run_changes_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "journal.jsonl").write_bytes(content)
+    with pytest.raises(ResultError, match=r"journal\.jsonl: holds no run"):
+        recover(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["journal.jsonl"]
+
+
+def test_numbers_that_nobody_can_have_measured_cost_their_line_only(tmp_path: Path) -> None:
+    path = journal(tmp_path, STARTED, *stage(0))
+    path.write_text(path.read_text().replace('"count":1', '"count":3', 1))
+    result = recovered(tmp_path)
+    assert result.stages[0].requests.completed == 3
+    assert "counts do not add up" in result.events[-1].text
+
+
+@pytest.mark.parametrize("profile", [{"slo": 5}, {"slo": {"bo.gus": 1}}, {"plan": []}, {"reference": {"x": 1}}])
+def test_a_profile_of_another_kind_is_told(profile: dict[str, Any], tmp_path: Path) -> None:
+    journal(tmp_path, msgspec.structs.replace(STARTED, profile=profile))
+    with pytest.raises(ResultError, match="r: the profile of this run is not one of this version of vramp: "):
+        recover(tmp_path)
+
+
+def test_a_start_at_no_time_is_no_start(tmp_path: Path) -> None:
+    journal(tmp_path, msgspec.structs.replace(STARTED, unix_s=1e18))
+    with pytest.raises(ResultError, match="the first line is damaged"):
+        recover(tmp_path)
+
+
+def test_a_whole_result_is_kept_unless_forced(tmp_path: Path) -> None:
+    journal(tmp_path, STARTED, *stage(0))
+    recover(tmp_path)
+    with pytest.raises(ResultError, match=r"is the result of the whole run; --force"):
+        recover(tmp_path)
+    assert recovered(tmp_path, force=True).stages[0].requests.completed == 4
+
+
+def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    running = Journal(tmp_path / "journal.jsonl")
+    running.write(STARTED)
+    with pytest.raises(ResultError, match="this run goes on"):
+        recover(tmp_path, force=True)
+    running.close()
+
+
+def test_much_damage_is_told_in_short(tmp_path: Path) -> None:
+    path = journal(tmp_path, STARTED, Happened(1.0, "note", "one"))
+    path.write_bytes(path.read_bytes() + b"x\n" * 100)
+    result = recovered(tmp_path)
+    assert len(result.events) == 22
+    assert result.events[-1].text == "left out: 80 more damaged lines"

@@ -1,0 +1,190 @@
+"""Wrapper and library: which pairs are used, and what is said of those that are not."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.telemetry.amd.amdsmi_library import Found, mismatch, rocm_version
+from loadgen.telemetry.sample import Opened, Refused, Sampled, decode_line
+from tests.telemetry.amdsmi_stub.build import build_rocm
+from tests.telemetry.amdsmi_stub.probe import environment, probe
+from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X
+
+OWN_WRAPPER = "use the wrapper beside the library, PYTHONPATH=/rocm/share/amd_smi"
+
+
+@pytest.fixture(scope="module")
+def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
+
+
+def found(wrapper: str, rocm: str = "") -> Found:
+    return Found(wrapper=wrapper, wrapper_path="/packages/amdsmi", library_path="/rocm/lib/libamd_smi.so", rocm=rocm)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "library"),
+    [
+        ("7.0.2", (26, 0, 2)),
+        ("7.0.0", (26, 1, 0)),
+        ("7.0.2", (26, 5, 0)),
+        ("26.2.1+fc0010cf6a", (26, 2, 1)),
+        ("26.0.2", (26, 4, 0)),
+        ("25.5.1", (25, 5, 1)),
+        ("27.0.0", (27, 0, 3)),
+        ("7.14.0", (26, 5, 0)),
+    ],
+)
+def test_pairs_that_fit(wrapper: str, library: tuple[int, int, int]) -> None:
+    assert mismatch(found(wrapper), library) is None
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "rocm", "library", "message"),
+    [
+        (
+            "7.0.2",
+            "6.4.1",
+            (25, 4, 0),
+            f"amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found library 25.4.0 of ROCm 6.4.1: {OWN_WRAPPER}",
+        ),
+        ("7.0.2", "", (27, 0, 0), f"amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found library 27.0.0: {OWN_WRAPPER}"),
+        (
+            "27.0.0",
+            "10.1.0",
+            (27, 1, 0),
+            f"amdsmi 27.0.0 needs library 27.0, found library 27.1.0 of ROCm 10.1.0: {OWN_WRAPPER}",
+        ),
+        (
+            "9.9.9",
+            "",
+            (26, 0, 0),
+            f"amdsmi 9.9.9 fits no library known, found library 26.0.0: {OWN_WRAPPER}",
+        ),
+        (
+            "",
+            "",
+            (26, 0, 0),
+            f"amdsmi of unknown version fits no library known, found library 26.0.0: {OWN_WRAPPER}",
+        ),
+    ],
+)
+def test_pairs_that_do_not_fit(wrapper: str, rocm: str, library: tuple[int, int, int], message: str) -> None:
+    assert mismatch(found(wrapper, rocm), library) == message
+
+
+def test_the_version_of_a_rocm(tmp_path: Path) -> None:
+    assert rocm_version(tmp_path) == ""
+    (tmp_path / ".info").mkdir()
+    (tmp_path / ".info/version").write_text("6.4.1-83\n")
+    assert rocm_version(tmp_path) == "6.4.1"
+
+
+def test_a_library_without_a_symbol_is_refused_with_its_name(tmp_path: Path) -> None:
+    older = build_rocm(tmp_path / "rocm", version="6.4.1", without="amdsmi_get_cpu_affinity_with_scope")
+    with probe(older, tmp_path, BUSY_MI300X) as child:
+        assert child.refused == (
+            "amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found 6.4.1: "
+            "the library has no amdsmi_get_cpu_affinity_with_scope; "
+            f"use the wrapper beside the library, PYTHONPATH={older}/share/amd_smi"
+        )
+
+
+def test_a_library_of_another_major_version_is_refused(rocm: Path, tmp_path: Path) -> None:
+    with probe(rocm, tmp_path, BUSY_MI300X + "* library_major 27\n") as child:
+        assert child.refused == (
+            f"amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found library 27.0.2 of ROCm 7.0.2: "
+            f"use the wrapper beside the library, PYTHONPATH={rocm}/share/amd_smi"
+        )
+
+
+def test_no_library_is_said_in_one_line_and_what_the_wrapper_prints_is_not_on_stdout(tmp_path: Path) -> None:
+    with probe(tmp_path / "nowhere", tmp_path, BUSY_MI300X) as child:
+        assert child.refused == (
+            f"amdsmi 7.0.2 finds no libamd_smi.so (in {tmp_path}/nowhere/lib and by the dynamic linker): "
+            "install amd-smi-lib, or set ROCM_PATH"
+        )
+        rest, errors = child.child.communicate()
+        assert rest == b""
+        assert b"Unable to find libamd_smi.so" in errors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "* init_status 34",
+            "amdsmi_init of amdsmi 7.0.2 says DRIVER_NOT_LOADED: "
+            "load the amdgpu driver; in a container, pass /dev/kfd and /dev/dri",
+        ),
+        ("* init_status 10", "amdsmi_init of amdsmi 7.0.2 says NO_PERM: add this user to the groups render and video"),
+        ("* init_status 30", "amdsmi_init of amdsmi 7.0.2 says BUSY: another program holds the devices; try again"),
+        ("* init_status 18", "amdsmi_init of amdsmi 7.0.2 says INIT_ERROR"),
+        ("* gpus 0", "amdsmi 7.0.2 lists no GPU: are /dev/kfd and /dev/dri here, and may this user read them?"),
+        ("* fail.amdsmi_get_socket_handles 5", "amdsmi 7.0.2 cannot list the GPUs: FAIL_LOAD_SYMBOL"),
+        (
+            "* fail.amdsmi_get_gpu_vram_usage 2\n* fail.amdsmi_get_gpu_metrics_info 10",
+            "None of 8 GPUs tells memory or activity: NOT_SUPPORTED, NO_PERM",
+        ),
+    ],
+)
+def test_a_library_that_cannot_measure_is_refused_with_what_it_said(
+    rocm: Path, tmp_path: Path, change: str, message: str
+) -> None:
+    with probe(rocm, tmp_path, f"{BUSY_MI300X}{change}\n") as child:
+        assert child.refused == message
+        assert child.child.wait() == 1
+
+
+def test_a_library_that_hangs_ends_when_its_process_is_killed(rocm: Path, tmp_path: Path) -> None:
+    with probe(rocm, tmp_path, BUSY_MI300X) as child:
+        child.becomes(BUSY_MI300X + "* hang 1\n")
+        child.ask()
+        child.child.terminate()
+        assert child.child.wait() == -signal.SIGTERM
+
+
+def test_a_structure_that_grew_beyond_all_room_takes_only_its_process_with_it(rocm: Path, tmp_path: Path) -> None:
+    with probe(rocm, tmp_path, BUSY_MI300X) as child:
+        child.becomes(BUSY_MI300X + f"* grown_bytes {64 * 1024**2}\n")
+        child.ask()
+        assert child.read() is None
+        assert child.child.wait() in (-signal.SIGABRT, -signal.SIGSEGV)
+
+
+def test_the_telemetry_child_serves_the_backend(rocm: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario"
+    scenario.write_text(BUSY_MI300X)
+    argv = [sys.executable, "-m", "loadgen.telemetry", "--backend", "amdsmi", "--interval-s", "0.02"]
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(rocm, scenario, {"RSMI_MUTEX_THREAD_ONLY": "1"}),
+    ) as child:
+        assert child.stdin
+        assert child.stdout
+        opened, first, second = (decode_line.decode(child.stdout.readline()) for _ in range(3))
+        assert isinstance(opened, Opened)
+        assert isinstance(first, Sampled)
+        assert isinstance(second, Sampled)
+        assert [len(line.gpus) for line in (opened, first, second)] == [8, 8, 8]
+        assert first.gpus[7].power_cap_w == 750.0
+        child.stdin.close()
+        child.stdout.read()
+        assert child.wait() == 0
+
+
+def test_the_telemetry_child_refuses_without_a_library(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "loadgen.telemetry", "--backend", "amdsmi"]
+    environ = {**os.environ, "ROCM_PATH": str(tmp_path)}
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, env=environ, check=False)
+    (line,) = done.stdout.splitlines()
+    refused = decode_line.decode(line)
+    assert isinstance(refused, Refused)
+    assert refused.reason.startswith("amdsmi 7.0.2 finds no libamd_smi.so")

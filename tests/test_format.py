@@ -1,0 +1,106 @@
+"""Numbers and texts as tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from loadgen import format as fmt
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+        (0, "0"),
+        (0.01234, "0.012"),
+        (0.834, "0.834"),
+        (0.99949, "0.999"),
+        (0.9996, "1.00"),
+        (1, "1.00"),
+        (9.996, "10.0"),
+        (15.94, "15.9"),
+        (99.96, "100"),
+        (834, "834"),
+        (999.6, "1.00k"),
+        (2092, "2.09k"),
+        (12345, "12.3k"),
+        (999_600, "1.00M"),
+        (3.2e9, "3.20G"),
+        (1e18, "huge"),
+        (-15.94, "-15.9"),
+    ],
+)
+def test_number(value: float | None, text: str) -> None:
+    assert fmt.number(value) == text
+
+
+@given(st.floats(min_value=0))
+def test_a_number_never_leaves_its_five_cells(value: float | None) -> None:
+    assert len(fmt.number(value)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0, "0"), (64, "64"), (9999, "9999"), (10_000, "10.0k"), (math.nan, "-")]
+)
+def test_count(value: float | None, text: str) -> None:
+    assert fmt.count(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (64.0, "64"), (2.5, "2.50"), (12_000, "12.0k")])
+def test_setting(value: float | None, text: str) -> None:
+    assert fmt.setting(value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(None, "-"), (0, "0%"), (0.003, "0.3%"), (0.0996, "10%"), (0.41, "41%"), (1, "100%")]
+)
+def test_percent(share: float | None, text: str) -> None:
+    assert fmt.percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (0, "0:00"), (761.9, "12:41"), (3723, "1:02:03"), (-1, "0:00")]
+)
+def test_clock(seconds: float | None, text: str) -> None:
+    assert fmt.clock(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (58.4, "58 s"), (119.6, "1:59"), (-1, "0 s")])
+def test_duration(seconds: float | None, text: str) -> None:
+    assert fmt.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("as it is", "as it is"),
+        ("[bold red]kept[/]", "[bold red]kept[/]"),
+        ("\x1b[2Jgone", "gone"),
+        ("a\x1b]0;title\x07b", "ab"),
+        ("a\x1b]8;;http://x\x1b\\b", "ab"),
+        ("\x1bcreset", "reset"),
+        ("a\r\nb", "a··b"),
+        ("a\tb", "a    b"),
+        ("\u202eright to left", "·right to left"),
+        ("\x9b31m", "·31m"),
+        ("Größe 木", "Größe 木"),
+        ("\u2028", "·"),
+        ("\u2764\ufe0f", "\u2764"),
+    ],
+)
+def test_plain(text: str, harmless: str) -> None:
+    assert fmt.plain(text) == harmless
+
+
+@given(st.text())
+def test_plain_leaves_nothing_that_acts(text: str) -> None:
+    harmless = fmt.plain(text)
+    assert harmless.isprintable()
+    assert cell_len(harmless) == sum(map(cell_len, harmless))

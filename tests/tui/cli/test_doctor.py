@@ -1,0 +1,129 @@
+"""`vramp doctor` as scripts see it, and the options of a run that take its captures."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from loadgen.telemetry.candidates import TelemetryMode
+from loadgen.telemetry.capture import read_capture
+from loadgen.telemetry.doctor import Pace
+from tui.cli import doctor as command
+from tui.cli import run
+from tui.cli.__main__ import main
+
+_NVML = Path(__file__).parents[2] / "telemetry" / "nvml_stub" / "nvml_stub.c"
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *words])
+    assert isinstance(ended.value.code, int)
+    told = capsys.readouterr()
+    return ended.value.code, told.out, told.err
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is learned here from ten seconds that is not from a tenth of one."""
+    monkeypatch.setattr("loadgen.telemetry.doctor.DUMP_PACE", Pace(watch_s=0.1, interval_s=0.05, open_s=20))
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A box with NVIDIA's library, a stand-in."""
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", _NVML], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_capture_is_left_and_keeps_no_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCM_API_KEY", "sesame")
+    monkeypatch.setenv("HF_TOKEN", "sesame")
+    monkeypatch.setenv("HSA_PROXY", "http://me:sesame@there/")
+    path = tmp_path / "capture.jsonl"
+    code, out, err = doctor(capsys, "--telemetry", "sim", "--dump", str(path))
+    assert code == 0
+    assert out.endswith("\nsim: 8 GPUs measured with sim\n")
+    assert err == f"capture: {path}\n"
+    assert "sesame" not in path.read_text()
+    capture = read_capture(path)
+    assert capture.header.environment["HSA_PROXY"] == "http://***@there/"
+    assert len(capture.playable["sim"].looks) >= 2
+
+
+@pytest.mark.usefixtures("quick", "nvml")
+def test_json_of_a_box_with_nvidia_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = doctor(capsys, "--json", "--telemetry", "nvml", "--dump", str(tmp_path / "capture"))
+    (tried,) = json.loads(out)["tried"]
+    assert (code, tried["vendor"], tried["failure"], tried["meta"]["cuda"]) == (0, "nvidia", None, "12.8")
+    assert [exam["gpu"]["name"] for exam in tried["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
+    assert [check for exam in tried["gpus"] for check in exam["checks"] if not check["plausible"]] == []
+
+
+@pytest.mark.usefixtures("nvml")
+def test_a_driver_that_is_not_loaded_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVML_STUB", "status 9")
+    code, out, _ = doctor(capsys, "--telemetry", "nvml")
+    assert code == 1
+    assert "nvidia: nvml: fails: " in out
+    assert "driver" in out
+    assert out.endswith("\nnvidia: nothing works\n")
+
+
+@pytest.mark.parametrize("place", ["", "no/such/folder/capture"])
+def test_a_capture_that_could_not_be_written_is_a_mistake_of_usage(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = doctor(capsys, "--telemetry", "sim", "--dump", str(tmp_path / place))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"vramp: --dump {tmp_path / place}: ")
+
+
+def test_a_way_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = doctor(capsys, "--telemetry", "magic")
+    assert code == 2
+    assert "amd-sysfs" in err
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    """A library that hangs is waited for; Ctrl-C is not made to wait."""
+    words = [
+        sys.executable,
+        "-m",
+        "tui.cli.__main__",
+        "doctor",
+        "--telemetry",
+        "sim",
+        "--dump",
+        str(tmp_path / "capture"),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        while not any(tmp_path.glob("vramp-doctor-*/1.log")):  # the candidate has been started
+            assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (130, b"", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_ways_of_the_command_line_are_those_of_the_core() -> None:
+    assert get_args(TelemetryMode) == run._TELEMETRY
+    assert set(command._WAYS) == set(run._TELEMETRY) - {"off"}
+
+
+def test_a_run_takes_one_way_or_a_capture(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "simulator", "--telemetry", "off", "--replay-telemetry", "capture"])
+    assert ended.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err

@@ -1,0 +1,351 @@
+"""The command line as scripts see it: exit codes, what goes to stdout, what Ctrl-C and kill -9 leave behind."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engines import Simulator, simulator
+from tui.cli.__main__ import main
+from tui.cli.options import find_profile
+
+VRAMP = [sys.executable, "-m", "tui.cli"]
+SMALL = ["--isl", "16", "--osl", "8", "--workers", "1"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with simulator() as running:
+        yield running
+
+
+@pytest.fixture
+def engine(shared: Simulator) -> Simulator:
+    shared.forget()
+    return shared
+
+
+def vramp(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*VRAMP, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*VRAMP, *words], cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"never said {words!r}")
+
+
+HEAVY = "{'textual', 'rich', 'pydantic', 'numpy', 'httpx', 'uvloop', 'hdrh', 'asyncio'}"
+
+
+def imported(code: str, among: str) -> str:
+    """Which of some modules a piece of code imports, in a process of its own."""
+    script = f"{code}\nimport sys\nprint(sorted({among} & set(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    return done.stderr.strip()
+
+
+def test_help_needs_nothing_heavy() -> None:
+    """`vramp --help` answers at once because it imports neither a UI nor a validator nor numpy."""
+    code = "import tui.cli.__main__\ntry:\n    tui.cli.__main__.main(['--help'])\nexcept SystemExit:\n    pass"
+    assert imported(code, HEAVY) == "[]"
+
+
+def test_the_core_never_imports_the_screen() -> None:
+    code = "import loadgen.run, loadgen.worker.__main__, loadgen.report.table, loadgen.simulator.__main__"
+    assert imported(code, "{'textual', 'tui'}") == "[]"
+
+
+def test_a_run_prints_its_table_and_leaves_its_result(engine: Simulator, tmp_path: Path) -> None:
+    done = vramp(
+        tmp_path, "run", "--url", engine.url, "--concurrency", "1,4", "--requests", "12", "--json", "o.json", *SMALL
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Successful requests:                        12") == 2
+    assert "stage 2: conc 4, ISL 16, OSL 8" in done.stdout
+    for line in ("TTFT (ms)", "TPOT (ms)", "ITL (ms)", "E2EL (ms)", "Output token throughput (tok/s)"):
+        assert done.stdout.count(f"\n{line}") == 2
+    assert "stage 1 of 2" in done.stderr
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert document["schema"] == "vramp.result/1"
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_without_a_terminal_the_cockpit_is_a_run(engine: Simulator, tmp_path: Path) -> None:
+    done = vramp(tmp_path, "--url", engine.url, "--concurrency", "2", "--requests", "4", *SMALL)
+    assert done.returncode == 0
+    assert "Successful requests:                        4" in done.stdout
+
+
+def test_a_missed_slo_is_exit_code_1(engine: Simulator, tmp_path: Path) -> None:
+    done = vramp(
+        tmp_path,
+        "run",
+        "--url",
+        engine.url,
+        "--concurrency",
+        "2",
+        "--requests",
+        "4",
+        "--slo",
+        "ttft_p99=0.001ms",
+        *SMALL,
+    )
+    assert done.returncode == 1
+    assert "MISSED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("slo", "code", "word"), [((), 1, ""), (("--slo", "ttft_p50=1h"), 1, "MISSED"), (("--slo", "failed=40%"), 0, "met")]
+)
+def test_failures_that_nobody_bears_are_exit_code_1(
+    engine: Simulator, tmp_path: Path, slo: tuple[str, ...], code: int, word: str
+) -> None:
+    engine.faults("http_500:every=3")
+    load = ["--url", engine.url, "--concurrency", "2", "--requests", "30"]
+    done = vramp(tmp_path, "run", *load, *slo, *SMALL)
+    assert done.returncode == code, done.stderr
+    assert word in done.stdout
+    last = done.stderr.splitlines()[-1]
+    assert ("requests failed (http_5xx); slo.failed allows 0 %" in last) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["run", "nowhere.toml"], 2, "no such profile"),
+        (["run", "--bogus"], 2, "unrecognized arguments"),
+        (["run", "simulator", "--set", "load.isl"], 2, "key.path=value"),
+        (["run", "simulator", "--set", "load.islx=3"], 2, "did you mean load.isl?"),
+        (["run", "simulator", "--concurrency", "two"], 2, "--concurrency two"),
+        (["run", "simulator", "--concurrency", "1", "--rate", "2"], 2, "not allowed with"),
+        (["run", "simulator", "--slo", "ttft_p99"], 2, "metric_statistic=time"),
+        (["run", "simulator", "--slo", "ttfx_p99=2s"], 2, "ttft_p99"),
+        (["run", "simulator", "--slo", "failed=120%"], 2, 'a share such as "1%"'),
+        (["run", "simulator", "--slo", "failed=many"], 2, 'a share such as "1%"'),
+        (["run", "simulator", "--set", "slo.failed=-1"], 2, 'a share such as "1%"'),
+        (["run", "--url", "localhost"], 2, "http://host:port"),
+        (["run", "--url", "http://127.0.0.1:9"], 3, "nobody listens"),
+    ],
+)
+def test_mistakes_have_a_message_and_an_exit_code(tmp_path: Path, words: list[str], code: int, message: str) -> None:
+    done = vramp(tmp_path, *words)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_start_that_would_fail_is_refused_unless_it_is_forced(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"server.port={taken.getsockname()[1]}"
+        refused = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1")
+        forced = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1", "--force")
+    assert refused.returncode == forced.returncode == 3
+    assert "the preflight says that the start would fail" in refused.stderr and "port-taken" in refused.stderr
+    assert "the preflight says that the start would fail" not in forced.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    done = vramp(tmp_path, "run", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 2
+    assert "nothing was started" in done.stderr
+    (tmp_path / "runs").unlink()
+    done = vramp(tmp_path, "run", "--url", "http://127.0.0.1:9", "--json", "/proc/nothing/o.json")
+    assert done.returncode == 2
+    assert "nothing was started" in done.stderr
+
+
+def test_a_full_disk_costs_the_file_and_not_the_run(engine: Simulator, tmp_path: Path) -> None:
+    """The size of a file is limited instead of a disk: the same error at the same calls."""
+    done = subprocess.run(
+        [*VRAMP, "run", "--url", engine.url, "--concurrency", "4", "--requests", "40", *SMALL],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)),
+    )
+    assert done.returncode == 1
+    assert "Successful requests:                        40" in done.stdout
+    assert "the journal cannot be written" in done.stderr
+    assert "the result cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_keeps_the_result(engine: Simulator, tmp_path: Path) -> None:
+    with start(
+        tmp_path, "run", "--url", engine.url, "--concurrency", "2", "--duration", "60s", "--json", "o.json", *SMALL
+    ) as process:
+        wait_for(process, "tok/s")
+        wait_for(process, "tok/s")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+    assert "Successful requests" in out
+
+
+def test_ctrl_c_twice_aborts_even_a_server_that_will_not_go(tmp_path: Path) -> None:
+    toml = '[server]\nengine = "simulator"\nargs = {preset = "fast", ignore-sigterm = true}\n[load]\nduration = "60s"\n'
+    (tmp_path / "p.toml").write_text(toml)
+    with start(tmp_path, "run", "p.toml", "--json", "o.json") as process:
+        wait_for(process, "tok/s")
+        tree = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        wait_for(process, "stopping")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+    assert psutil.wait_procs(tree, timeout=10)[1] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_is_left_however_vramp_ends(tmp_path: Path, number: signal.Signals) -> None:
+    """The server has children in sessions of their own that ignore SIGTERM, as an engine core might be."""
+    toml = (
+        '[server]\nengine = "simulator"\nargs = {preset = "fast", spawn-children = 2}\n[load]\nduration = "60s"\n'
+        "isl = 16\nosl = 8\n"
+    )
+    (tmp_path / "p.toml").write_text(toml)
+    with start(tmp_path, "run", "p.toml") as process:
+        wait_for(process, "tok/s")
+        tree = psutil.Process(process.pid).children(recursive=True)
+        # guard, server, its two children, worker
+        assert len(tree) >= 5
+        process.send_signal(number)
+        process.communicate(timeout=30)
+    _, left = psutil.wait_procs(tree, timeout=15)
+    assert left == []
+    journal = next((tmp_path / "runs").iterdir()) / "journal.jsonl"
+    assert len(journal.read_text().splitlines()) > 3
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 130
+
+
+def test_a_profile_is_found_by_path_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_profile("simulator").name == "simulator.toml"
+    assert find_profile("simulator").exists()
+    assert find_profile("x/y.toml") == Path("x/y.toml")
+
+
+def test_simulate_runs_the_engine_alone() -> None:
+    with subprocess.Popen(
+        [*VRAMP, "simulate", "--preset", "fast", "--port", "0"], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(process, "Starting vLLM server on http://127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("vramp 0.")
+
+
+def test_help_is_quick_beside_the_interpreter_itself() -> None:
+    """No wall-clock bound: `--help` beside a bare interpreter, best of three each."""
+
+    def best(words: list[str]) -> float:
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    assert best([*VRAMP, "--help"]) < 8 * best([sys.executable, "-c", "import argparse"])
+
+
+def test_a_full_disk_for_stdout_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [*VRAMP, "baseline", "list"],
+            cwd=tmp_path,
+            env=_with_a_baseline(tmp_path),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert process.stderr.decode() == "vramp: standard output cannot be written: No space left on device\n"
+    assert process.returncode == 1
+
+
+def test_without_standard_streams_no_file_takes_their_place(tmp_path: Path) -> None:
+    process = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *VRAMP, "baseline", "list"],
+        cwd=tmp_path,
+        env=_with_a_baseline(tmp_path),
+        timeout=60,
+    )
+    assert process.returncode == 0
+
+
+def _with_a_baseline(folder: Path) -> dict[str, str]:
+    kept = folder / "vramp/baselines"
+    kept.mkdir(parents=True)
+    (kept / "old.json").write_text("no result")
+    return ENVIRONMENT | {"XDG_STATE_HOME": str(folder)}
+
+
+@pytest.mark.parametrize(
+    "words", [["web", "simulator", "--port", "99999"], ["bench", "serve", "--port", "-1"], ["web", "--port", "x"]]
+)
+def test_a_port_that_cannot_be_is_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "--port" in capsys.readouterr().err
+
+
+def test_a_name_too_long_for_a_result_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "simulator", "--json", "x" * 300])
+    assert "the result cannot be written there: File name too long; nothing was started" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    process = subprocess.run(
+        ["/bin/sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *VRAMP, "report", "last"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.stderr == "vramp: the current folder is gone: change to one that is there\n"
+    assert process.returncode == 2

@@ -1,0 +1,82 @@
+"""`vramp recover`: a run killed in mid-stage loses nothing that was a second old."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from loadgen.metrics.journal import Ticked, read_journal
+from loadgen.metrics.result import read_result
+from loadgen.store.lookup import find_run, open_result, was_killed
+from tests.engines import simulator
+from tui.cli.__main__ import main
+
+ENDLESS = ["--isl", "16", "--osl", "8", "--workers", "1", "--concurrency", "4", "--duration", "60s", "--warmup", "0"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ticked(folder: Path) -> list[Ticked]:
+    return [line for line in read_journal(folder / "journal.jsonl") if isinstance(line, Ticked)]
+
+
+def wait_for_ticks(folder: Path, after_s: float, *, completed: int = 0) -> Ticked:
+    """The last tick, once there is one after a moment of the run."""
+    for _ in range(600):
+        ticks = ticked(folder) if (folder / "journal.jsonl").exists() else []
+        done = sum(delta.completed for tick in ticks for delta in tick.stages.values())
+        if ticks and ticks[-1].t_s > after_s and done >= completed:
+            return ticks[-1]
+        time.sleep(0.05)
+    raise AssertionError("the run does not go on")
+
+
+def recover(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["recover", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_a_killed_run_has_everything_but_its_last_second(capsys: pytest.CaptureFixture[str]) -> None:
+    with simulator() as server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tui.cli", "run", "--url", server.url, *ENDLESS],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        )
+        assert process.stderr is not None
+        process.stderr.readline()
+        folder = find_run("last")
+        now = wait_for_ticks(folder, 0.0, completed=20)
+        known = server.truth()["requests"]["completed"]
+        wait_for_ticks(folder, now.t_s + 1.0)
+        assert recover("last") == 1
+        assert "this run goes on" in capsys.readouterr().err
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)
+        process.stderr.close()
+        assert was_killed(folder)
+        assert recover("last") == 0
+    printed = capsys.readouterr()
+    assert "stage 1: conc 4, ISL 16, OSL 8" in printed.out
+    assert f"result: {folder}/result.json" in printed.err
+    result = read_result(folder / "result.json")
+    (stage,) = result.stages
+    # The probe's own request is the server's, not the load's.
+    assert stage.requests.completed >= known - 2 > 0
+    assert stage.latency_ms["ttft"].count >= stage.requests.completed
+    assert (result.state, open_result("last")) == ("failed", result)
+    assert recover("last") == 1
+    assert "--force" in capsys.readouterr().err

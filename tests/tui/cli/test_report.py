@@ -1,0 +1,101 @@
+"""`vramp report` as scripts see it: data on stdout, files where they are asked for, words on stderr."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadgen.metrics.result import StageResult, write_result
+from tests.report.test_assessment import at
+from tests.report.test_table import result
+from tui.cli.__main__ import main
+
+NAME = "20260101T000000Z-box"
+
+
+def write(path: str, *stages: StageResult) -> None:
+    write_result(msgspec.structs.replace(result(*stages), started_at="2026-01-01T00:00:00Z"), Path(path))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(f"runs/{NAME}/result.json", at(2, 500.0), at(4, 900.0, index=1))
+
+
+def report(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_the_table_by_any_name_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = set()
+    for word in ("last", NAME, NAME[:8], f"runs/{NAME}", f"runs/{NAME}/result.json"):
+        assert report(word) == 0
+        texts.add(capsys.readouterr().out)
+    (text,) = texts
+    assert text.count("Successful requests:") == 2
+    assert text.endswith("s of CPU\n")
+
+
+def test_markdown_and_csv_are_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("last", "--markdown") == 0
+    assert capsys.readouterr().out.startswith("### ")
+    assert report("last", f"runs/{NAME}", "--csv") == 0
+    assert len(list(csv.DictReader(io.StringIO(capsys.readouterr().out)))) == 4
+    assert report("last", "--markdown", "--out", "box.md") == 0
+    assert capsys.readouterr().out == ""
+    assert Path("box.md").read_text().startswith("### ")
+
+
+def test_html_lies_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("last", "--html") == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"report: runs/{NAME}/report.html\n"
+    page = Path(f"runs/{NAME}/report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert report(f"runs/{NAME}/result.json", "--html", "--out", "-") == 0
+    assert capsys.readouterr().out == page
+
+
+def test_vllm_json_is_an_object_a_list_or_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("last", "--vllm-json") == 0
+    assert [one["max_concurrency"] for one in json.loads(capsys.readouterr().out)] == [2, 4]
+    assert report("last", "--vllm-json", "--out", "out/there") == 0
+    captured = capsys.readouterr()
+    files = sorted(Path("out/there").iterdir())
+    assert captured.out == "" and all(str(file) in captured.err for file in files)
+    assert [json.loads(file.read_text())["completed"] for file in files] == [80, 80]
+    write("one.json", at(2, 500.0))
+    assert report("one.json", "--vllm-json") == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 80
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["nowhere"], 1, "nowhere: no such file, folder"),
+        (["last", "last"], 2, "takes one run; --csv takes several"),
+        (["last", "--out", "/proc/x/y"], 1, "/proc/x/y: the report cannot be written"),
+        (["last", "--html", "--out", "runs"], 1, "runs: the report cannot be written: Is a directory"),
+        (["last", "--vllm-json", "--out", f"runs/{NAME}/result.json"], 1, "must be a folder for --vllm-json"),
+        (["empty.json", "--vllm-json"], 1, "no stage in which a request was sent"),
+        (["empty.json", "--csv"], 1, "no stage in which a request was sent"),
+        (["last", "--html", "--csv"], 2, "not allowed with argument"),
+        ([], 2, "the following arguments are required: RUN"),
+    ],
+)
+def test_what_cannot_be_done_is_told(
+    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("empty.json")
+    assert report(*words) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err

@@ -1,0 +1,153 @@
+"""`vramp sweep` on simulators: one table, a variant that fails, Ctrl-C, and going on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.run.sweep import read_sweep
+from tui.cli.__main__ import main
+
+PROFILE = """
+[server]
+engine = "simulator"
+args.preset = "fast"
+[load]
+isl = 16
+osl = 4
+concurrency = [1, 2]
+requests = 4
+workers = 1
+[variants.plain]
+[variants.slow.server.args]
+base-ms = 20
+[variants.broken.server.args]
+fail-startup = "no memory for this"
+[variants.other.load]
+osl = 5
+[variants.endless.server.args]
+hang-startup = true
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("box.toml").write_text(PROFILE)
+
+
+def sweep(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def folder() -> Path:
+    (found,) = Path("runs").glob("*-sweep")
+    return found
+
+
+def test_variants_in_one_table_under_one_load(capfd: pytest.CaptureFixture[str]) -> None:
+    assert sweep("box.toml", "--variants", "plain,slow", "--json", "rows.json") == 0
+    captured = capfd.readouterr()
+    lines = captured.out.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith("=")] == ["variant", "plain", "slow"] * 2
+    assert "variant 2 of 2: slow" in captured.err
+    rows = json.loads(Path("rows.json").read_text())["rows"]
+    assert [(row["variant"], row["stage"][:6], row["completed"]) for row in rows] == [
+        ("plain", "conc 1", 4),
+        ("plain", "conc 2", 4),
+        ("slow", "conc 1", 4),
+        ("slow", "conc 2", 4),
+    ]
+    # Steps of 20 ms against less than 2.
+    assert rows[2]["difference_percent"]["tpot_mean_ms"] > 100
+    seeds = {
+        json.loads((folder() / f"{name}.json").read_text())["profile"]["load"]["seed"] for name in ("plain", "slow")
+    }
+    assert seeds == {read_sweep(folder()).seed}
+
+
+def test_a_variant_that_does_not_start_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
+    assert sweep("box.toml", "--variants", "broken,plain", "--concurrency", "1", "--seed", "5") == 1
+    captured = capfd.readouterr()
+    assert captured.out.splitlines()[-1].startswith("broken   no numbers: the server ended with exit code 1")
+    assert captured.out.splitlines()[2].startswith("plain ")
+    assert "not complete: broken" in captured.err
+    state = read_sweep(folder())
+    assert (state.seed, state.remaining) == (5, ["broken"])
+    assert "no memory for this" in state.done[0].reason
+
+
+def test_where_nothing_starts_that_is_the_exit_code() -> None:
+    assert sweep("box.toml", "--variants", "broken") == 3
+
+
+def test_going_on_runs_what_is_not_complete(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["box.toml", "--variants", "base,broken", "--concurrency", "1"]
+    assert sweep(*words) == 1
+    before = (folder() / "base.json").read_bytes()
+    capfd.readouterr()
+    assert sweep(*words, "--resume", str(folder())) == 1
+    captured = capfd.readouterr()
+    assert "1 of 2 variants to run" in captured.err
+    assert "variant 1 of 1: broken" in captured.err
+    assert (folder() / "base.json").read_bytes() == before
+    assert captured.out.splitlines()[2].startswith("base ")
+    assert sweep("box.toml", "--variants", "base,slow", "--resume", str(folder())) == 2
+    assert "name the same variants" in capfd.readouterr().err
+    assert sweep(*words, "--osl", "9", "--resume", str(folder())) == 2
+    assert "not those that it began with" in capfd.readouterr().err
+
+
+def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tui.cli", "sweep", "box.toml", "--variants", "plain,endless,slow"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        [*command, "--concurrency", "1"], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None and process.stdout is not None
+        for line in process.stderr:
+            if "variant 2 of 3: endless" in line:
+                break
+        for line in process.stderr:
+            if "server starting" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        words = process.stderr.read()
+        out = process.stdout.read()
+    assert process.returncode == 130
+    assert "plain " in out.splitlines()[2]
+    assert out.splitlines()[-1].startswith("endless  no numbers: ")
+    assert "not complete: endless, slow" in words
+    state = read_sweep(folder())
+    assert [(variant.name, variant.state) for variant in state.done] == [("plain", "complete"), ("endless", "stopped")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "needs a profile"),
+        (["box.toml"], "variant other: load.osl differs from variant plain"),
+        (["box.toml", "--variants", "plain,fast"], "no variant 'fast'"),
+        (["box.toml", "--url", "http://127.0.0.1:1"], "starts each server itself"),
+        (["box.toml", "--variant", "plain"], "starts each server itself"),
+        (["box.toml", "--variants", "plain", "--json", "/proc/x/y"], "cannot be written"),
+        (["box.toml", "--variants", "plain", "--resume", "nowhere"], "--resume takes the folder"),
+    ],
+)
+def test_nothing_is_started_for_wrong_words(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert sweep(*words) == 2
+    assert message in capfd.readouterr().err
+    assert not list(Path().glob("runs/*"))
+
+
+def test_a_profile_without_variants(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("bare.toml").write_text('[server]\nengine = "simulator"\n')
+    assert sweep("bare.toml") == 2
+    assert "has no [variants]" in capfd.readouterr().err

@@ -1,0 +1,208 @@
+"""The cockpit in a real pseudo-terminal: it leaves it clean; one that is closed or reads nothing costs no result."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from loadgen.store.lookup import JOURNAL
+from tests.server.fakes import wait_until
+
+ROOT = Path(__file__).parents[3]
+TOML = (
+    '[server]\nengine = "simulator"\nargs = {preset = "fast", spawn-children = 1}\n'
+    "[load]\nisl = 16\nosl = 8\nworkers = 1\nconcurrency = 2\nduration = '60s'\n"
+)
+PATIENCE_S = 60.0
+LEFT = b"\x1b[?1049l"
+"""Out of the alternate screen."""
+FLOWING = b"stage 1 of"
+"""The load has begun: in the header, whatever else a small screen leaves out."""
+
+
+class Terminal:
+    """The other side of a terminal with vramp in it."""
+
+    def __init__(self, pid: int, master: int) -> None:
+        self.pid = pid
+        self.master = master
+        self.seen = b""
+
+    def read_until(self, words: bytes) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while words not in self.seen:
+            readable, _, _ = select.select([self.master], [], [], max(0.0, until_s - time.monotonic()))
+            assert readable, f"never showed {words!r}: {self.seen[-2000:]!r}"
+            self.seen += os.read(self.master, 65536)
+
+    def read_rest(self) -> None:
+        while True:
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:  # the other side is closed
+                return
+            if not data:
+                return
+            self.seen += data
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+COCKPIT = [sys.executable, "-m", "tui.cli", "p.toml", "--json", "o.json"]
+
+
+@contextmanager
+def cockpit(folder: Path, columns: int = 120, rows: int = 40, *, command: list[str] = COCKPIT) -> Iterator[Terminal]:
+    (folder / "p.toml").write_text(TOML)
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.environ.update(TERM="xterm-256color", PYTHONPATH=str(ROOT))
+        os.execv(command[0], command)
+    terminal = Terminal(pid, master)
+    terminal.resize(columns, rows)
+    try:
+        yield terminal
+    finally:
+        os.close(master)
+
+
+def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path) -> None:
+    with cockpit(tmp_path) as terminal:
+        terminal.read_until(FLOWING)
+        wait_until(partial(journal_has, tmp_path, '"latency":{'))
+        terminal.press(b"]")
+        terminal.read_until(b"by hand")
+        terminal.resize(80, 24)
+        terminal.press(b"q")
+        terminal.read_until(b"A run is live")
+        terminal.press(b"f")
+        terminal.read_rest()
+        assert terminal.wait() == 0
+    after = terminal.seen[terminal.seen.rindex(LEFT) :]
+    # Out of the alternate screen, the cursor back, the mouse off; then text and nothing but text.
+    assert b"\x1b[?25h" in after
+    assert b"\x1b[?1000l" in terminal.seen
+    table = after[after.index(b"stage 1: conc 2") :]
+    assert b"\x1b" not in table
+    assert b"result: " in table
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert [stage["target"]["concurrency"] for stage in document["stages"]] == [2, 4]
+
+
+def test_a_closed_terminal_ends_the_run_in_order(tmp_path: Path) -> None:
+    with cockpit(tmp_path) as terminal:
+        terminal.read_until(FLOWING)
+        tree = psutil.Process(terminal.pid).children(recursive=True)
+        assert len(tree) >= 4
+    # The master is closed: the kernel hangs up.
+    terminal.wait()
+    assert psutil.wait_procs(tree, timeout=15)[1] == []
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_ctrl_c_twice_in_the_cockpit(tmp_path: Path) -> None:
+    with cockpit(tmp_path) as terminal:
+        terminal.read_until(FLOWING)
+        terminal.press(b"\x03\x03")
+        terminal.read_until(b"stopped: ")
+        terminal.press(b"q")
+        terminal.read_rest()
+        terminal.wait()
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_a_terminal_that_reads_nothing_holds_up_neither_the_keys_nor_a_sigterm(tmp_path: Path) -> None:
+    with cockpit(tmp_path, 240, 60) as terminal:
+        terminal.read_until(FLOWING)
+        # Whole screens, more than the kernel and Textual's own queue would hold; the run answers every time.
+        for number in range(30):
+            terminal.press(b"1234"[number % 4 : number % 4 + 1] + b"]["[number % 2 : number % 2 + 1])
+            wait_until(partial(journal_has, tmp_path, '"Happened"', number + 1))
+        tree = psutil.Process(terminal.pid).children(recursive=True)
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert psutil.wait_procs(tree, timeout=PATIENCE_S)[1] == []
+        wait_until((tmp_path / "o.json").exists)
+        terminal.read_rest()
+        terminal.wait()
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_a_terminal_that_closes_untold_ends_the_run_too(tmp_path: Path) -> None:
+    # The kernel tells the leader of the session alone, and this one keeps it to itself.
+    leader = "trap '' HUP; \"$@\"; echo $? > status"
+    with cockpit(tmp_path, command=["/bin/sh", "-c", leader, "sh", *COCKPIT]) as terminal:
+        terminal.read_until(FLOWING)
+        tree = psutil.Process(terminal.pid).children(recursive=True)
+    terminal.wait()
+    assert psutil.wait_procs(tree, timeout=PATIENCE_S)[1] == []
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys(tmp_path: Path) -> None:
+    with cockpit(tmp_path) as terminal:
+        terminal.read_until(FLOWING)
+        process = psutil.Process(terminal.pid)
+        os.kill(terminal.pid, signal.SIGTSTP)
+        terminal.read_until(LEFT)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+        for _ in range(3):
+            terminal.seen = b""
+            os.kill(terminal.pid, signal.SIGCONT)
+            terminal.read_until(FLOWING)
+        terminal.press(b"q")
+        terminal.read_until(b"A run is live")
+        terminal.press(b"f")
+        terminal.read_rest()
+        assert terminal.wait() == 0
+
+
+FLOOD = """
+import asyncio, pathlib
+from tui.app import Cockpit, open_cockpit
+
+def flood(cockpit):
+    for _ in range(40):
+        cockpit._driver.write(chr(27) + "[0m" + "~" * 65536)
+    pathlib.Path("flooded").touch()
+
+Cockpit.key_f = flood  # a subclass here would look for the styles beside this text
+asyncio.run(open_cockpit(Cockpit()))
+"""
+
+
+def test_a_terminal_that_reads_again_gets_the_whole_screen(tmp_path: Path) -> None:
+    with cockpit(tmp_path, command=[sys.executable, "-c", FLOOD]) as terminal:
+        terminal.read_until(b"shipped with vramp")
+        terminal.press(b"f")
+        wait_until((tmp_path / "flooded").exists)
+        terminal.seen = b""
+        terminal.read_until(b"shipped with vramp")
+        terminal.press(b"q")
+        terminal.read_rest()
+        assert terminal.wait() == 0
+    assert terminal.seen.count(b"\x1b[0m~") < 40
+
+
+def journal_has(folder: Path, words: str, times: int = 1) -> bool:
+    journal = next((folder / "runs").iterdir()) / JOURNAL
+    return journal.read_text().count(words) >= times

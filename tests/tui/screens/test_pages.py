@@ -1,0 +1,190 @@
+"""The views through a terminal's eyes: what a click, the log's keys, the clipboard and a replay do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from textual.events import MouseScrollUp
+
+from loadgen.metrics.snapshot import ReplayView, RunEvent, ServerView, Snapshot
+from tests.tui.cockpit import Seat, seated
+from tests.tui.scenes import afternoon, moment, watch
+from tests.tui.scripted import ScriptedRun, running, with_gpus
+from tui.charts.history import CAPACITY
+from tui.charts.marks import MOST
+from tui.charts.timeline import Timeline
+from tui.screens.pages import PAGES, PANEL_PAGES, Page
+
+
+async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_makes_it_large() -> None:
+    async with seated((160, 45)) as seat:
+        await watch(seat)
+        for panel, page in (("stages", "curve"), ("latency-beside", "latency"), ("server", "engine")):
+            await seat.pilot.click(f"#{panel}", offset=(3, 0))
+            await seat.settle()
+            assert seat.screen.query_one(f"#page-{page}").is_on_screen and PANEL_PAGES[panel] == page
+            await seat.press("escape")
+        await seat.pilot.click("#ttft", offset=(3, 3))
+        await seat.settle()
+        assert "TTFT ms (log)" in seat.rows[1] and seat.screen.maximized is not None
+        await seat.press("escape")
+        assert "TPOT ms" in seat.text and "load ─" in seat.text
+
+
+async def test_a_click_on_the_name_of_a_view_in_the_key_bar_shows_it() -> None:
+    async with seated((160, 45)) as seat:
+        await watch(seat)
+        await seat.pilot.click("#keys", offset=(seat.rows[-2].index("errors"), 0))
+        await seat.settle()
+        assert "→ the server failed" in seat.text
+
+
+async def test_t_goes_through_the_latencies() -> None:
+    async with seated((80, 24)) as seat:
+        await watch(seat)
+        await seat.press("3")
+        for title in ("TTFT ms", "TPOT ms", "ITL ms", "E2E ms", "TTFT ms"):
+            assert f"{title} " in seat.rows[6] and "by percentile" in seat.rows[6]
+            await seat.press("t")
+
+
+async def test_a_curve_of_percentiles_ends_where_there_are_too_few_streams() -> None:
+    async with seated((240, 60)) as seat:
+        await watch(seat)
+        await seat.press("3")
+        assert "p99 " in seat.text and "p99.99" not in seat.text.replace("p99.9 ", "")
+        await seat.press("t", "t")
+        assert "p99.99" in seat.text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+async def test_y_copies_a_table_that_can_be_pasted(page: Page) -> None:
+    async with seated((80, 24)) as seat:
+        await watch(seat)
+        await seat.press(page.key, "y")
+        copied = seat.app.clipboard.splitlines()
+        if page.name == "log":
+            assert len(copied) == 23
+            return
+        columns = {line.replace("\\|", "").count("|") for line in copied}
+        assert len(columns) == 1 and len(copied) > 2 and set(copied[1]) <= set("| -")
+
+
+def log_of(total: int) -> ServerView:
+    lines = tuple(f"[{n}] step {n}" for n in range(total))
+    return msgspec.structs.replace(running().server, log_tail=lines[-200:], log_total=total)
+
+
+async def logged(seat: Seat, total: int) -> None:
+    await seat.show(running(200.0 + total, server=log_of(total)))
+
+
+async def test_the_log_follows_stands_and_finds() -> None:
+    async with seated((80, 24)) as seat:
+        for total in (150, 300, 450):
+            await logged(seat, total)
+        await seat.press("6")
+        assert "[449]" in seat.text and "450 lines  follows" in seat.text
+        await seat.press("up")
+        assert "[448]" in seat.text and "[449]" not in seat.text and "STANDS, f follows" in seat.text
+        await logged(seat, 500)
+        assert "[448]" in seat.text and "[449]" not in seat.text and seat.calls == []
+        await seat.press("home")
+        assert "[0] step 0" in seat.text
+        await seat.press("f")
+        assert "[499]" in seat.text and "follows" in seat.text
+        await seat.press("ctrl+f", *"step", "space", *"12", "enter")
+        assert "[129]" in seat.text or "[128]" in seat.text
+        await seat.press("/", *"step", "space", *"33", "enter")
+        assert "[339]" in seat.text and "11 lines" in seat.text
+        await seat.pilot._post_mouse_events([MouseScrollUp], "#log-view", button=0)
+        await seat.settle()
+        assert "follows" in seat.text
+
+
+async def test_the_events_of_one_kind() -> None:
+    events = (RunEvent(1.0, "load", "conc 2 -> conc 4"), RunEvent(2.0, "note", "the fans are loud"))
+    async with seated((120, 40)) as seat:
+        await seat.show(running(events=events))
+        await seat.press("8")
+        assert "conc 2 -> conc 4" in seat.text and "the fans are loud" in seat.text
+        await seat.press("/", *"NOTE", "enter")
+        assert "the fans are loud" in seat.text and "conc 2 -> conc 4" not in seat.text
+        assert "/NOTE  1, notes 1" in seat.text
+        await seat.press("y")
+        assert "the fans are loud" in seat.app.clipboard and "conc 4" not in seat.app.clipboard
+        await seat.press("1")
+        assert "conc 2 -> conc 4" in seat.text
+        await seat.press("8", "/", *["backspace"] * 4, "enter")
+        assert "conc 2 -> conc 4" in seat.text
+
+
+class ScriptedReplay(ScriptedRun):
+    """Remembers what it was asked, as `loadgen.run.replay` would do it."""
+
+    async def snapshots(self) -> AsyncIterator[Snapshot]:
+        async for snapshot in super().snapshots():
+            yield snapshot
+
+    def set_speed(self, speed: float) -> None:
+        self.calls.append(("set_speed", speed))
+
+    def step(self) -> None:
+        self.calls.append(("step",))
+
+
+async def test_in_a_replay_the_keys_of_the_load_steer_the_time() -> None:
+    async with seated((160, 45), ScriptedReplay()) as seat:
+        await seat.show(running(replay=ReplayView(83.0, 300.0, 4.0, paused=False)))
+        assert "REPLAY x4 1:23 of 5:00" in seat.rows[0]
+        await seat.press("]", "[", "space", ".")
+        await seat.show(running(201.0, replay=ReplayView(83.0, 300.0, 4.0, paused=True)))
+        assert "REPLAY x4 PAUSED" in seat.rows[0]
+        await seat.press("space", "+", "n")
+        assert seat.calls == [("set_speed", 8.0), ("set_speed", 2.0), ("pause",), ("step",), ("resume",)]
+        assert all("This is a replay" in note.message for note in seat.app._notifications) and seat.dialog is None
+        assert len(seat.app._notifications) == 2
+
+
+async def test_the_results_come_by_themselves_and_go_with_one() -> None:
+    async with seated((120, 40)) as seat:
+        await watch(seat)
+        await seat.show(moment(240.0, phase="done", result_path="runs/x/result.json"))
+        assert "results ─" in seat.text and "throughput tok/s" not in seat.text
+        await seat.press("1")
+        assert "throughput tok/s" in seat.text
+        await seat.show(moment(241.0, phase="done", result_path="runs/x/result.json"))
+        assert "throughput tok/s" in seat.text
+
+
+async def test_snapshots_that_are_never_drawn_are_on_the_time_axis() -> None:
+    async with seated((160, 45)) as seat:
+        for snapshot in (running(10.0), running(61.0), running(62.0)):
+            seat.run.show(snapshot)
+        while seat.screen.snapshot is None or seat.screen.snapshot.t_s < 62.0:
+            await seat.settle()
+        assert len(seat.screen._timeline.history) == 3
+
+
+def test_a_day_of_it_is_bounded() -> None:
+    timeline = Timeline()
+    beats = afternoon()[:240]
+    past = beats[0].point
+    for n in range(80):
+        shot = beats[(n * 3) % len(beats)]
+        t_s = 1_000.0 * (n + 1)
+        points = tuple(msgspec.structs.replace(past, t_s=t_s - 1_000 + m, errors=int(m % 60 == 0)) for m in range(900))
+        timeline.add(msgspec.structs.replace(shot, t_s=t_s, past=points, point=msgspec.structs.replace(past, t_s=t_s)))
+    assert len(timeline.history) <= CAPACITY and len(timeline.gpus) <= 2_000
+    assert 200 < len(timeline.marks.all) <= MOST
+    times = timeline.history.times
+    assert times[0] < 600 and times[-1] == 80_000.0 and (times[1:] > times[:-1]).all()
+
+
+def test_the_gpus_history_begins_anew_with_other_gpus() -> None:
+    timeline = Timeline()
+    for count in (0, 8, 8, 2):
+        timeline.add(with_gpus(count) if count else running())
+    assert len(timeline.gpus) == 0 or timeline.gpus.last("1 busy") is not None

@@ -1,0 +1,264 @@
+"""The picker under the operator's hands: choosing, asking, starting, going back, and seeing past runs again."""
+
+import argparse
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from loadgen.errors import ProfileError
+from loadgen.metrics.finding import Finding
+from loadgen.run import Run
+from loadgen.store.lookup import RESULT
+from tests.engines import simulator
+from tests.tui.cockpit import rows_of
+from tests.tui.past_runs import TOML, leave_run
+from tui.app import Cockpit
+from tui.cli.run import add_run_options, make_run_of
+from tui.screens.catalog import Choice
+from tui.screens.cockpit import CockpitScreen
+from tui.screens.past_runs import PastScreen
+from tui.screens.picker import PickerScreen
+from tui.widgets.rows import RowList
+
+FINDINGS = [
+    Finding("port-taken", "blocks", "port 8000 is taken", "the server could not listen", "vramp stop 8000"),
+    Finding("slow-disk", "warns", "the disk is slow", "the start takes long"),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(TOML + "[variants.long]\ndescription = 'more tokens'\nload = { osl = 32 }\n")
+
+    async def found(profile: object, plan: object) -> list[Finding]:
+        return FINDINGS
+
+    monkeypatch.setattr("tui.screens.picker.check_profile", found)
+    return tmp_path
+
+
+def made(choice: Choice) -> Run:
+    parser = argparse.ArgumentParser()
+    add_run_options(parser)
+    options = argparse.Namespace(**vars(parser.parse_args([])) | {"variant": choice.variant, "url": choice.url})
+    return make_run_of(choice.document, choice.where, options, hold_open=True)
+
+
+class Desk:
+    """The app on its picker, and what was chosen there."""
+
+    def __init__(self, app: Cockpit, pilot: Pilot[None], chosen: list[Choice]) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.chosen = chosen
+
+    @property
+    def text(self) -> str:
+        return "\n".join(rows_of(self.app))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if condition():
+                return
+            await self.pilot.pause(0.01)
+        raise AssertionError(f"never came to be:\n{self.text}")
+
+    async def sees(self, words: str) -> None:
+        await self.until(lambda: words in self.text)
+        await self.pilot.pause()  # a pane gets its words before the layout gives it all its rows
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause(0)
+
+    async def on(self, screen: type) -> None:
+        await self.until(lambda: isinstance(self.app.screen, screen))
+
+
+@asynccontextmanager
+async def desk(make: Callable[[Choice], Run] | None = None, size: tuple[int, int] = (160, 45)) -> AsyncIterator[Desk]:
+    chosen: list[Choice] = []
+
+    def refuse(choice: Choice) -> Run:
+        chosen.append(choice)
+        raise ProfileError("runs: cannot be written: nothing was started")
+
+    app = Cockpit(make_run=make or refuse)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        seat = Desk(app, pilot, chosen)
+        await seat.sees(" mine ")
+        yield seat
+        app.exit()
+    await app.close_runs()
+
+
+async def test_the_cursor_begins_on_the_profile_that_was_used_last() -> None:
+    leave_run(Path())
+    leave_run(Path(), "20990101T000000Z-simulator+fast")
+    async with desk() as seat:
+        assert str(seat.app.screen.query_one(RowList).highlighted_id).endswith("simulator.toml")
+        await seat.press("home", "r")
+        assert str(seat.app.screen.query_one(RowList).highlighted_id).endswith("mine.toml")
+
+
+@pytest.mark.parametrize("size", [(160, 45), (120, 40), (80, 24)])
+async def test_it_shows_profiles_and_what_is_known_of_the_one_under_the_cursor(size: tuple[int, int]) -> None:
+    leave_run(Path())
+    async with desk(size=size) as seat:
+        await seat.sees(" tok/s  ")
+        assert "yours" in seat.text and "shipped with vramp" in seat.text
+        await seat.sees("2 stages: conc 1, 4")
+        head, row = (next(line for line in rows_of(seat.app) if word in line) for word in ("last run", " mine  "))
+        assert row[head.index("last run") :].split()[1] == "tok/s"
+        assert "as it is   or 1 other" in seat.text
+        if size[1] > 30:
+            await seat.sees("! 1 blocks, 1 warning")
+            assert "→ vramp stop 8000" in seat.text
+
+
+async def test_the_filter_narrows_as_one_types_and_goes_with_escape() -> None:
+    async with desk() as seat:
+        await seat.press("slash", *"llama2-7b")
+        assert "mi210-llama2-7b" in seat.text and "mine " not in seat.text
+        await seat.press("enter")
+        await seat.sees("meta-llama/Llama-2-7b-hf")
+        await seat.press("escape")
+        await seat.sees(" mine ")
+        await seat.press("slash", *"zzz")
+        assert "nothing matches" in seat.text
+        await seat.press("enter", "enter")
+        assert seat.chosen == []
+
+
+async def test_a_click_moves_and_a_double_click_starts() -> None:
+    async with desk() as seat:
+        row = next(y for y, line in enumerate(rows_of(seat.app)) if " b200-gpt-oss-120b " in line)
+        await seat.pilot.click(offset=(4, row))
+        await seat.sees("b200-gpt-oss-120b.toml")
+        assert seat.chosen == []
+        await seat.pilot.click(offset=(4, row), times=2)
+        await seat.until(lambda: bool(seat.chosen))
+        assert [Path(choice.where).stem for choice in seat.chosen] == ["b200-gpt-oss-120b"]
+
+
+async def test_what_cannot_be_started_is_told_in_the_picker() -> None:
+    async with desk() as seat:
+        await seat.press("enter")
+        await seat.sees("nothing was started")
+        assert isinstance(seat.app.screen, PickerScreen) and not seat.app.runs
+
+
+async def test_a_profile_that_cannot_be_read_is_not_started(folder: Path) -> None:
+    (folder / "a.toml").write_text('[server]\nengine = "vlm"\n')
+    async with desk() as seat:
+        await seat.sees("! not a profile")
+        await seat.press("down")
+        await seat.sees("server.engine")
+        await seat.press("enter", "v", "u")
+        assert seat.chosen == [] and isinstance(seat.app.screen, PickerScreen)
+
+
+async def test_a_variant_is_chosen_and_started() -> None:
+    async with desk() as seat:
+        await seat.press("v")
+        await seat.sees("more tokens")
+        await seat.press("down", "enter")
+        await seat.sees("variant    long")
+        await seat.press("enter")
+        assert seat.chosen[0].variant == "long"
+
+
+async def test_attaching_asks_the_server_for_its_model() -> None:
+    with simulator() as running:
+        async with desk() as seat:
+            await seat.press("u")
+            field = seat.app.screen.query_one(Input)
+            field.value = "ftp://x"
+            await seat.press("enter")
+            await seat.sees("url must look like http://host:port")
+            field.value = "http://127.0.0.1:9"
+            await seat.press("enter")
+            await seat.sees("nobody listens")
+            field.value = running.url.removeprefix("http://")
+            await seat.press("enter")
+            await seat.until(lambda: bool(seat.chosen))
+            assert seat.chosen[0].url == running.url
+
+
+async def test_runs_one_after_another_and_back_to_the_list() -> None:
+    async with desk(made) as seat:
+        for count in (1, 2):
+            await run_to_its_end(seat)
+            await seat.press("b")
+            await seat.on(PickerScreen)
+            await seat.sees("just now")
+            assert len(seat.app.runs) == count and len(seat.app.screen_stack) == 1
+    assert all(run.result is not None and run.result.state == "complete" for run in seat.app.runs)
+
+
+def cockpit_of(seat: Desk) -> CockpitScreen:
+    assert isinstance(seat.app.screen, CockpitScreen)
+    return seat.app.screen
+
+
+async def run_to_its_end(seat: Desk) -> None:
+    await seat.press("enter")
+    await seat.on(CockpitScreen)
+    screen = cockpit_of(seat)
+    await seat.press("b")
+    assert seat.app.screen is screen, "a live run is not left"
+    await seat.until(lambda: screen.snapshot is not None and screen.snapshot.phase == "holding")
+    seat.app.runs[-1].stop()
+    await seat.until(lambda: screen.over)
+    await seat.sees("vramp report runs/")
+
+
+async def test_a_past_run_is_seen_again() -> None:
+    leave_run(Path())
+    async with desk() as seat:
+        await seat.press("p")
+        await seat.sees("vramp compare OTHER runs/20260102T030405Z-mine")
+        assert "conc 4" in seat.text and "complete" in seat.text
+        await seat.press("enter")
+        await seat.on(CockpitScreen)
+        await seat.sees("REPLAY")
+        await seat.press("b")
+        await seat.on(PastScreen)
+        await seat.press("escape")
+        await seat.on(PickerScreen)
+        assert seat.app.runs == []
+
+
+async def test_a_killed_run_is_recovered_first() -> None:
+    left = leave_run(Path())
+    (left / RESULT).unlink()
+    async with desk() as seat:
+        await seat.press("p")
+        await seat.sees("killed")
+        await seat.press("enter")
+        await seat.sees("This run was killed")
+        await seat.press("enter")
+        await seat.on(CockpitScreen)
+        assert (left / RESULT).is_file()
+
+
+async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves() -> None:
+    async with desk() as seat:
+        titles = {command.title for command in seat.app.get_system_commands(seat.app.screen)}
+        assert {"attach (u)", "past runs (p)", "theme", "screenshot"} <= titles
+        await seat.press("question_mark")
+        await seat.sees("Choose as which of its variants it starts")
+        await seat.press("escape", "q")
+        assert seat.app._exit
+
+
+async def test_a_screenshot_is_kept_in_this_folder_and_told(folder: Path) -> None:
+    async with desk() as seat:
+        seat.app._keep_screenshot()
+        await seat.until(lambda: bool(list(folder.glob("*.svg"))))
+        await seat.sees("Saved screenshot")

@@ -1,0 +1,191 @@
+"""Charts over the run's time, in braille: pure functions to rows.
+
+Rows: the title with the legend and the last values, the plot, and the axis with what happened. All charts get the same
+`Span`, so a column of cells is the same moment on each of them. Because the span moves in steps, most rows of a beat
+are those of the last, and only the others are drawn again. Series differ by ink as well as by colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen import format as fmt
+from tui.charts.history import Folded, History
+from tui.charts.marks import Mark
+from tui.charts.raster import Ink, trace
+from tui.charts.scale import Scale, Span, linear, logarithmic
+from tui.widgets.paint import Row, Rows, Word, in_cells, joined, titled, width_of
+
+GUTTER = 7  # cells left of the plot: a number of five, a space and the axis
+_SAMPLES: dict[Ink, str] = {"line": "─", "dots": "┄", "area": "▄"}
+_LEAST_NOTE = 4
+_BRAILLE, _SPACE, _LINE = 0x2800, 0x20, ord("┊")
+
+MarkColumns = dict[int, list[Mark]]  # by cell column, the most important first
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart: the column of the history, the name in the legend, its role and ink."""
+
+    column: str
+    label: str
+    role: str
+    ink: Ink = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a chart shows; the first series lies lowest."""
+
+    title: str
+    series: tuple[Series, ...]
+    log: bool = False
+    number: Callable[[float | None], str] = fmt.number
+    most: float | None = None  # the top of the axis, where it is known: 100 of a percentage
+
+
+def chart_rows(chart: Chart, history: History, span: Span, marks: Sequence[Mark], width: int, height: int) -> Rows:
+    """A chart with its title and its axis; the title alone where there is no room for more."""
+    columns, rows = width - GUTTER, height - 2
+    title = _title_row(chart, history, width)
+    if columns < 4 or rows < 2:
+        return [title]
+    folded = history.folded(span.start_s, span.end_s, columns * 2)
+    scale = _scale(chart, folded, rows)
+    placed = mark_columns(marks, span, columns)
+    plot = traced_rows(chart.series, folded, scale, placed, columns, rows)
+    labels = tick_rows(scale, rows)
+    body = [(_gutter(labels.get(row)), *plot[row]) for row in range(rows)]
+    return [title, *body, ((" " * (GUTTER - 1), "text"), ("└", "rule"), *axis_row(placed, span, columns))]
+
+
+def traced_rows(
+    series: Sequence[Series], folded: Folded, scale: Scale, marks: MarkColumns, columns: int, rows: int
+) -> list[Row]:
+    """The dots of all series, and the lines of marks where nothing else is."""
+    bits = np.zeros((rows, columns), dtype=np.uint8)
+    owner = np.zeros((rows, columns), dtype=np.int64)
+    for number, one in enumerate(series, start=1):
+        low, high = scale.shares(folded.lows(one.column)), scale.shares(folded.highs(one.column))
+        cells = trace(folded.columns, low, high, width=columns, height=rows, ink=one.ink)
+        owner[cells > 0] = number
+        bits |= cells
+    codes = np.where(bits > 0, bits.astype(np.uint32) + _BRAILLE, _SPACE).astype(np.uint32)
+    for column, there in marks.items():
+        if any(mark.how.line for mark in there):
+            free = bits[:, column] == 0
+            codes[free, column] = _LINE
+            owner[free, column] = len(series) + 1
+    roles = ("text", *(one.role for one in series), "mark")
+    return [runs(codes[row], owner[row], roles) for row in range(rows)]
+
+
+def runs(codes: NDArray[np.uint32], owner: NDArray[np.int64], roles: Sequence[str]) -> Row:
+    """One row of cells, cut where the owner changes."""
+    text = codes.tobytes().decode("utf-32-le")
+    cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
+    return tuple((text[start:end], roles[owner[start]]) for start, end in pairwise(cuts))
+
+
+def mark_columns(marks: Sequence[Mark], span: Span, columns: int) -> MarkColumns:
+    """The marks in sight by their cell column; of equal importance, the newest first."""
+    found: MarkColumns = {}
+    for mark in sorted(marks, key=lambda mark: (mark.how.rank, -mark.t_s)):
+        share = span.share(mark.t_s)
+        if 0 <= share <= 1:
+            found.setdefault(int(share * (columns * 2 - 1) + 0.5) // 2, []).append(mark)
+    return found
+
+
+def axis_row(marks: MarkColumns, span: Span, columns: int) -> Row:
+    """The signs of marks and the loads that fit, the words of notes in what is left, and the times at both ends."""
+    words: list[Word] = [("─", "rule")] * columns
+    for column, there in sorted(marks.items(), key=lambda item: (item[1][0].how.rank, -item[0])):
+        signs = dict.fromkeys(mark.how.sign for mark in there[1:] if mark.kind != there[0].kind)
+        first = there[0].how.sign
+        label = there[0].label if there[0].kind == "load" else ""
+        if not _put(words, column, f"{first}{label}{''.join(signs)} ", there[0].how.role):
+            _squeeze(words, column, first, there[0].how.role)
+    left, right = f"{fmt.clock(span.start_s)} ", f" {fmt.clock(span.end_s)}"
+    _put(words, 0, left, "dim")
+    _put(words, columns - len(right), right, "dim")
+    for column, there in marks.items():
+        if there[0].kind == "note" and words[column][0] == there[0].how.sign:
+            _put_note(words, column + 1, there[0].label, there[0].how.role)
+    return joined(words)
+
+
+def _put(words: list[Word], column: int, text: str, role: str) -> bool:
+    """Write a text where there is nothing yet; whether that was so."""
+    wide = slice(column, column + len(text))
+    if not 0 <= column <= len(words) - len(text) or any(word != ("─", "rule") for word in words[wide]):
+        return False
+    words[wide] = [(character, "rule" if character == "─" else role) for character in text]
+    return True
+
+
+def _squeeze(words: list[Word], column: int, sign: str, role: str) -> None:
+    """A sign without its label, unless it would stand in a label or in a row of its like."""
+    around = [text for text, _ in words[max(0, column - 1) : column + 2]]
+    if words[column][0] in ("─", " ") and sign not in around:
+        words[column] = (sign, role)
+
+
+def _put_note(words: list[Word], column: int, label: str, role: str) -> None:
+    """As much of a note as has room right of its sign."""
+    free = next((n for n, word in enumerate(words[column:]) if word != ("─", "rule") and n), len(words) - column)
+    if free > _LEAST_NOTE:
+        cells = [*in_cells(label, free - 1), " "]
+        words[column : column + len(cells)] = [(cell, role) for cell in cells]
+
+
+def _title_row(chart: Chart, history: History, width: int) -> Row:
+    log = " (log)" if chart.log else ""
+    full, short = (_legend(chart, history, sample=sample) for sample in (True, False))
+    for title, legend in ((chart.title + log, full), (chart.title, full), (chart.title, short)):
+        if len(title) + 1 + width_of(legend) <= width:
+            return titled(title, legend, width)
+    return titled(chart.title.partition(" ")[0], short, width)
+
+
+def _legend(chart: Chart, history: History, *, sample: bool) -> Row:
+    """The series with their last values, the topmost first; with room, a sample of the ink and a fixed width."""
+    words: list[Word] = []
+    for series in reversed(chart.series):
+        value = chart.number(history.last(series.column))
+        lead = f"{_SAMPLES[series.ink]} " if sample else ""
+        gap = ("  " if sample else " ") if words else ""
+        words += [(f"{gap}{lead}{series.label} ", series.role), (f"{value:>5}" if sample else value, "text")]
+    return tuple(words)
+
+
+def _scale(chart: Chart, folded: Folded, rows: int) -> Scale:
+    intervals = range(3, 6) if rows >= 9 else range(2, 4) if rows >= 5 else range(2, 3)
+    if chart.most is not None:
+        return linear(chart.most, intervals)
+    highs = [folded.highs(series.column) for series in chart.series]
+    highest = float(np.fmax.reduce(np.concatenate(highs), initial=np.nan))
+    if not chart.log:
+        return linear(highest, intervals)
+    lows = np.concatenate([folded.lows(series.column) for series in chart.series])
+    lowest = float(np.fmin.reduce(lows[lows > 0], initial=np.nan))
+    return logarithmic(lowest, highest, max(2, rows // 2))
+
+
+def _gutter(label: str | None) -> Word:
+    return (" " * 5 + " │", "rule") if label is None else (f"{label:>5} ┤", "dim")
+
+
+def tick_rows(scale: Scale, rows: int) -> dict[int, str]:
+    """The row of cells of each tick, and what stands there."""
+    shares = scale.shares(np.array(scale.ticks))
+    return {
+        int((1 - share) * (rows * 4 - 1) + 0.5) // 4: fmt.number(tick)
+        for share, tick in zip(shares.tolist(), scale.ticks, strict=True)
+    }

@@ -1,0 +1,144 @@
+"""What happened, as marks on the time axis: what the run tells, and what shows in its numbers alone.
+
+Preemptions, throttling and failures come in bursts, and only the beginning of one is marked. There are never more than
+`MOST` marks: the least important and oldest go first. Every kind has a sign of its own, so that none needs a colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loadgen import format as fmt
+from loadgen.metrics.snapshot import Point, RunEvent, Snapshot, StageView
+
+MOST = 400
+BURST_S = 10.0  # without another one for so long, the next begins a new burst
+_LABEL = 24
+
+
+class Kind(NamedTuple):
+    """How a kind of mark is shown."""
+
+    sign: str
+    role: str
+    rank: int  # of two where only one has room, the lower one shows
+    line: bool = False  # drawn through the charts too
+
+
+KINDS = {
+    "load": Kind("▴", "mark", 0, line=True),
+    "note": Kind("✎", "strong", 1, line=True),
+    "pause": Kind("=", "mark", 2, line=True),
+    "resume": Kind("▸", "mark", 2, line=True),
+    "error": Kind("!", "bad", 3),
+    "clock": Kind("!", "bad", 3),
+    "throttle": Kind("▾", "warn", 4),
+    "preemption": Kind("↺", "warn", 5),
+    "server": Kind("·", "mark", 6),
+}
+"""By the kind of an event; one that is not known is shown like `server`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment on the time axis."""
+
+    t_s: float
+    kind: str
+    label: str = ""  # for the axis, short
+    text: str = ""  # in words; empty where an event of the run says it
+
+    @property
+    def how(self) -> Kind:
+        return KINDS.get(self.kind, KINDS["server"])
+
+
+class Marks:
+    """Collects the marks of a run, snapshot by snapshot."""
+
+    def __init__(self) -> None:
+        self.all: list[Mark] = []
+        self.first_load_s: float | None = None  # when the first stage began
+        self._last_event: RunEvent | None = None
+        self._stages_seen = 0
+        self._last_point_s = -1.0
+        self._preemptions: float | None = None
+        self._last_of_burst: dict[str, float] = {}
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Take what is new in a snapshot; every one must come by here."""
+        events, self._last_event = _after(snapshot.events, self._last_event), _last(snapshot.events)
+        begun = list(_begun(snapshot, snapshot.stages[self._stages_seen :]))
+        self._stages_seen = len(snapshot.stages)
+        if begun and self.first_load_s is None:
+            self.first_load_s = begun[0].t_s
+        self._keep(begun)
+        # A stage that began says it better than the event that asked for it.
+        self._keep([_of(event) for event in events if event.kind != "load" or not begun])
+        self._keep(self._failures((*snapshot.past, snapshot.point)))
+        self._keep(self._preempted(snapshot))
+        self._keep(self._throttled(snapshot))
+
+    def _keep(self, marks: Sequence[Mark]) -> None:
+        self.all += marks
+        while len(self.all) > MOST:
+            self.all.remove(max(self.all, key=lambda mark: (mark.how.rank, -mark.t_s)))
+
+    def _failures(self, points: Sequence[Point]) -> list[Mark]:
+        new = [point for point in points if point.t_s > self._last_point_s]
+        self._last_point_s = max((point.t_s for point in new), default=self._last_point_s)
+        return [
+            Mark(point.t_s, "error", text=f"requests fail: {point.errors} in a moment")
+            for point in new
+            if point.errors and self._begins("failures", point.t_s)
+        ]
+
+    def _preempted(self, snapshot: Snapshot) -> list[Mark]:
+        now = snapshot.engine.preemptions if snapshot.engine is not None else None
+        before, self._preemptions = self._preemptions, now
+        if now is None or before is None or now <= before or not self._begins("preemptions", snapshot.t_s):
+            return []
+        return [Mark(snapshot.t_s, "preemption", text=f"the engine preempts: {fmt.count(now)} since its start")]
+
+    def _throttled(self, snapshot: Snapshot) -> list[Mark]:
+        found = {gpu.static.index: flag for gpu in snapshot.gpus for flag in gpu.flags if flag.startswith("THROTTLED")}
+        new = [index for index in found if self._begins(f"gpu {index}", snapshot.t_s)]
+        if not new:
+            return []
+        more = f", and {len(new) - 1} more" if len(new) > 1 else ""
+        return [Mark(snapshot.t_s, "throttle", text=f"gpu {new[0]} {found[new[0]]}{more}")]
+
+    def _begins(self, what: str, t_s: float) -> bool:
+        """Whether this is the first of a burst."""
+        last_s = self._last_of_burst.get(what)
+        self._last_of_burst[what] = t_s
+        return last_s is None or t_s - last_s > BURST_S
+
+
+def _after(events: tuple[RunEvent, ...], last: RunEvent | None) -> tuple[RunEvent, ...]:
+    """What came after an event; all where it is no longer there."""
+    for place in range(len(events) - 1, -1, -1):
+        if events[place] == last:
+            return events[place + 1 :]
+    return events
+
+
+def _last(events: tuple[RunEvent, ...]) -> RunEvent | None:
+    return events[-1] if events else None
+
+
+def _begun(snapshot: Snapshot, stages: tuple[StageView, ...]) -> Iterator[Mark]:
+    """New stages with their targets: each began where the one after it did, less its own length."""
+    starts_s = [snapshot.t_s - snapshot.load.stage_elapsed_s]
+    for stage in reversed(stages[:-1]):
+        starts_s.append(starts_s[-1] - stage.elapsed_s)
+    for start_s, stage in zip(reversed(starts_s), stages, strict=False):
+        label = fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
+        yield Mark(start_s, "load", label)
+
+
+def _of(event: RunEvent) -> Mark:
+    label = fmt.plain(event.text)[:_LABEL].rstrip() if event.kind == "note" else ""
+    return Mark(event.t_s, event.kind, label)

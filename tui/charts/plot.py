@@ -1,0 +1,214 @@
+"""Plots of one quantity against another, in braille: pure functions to rows.
+
+A plot has curves, whose points may have a sign and a label, limits as lines across it, and ticks at both axes. What is
+written later lies over what is below it: limits, curves, labels, signs. Points outside of the axes stand at their edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen import format as fmt
+from tui.charts.chart import GUTTER, runs, tick_rows
+from tui.charts.raster import Ink, polyline
+from tui.charts.scale import Floats, Scale, linear, logarithmic
+from tui.widgets.paint import Row, Rows, Word, joined, titled, width_of
+
+_BRAILLE, _SPACE = 0x2800, 0x20
+_ACROSS = "╌"
+_LEAST_COLUMNS, _LEAST_ROWS = 8, 3
+_LOG_FROM = 12.0  # an axis of values that are farther apart than this factor is logarithmic
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points in the order in which they are joined; unknown is NaN."""
+
+    label: str
+    role: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    ink: Ink | None = "line"  # none: the points are not joined
+    sign: str = ""  # on every point; empty: none
+    names: tuple[str, ...] = ()  # beside the points, where there is room
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A line across the plot at a value of the y axis."""
+
+    value: float
+    label: str
+    role: str = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What is plotted; the first curve lies lowest."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    x: Scale
+    y: Scale
+    limits: tuple[Limit, ...] = ()
+    x_ticks: tuple[tuple[float, str], ...] = ()  # values and what to write there; empty: those of the scale
+
+
+def plot_rows(plot: Plot, width: int, height: int) -> Rows:
+    """Title with legend, plot, axis and its ticks; the title alone where there is no room."""
+    title = titled(plot.title, _legend(plot, width - len(plot.title) - 1), width)
+    columns, rows = width - GUTTER, height - 3
+    if columns < _LEAST_COLUMNS or rows < _LEAST_ROWS:
+        return [title]
+    canvas = _Canvas(columns, rows)
+    for limit in plot.limits:
+        _draw_limit(canvas, limit, plot)
+    for curve in plot.curves:
+        _draw_dots(canvas, curve, plot)
+    for limit in plot.limits:
+        _name_limit(canvas, limit, plot)
+    for curve in plot.curves:
+        _draw_signs(canvas, curve, plot)
+    labels = tick_rows(plot.y, rows)
+    body: Rows = [(_gutter(labels.get(row)), *line) for row, line in enumerate(canvas.lines())]
+    return [title, *body, *_axis(plot, columns)]
+
+
+def scale_of(values: Sequence[float], most_ticks: int, *, log: bool | None = None) -> Scale:
+    """An axis that holds values: logarithmic when they are far apart, else from 0."""
+    known = [value for value in values if np.isfinite(value) and value > 0]
+    if not known:
+        return linear(1.0, range(2, 3))
+    lowest, highest = min(known), max(known)
+    if highest / lowest > _LOG_FROM if log is None else log:
+        return logarithmic(lowest, highest, most_ticks)
+    return linear(highest, range(max(2, most_ticks // 2), max(3, most_ticks)))
+
+
+class _Canvas:
+    """Cells that are drawn over one another; each remembers its role."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self._codes: NDArray[np.uint32] = np.full((rows, columns), _SPACE, dtype=np.uint32)
+        self._owner = np.zeros((rows, columns), dtype=np.int64)
+        self._roles = ["text"]
+
+    def dots(self, bits: NDArray[np.uint8], role: str) -> None:
+        """Lay braille over what is there; dots of two curves in one cell both show."""
+        lit = bits > 0
+        before = np.where(self._codes >= _BRAILLE, self._codes - _BRAILLE, 0).astype(np.uint32)
+        self._codes[lit] = (bits | before)[lit] + _BRAILLE
+        self._owner[lit] = self._number(role)
+
+    def text(self, column: int, row: int, text: str, role: str, *, over: bool = False) -> bool:
+        """Write where there is nothing, or `over` whatever is there; whether it was written."""
+        wide = slice(column, column + len(text))
+        fits = 0 <= row < self.rows and 0 <= column <= self.columns - len(text)
+        if not fits or (not over and (self._codes[row, wide] != _SPACE).any()):
+            return False
+        self._codes[row, wide] = [ord(character) for character in text]
+        self._owner[row, wide] = self._number(role)
+        return True
+
+    def lines(self) -> list[Row]:
+        return [runs(self._codes[row], self._owner[row], self._roles) for row in range(self.rows)]
+
+    def _number(self, role: str) -> int:
+        if role not in self._roles:
+            self._roles.append(role)
+        return self._roles.index(role)
+
+
+def _draw_limit(canvas: _Canvas, limit: Limit, plot: Plot) -> None:
+    row = _row_of(limit, plot, canvas)
+    if row is not None:
+        canvas.text(0, row, _ACROSS * canvas.columns, limit.role, over=True)
+
+
+def _name_limit(canvas: _Canvas, limit: Limit, plot: Plot) -> None:
+    """At the right end of its line, above what is drawn there."""
+    row, label = _row_of(limit, plot, canvas), f" {limit.label} "
+    if row is not None:
+        canvas.text(canvas.columns - len(label), row, label, limit.role, over=True)
+
+
+def _row_of(limit: Limit, plot: Plot, canvas: _Canvas) -> int | None:
+    share = float(plot.y.shares(np.array([limit.value], dtype=np.float64))[0])
+    return _cell(0.0, share, canvas)[1] if 0 <= share <= 1 else None
+
+
+def _draw_dots(canvas: _Canvas, curve: Curve, plot: Plot) -> None:
+    if curve.ink is not None:
+        x, y = _shares(curve, plot)
+        canvas.dots(polyline(x, y, width=canvas.columns, height=canvas.rows, ink=curve.ink), curve.role)
+
+
+def _draw_signs(canvas: _Canvas, curve: Curve, plot: Plot) -> None:
+    """The signs first, so that no name takes the place of one."""
+    cells = [
+        _cell(float(x), float(y), canvas) if np.isfinite(x) and np.isfinite(y) else None
+        for x, y in zip(*_shares(curve, plot), strict=True)
+    ]
+    for cell in cells if curve.sign else ():
+        if cell is not None:
+            canvas.text(*cell, curve.sign, curve.role, over=True)
+    for cell, name in zip(cells, curve.names, strict=False):
+        if cell is not None and name:
+            _name(canvas, *cell, name)
+
+
+def _shares(curve: Curve, plot: Plot) -> tuple[Floats, Floats]:
+    return plot.x.shares(np.array(curve.x, dtype=np.float64)), plot.y.shares(np.array(curve.y, dtype=np.float64))
+
+
+def _name(canvas: _Canvas, column: int, row: int, name: str) -> None:
+    """Beside a point, wherever there is room, and a blank to what comes next."""
+    right, left = f"{name} ", f" {name}"
+    places = ((1, -1, right), (1, 0, right), (-len(left), -1, left), (1, 1, right), (-len(left), 1, left))
+    for across, down, text in places:
+        if canvas.text(column + across, row + down, text, "dim"):
+            return
+
+
+def _cell(x: float, y: float, canvas: _Canvas) -> tuple[int, int]:
+    """The cell of a point given as shares of both sides."""
+    column = int(min(max(x, 0.0), 1.0) * (canvas.columns * 2 - 1) + 0.5) // 2
+    return column, int((1 - min(max(y, 0.0), 1.0)) * (canvas.rows * 4 - 1) + 0.5) // 4
+
+
+def _legend(plot: Plot, room: int) -> Row:
+    words: list[Word] = []
+    for curve in reversed(plot.curves):
+        if not curve.label:
+            continue
+        lead = curve.sign or ("┄" if curve.ink == "dots" else "─")
+        word = (f"{'  ' if words else ''}{lead} {curve.label}", curve.role)
+        if width_of((*words, word)) <= room:
+            words.append(word)
+    return tuple(words)
+
+
+def _gutter(label: str | None) -> Word:
+    return (" " * 5 + " │", "rule") if label is None else (f"{label:>5} ┤", "dim")
+
+
+def _axis(plot: Plot, columns: int) -> Rows:
+    """The line with its ticks, and their values as far as they do not touch."""
+    ticks = plot.x_ticks or tuple((tick, fmt.number(tick)) for tick in plot.x.ticks)
+    shares = plot.x.shares(np.array([value for value, _ in ticks], dtype=np.float64)).tolist()
+    line: list[Word] = [("─", "rule")] * columns
+    values = [" "] * (columns + GUTTER)
+    for share, (_, label) in zip(shares, ticks, strict=True):
+        if not -0.001 <= share <= 1.001:
+            continue
+        column = int(share * (columns * 2 - 1) + 0.5) // 2
+        line[column] = ("┴", "dim")
+        start = min(max(0, column + GUTTER - len(label) // 2), columns + GUTTER - len(label))
+        if all(cell == " " for cell in values[max(0, start - 1) : start + len(label) + 1]):
+            values[start : start + len(label)] = label
+    return [((" " * (GUTTER - 1), "text"), ("└", "rule"), *joined(line)), (("".join(values), "dim"),)]

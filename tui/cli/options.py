@@ -1,0 +1,193 @@
+"""From words of the command line to a profile: the options that `vramp`, `vramp run` and `vramp check` share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tui
+from loadgen.errors import ProfileError
+
+if TYPE_CHECKING:
+    from loadgen.profile import Profile
+
+BASE = "base"  # the name of a profile without any of its variants
+_DEFAULT_PROFILE = "simulator"
+_PACKAGE = Path(tui.__file__).parent
+
+
+def add_profile_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a profile and change it."""
+    parser.add_argument("profile", nargs="?", metavar="PROFILE", help="a TOML file, or the name of a shipped profile")
+    parser.add_argument("--variant", metavar="NAME", help="one of the profile's [variants]")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override a profile key")
+    server = parser.add_argument_group("server")
+    server.add_argument("--url", help="attach to a server that is already running")
+    server.add_argument("--model", metavar="M", help="the served model (default: the first one served)")
+    server.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    load = parser.add_argument_group("load")
+    load.add_argument("--endpoint", choices=("completions", "chat", "responses"))
+    load.add_argument("--isl", metavar="SPEC", help="input tokens of a request: 4096, normal:512:128, uniform:64:512")
+    load.add_argument("--osl", metavar="SPEC", help="output tokens of a request")
+    load.add_argument("--data", metavar="FILE", help="prompts from ShareGPT JSON, JSONL, text or a trace; or: sample")
+    kind = load.add_mutually_exclusive_group()
+    kind.add_argument("--concurrency", metavar="N[,N...]", help="closed loop, one stage each")
+    kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
+    kind.add_argument("--search", choices=("knee", "slo"), help="find the load: where it pays, or what meets --slo")
+    load.add_argument("--arrival", metavar="HOW", help="poisson, constant, gamma:BURSTINESS or replay")
+    load.add_argument("--requests", metavar="N", help="measured requests per stage")
+    load.add_argument("--duration", metavar="30s", help="measured time per stage")
+    load.add_argument("--warmup", metavar="N|5s", help="requests or time at the start of each stage to leave out")
+    load.add_argument("--workers", metavar="N", help="worker processes")
+    load.add_argument("--seed", metavar="N", help="makes the prompts and the schedule reproducible")
+    load.add_argument(
+        "--slo",
+        metavar="ttft_p99=2s,...",
+        help="limits (ttft=2s: for each stream; failed=1%%: of the requests); a missed one makes the exit code 1",
+    )
+
+
+_LOAD_OPTIONS = (
+    "endpoint",
+    "isl",
+    "osl",
+    "data",
+    "concurrency",
+    "rate",
+    "arrival",
+    "requests",
+    "duration",
+    "warmup",
+    "workers",
+)
+_OTHER_PLANS = ("ladder", "ramp", "soak", "search")
+
+
+def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
+    """The profile that the options describe, and its name in messages; raises `ProfileError`."""
+    document, where = document_of(options)
+    return profile_from(document, where, options), where
+
+
+def document_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The document that the options name, as it is, and its name in messages; raises `ProfileError`."""
+    from loadgen.profile import load_document
+
+    if options.url is not None and options.profile is None:
+        return {"name": "attach"}, "command line"
+    path = find_profile(options.profile or _DEFAULT_PROFILE)
+    return load_document(path), str(path)
+
+
+def variants_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> dict[str, Profile]:
+    """What the server of a document can be started anew as, by name; empty where it has no variants.
+
+    "base" is the document without any of them. One that is not valid under the options is not offered.
+    """
+    from loadgen.profile import variant_names
+
+    names = variant_names(document) if options.url is None else []
+    offered = {}
+    for name in dict.fromkeys([BASE, *names] if names else []):
+        of_variant = argparse.Namespace(**vars(options) | {"variant": name if name in names else None})
+        with contextlib.suppress(ProfileError):
+            offered[name] = profile_from(document, where, of_variant)
+    return offered
+
+
+def profile_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> Profile:
+    """A document under its variant and the options; raises `ProfileError`."""
+    from loadgen.profile import apply_variant, build_profile
+
+    chosen = apply_variant(document, options.variant, where=where)
+    if options.url is not None:
+        chosen["server"] = {"engine": "attach", "url": options.url}
+    _set_options(chosen, options)
+    return build_profile(chosen, where=where, overrides=options.set)
+
+
+def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
+    server = document.setdefault("server", {})
+    load = document.setdefault("load", {})
+    telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
+    if telemetry is not None:
+        document["telemetry"] = telemetry
+    if options.model is not None:
+        server["model"] = options.model
+    if options.api_key_env is not None:
+        server["api_key_env"] = options.api_key_env
+    chosen = {name: getattr(options, name) for name in (*_LOAD_OPTIONS, "seed") if getattr(options, name) is not None}
+    if chosen.keys() & {"concurrency", "rate"} or options.search is not None:
+        # The stages of the profile are another plan; this one is asked for by name.
+        document.pop("stages", None)
+        load.pop("rate", None)
+        for name in _OTHER_PLANS:
+            document.get("plan", {}).pop(name, None)
+    if options.search is not None:
+        document.setdefault("plan", {})["search"] = options.search
+    for stage in document.get("stages", []):
+        for name in chosen.keys() | ({"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()):
+            stage.pop(name, None)
+    if chosen.keys() & {"isl", "osl"}:
+        load.pop("shapes", None)
+    if chosen.keys() & {"requests", "duration"}:
+        load.pop("requests", None)
+        load.pop("duration", None)
+    load.update({name: _parse_option(name, text) for name, text in chosen.items()})
+    if options.slo is not None:
+        document["slo"] = dict(_parse_slo(entry) for entry in options.slo.split(","))
+
+
+def _parse_option(name: str, text: str) -> object:
+    try:
+        if name == "concurrency":
+            return [int(part) for part in text.split(",")]
+        if name == "rate":
+            return [float(part) for part in text.split(",")]
+        if name in ("requests", "workers", "seed"):
+            return int(text)
+        if name in ("isl", "osl") and text.isdigit():
+            return int(text)
+    except ValueError:
+        raise ProfileError(
+            f"--{name} {text}: expected a number{' or a list of them' if name in ('concurrency', 'rate') else ''}"
+        ) from None
+    return int(text) if name == "warmup" and text.isdigit() else text
+
+
+def port_of(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text}: a port is a number from 0 to 65535")
+    return int(text)
+
+
+def _parse_slo(entry: str) -> tuple[str, str]:
+    name, separator, limit = entry.partition("=")
+    if not separator:
+        raise ProfileError(f"--slo {entry}: expected metric_statistic=time, such as ttft_p99=2s, or failed=1%")
+    return name.strip(), limit.strip()
+
+
+def find_profile(name: str) -> Path:
+    """A path as given, or the profile of that name which ships with vramp."""
+    path = Path(name)
+    if path.exists() or path.suffix == ".toml":
+        return path
+    for folder in profile_folders():
+        shipped = folder / f"{name}.toml"
+        if shipped.exists():
+            return shipped
+    return path
+
+
+def profile_folders() -> tuple[Path, ...]:
+    """Where profiles are looked for by name, the operator's own first."""
+    return (Path("profiles"), *shipped_folders())
+
+
+def shipped_folders() -> tuple[Path, ...]:
+    """Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
+    return (_PACKAGE / "profiles", _PACKAGE.parent / "profiles")

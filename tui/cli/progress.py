@@ -1,0 +1,133 @@
+"""A run without a screen: progress lines on stderr, Ctrl-C to finish, twice to abort.
+
+A stderr that nobody reads costs lines, never the run's time; one that is closed finishes the run and keeps its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from loadgen.text import harmless
+from tui.cli.non_blocking_writer import NonBlockingWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.metrics.snapshot import Snapshot
+    from loadgen.run import Run
+
+_EVERY_S = 2.0
+_LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
+
+
+def plain_reason() -> str | None:
+    """Why the cockpit cannot be shown here, in words; None where it can."""
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        return "there is no terminal"
+    if os.environ.get("TERM") == "dumb":
+        return "TERM=dumb: this terminal cannot place text"
+    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    # A terminal that does not tell its size has none of 0.
+    if 0 < columns < _LEAST_COLUMNS or 0 < rows < _LEAST_ROWS:
+        return f"the terminal has {columns}x{rows} cells, and the cockpit takes {_LEAST_COLUMNS}x{_LEAST_ROWS}"
+    return None
+
+
+async def follow(run: Run) -> bool:
+    """Drive a run to its end; True if it was interrupted."""
+    interrupts = 0
+
+    def interrupt() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            say("finishing: the result is kept; once more to abort")
+            run.stop()
+        else:
+            run.abort()
+
+    def finish_unread() -> None:
+        if interrupts == 0:
+            interrupt()
+
+    loop = asyncio.get_running_loop()
+    outlet = NonBlockingWriter(
+        sys.stderr,
+        caught_up=lambda: say("lines are missing here: nobody read them"),
+        gone=lambda: loop.call_soon_threadsafe(finish_unread),
+    )
+
+    def say(text: str) -> None:
+        outlet.write(harmless(text) + "\n")
+
+    # Explicitly: a shell starts background jobs with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt)
+    progress = _Progress(say)
+    try:
+        async for snapshot in run.snapshots():
+            progress.show(snapshot)
+    finally:
+        outlet.close()
+    return interrupts > 0
+
+
+class _Progress:
+    """Prints what is new, and a line of numbers every two seconds."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._phase = ""
+        self._stage = 0
+        self._events = 0
+        self._findings = 0
+        self._milestones: set[str] = set()
+        self._next_s = 0.0
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._show_findings(snapshot)
+        if snapshot.phase == "starting":
+            self._show_milestones(snapshot)
+        for event in snapshot.events[self._events :]:
+            self._say(f"{event.t_s:7.1f} s  {event.kind}: {event.text}")
+        self._events = len(snapshot.events)
+        news = (snapshot.phase, snapshot.load.stage) != (self._phase, self._stage)
+        if news or (snapshot.t_s >= self._next_s and snapshot.phase not in ("checking", "starting", "done")):
+            self._phase, self._stage = snapshot.phase, snapshot.load.stage
+            self._next_s = snapshot.t_s + _EVERY_S
+            self._say(_line(snapshot))
+
+    def _show_findings(self, snapshot: Snapshot) -> None:
+        """Those that need somebody; `vramp check` tells all of them."""
+        found, self._findings = snapshot.findings[self._findings :], len(snapshot.findings)
+        for finding in found:
+            if finding.severity != "info":
+                remedy = f" -> {finding.fix}" if finding.fix else ""
+                self._say(f"{snapshot.t_s:7.1f} s  preflight {finding.severity}: {finding.id}: {finding.seen}{remedy}")
+
+    def _show_milestones(self, snapshot: Snapshot) -> None:
+        for milestone in snapshot.server.milestones:
+            if milestone.state == "done" and milestone.id not in self._milestones:
+                self._milestones.add(milestone.id)
+                self._say(f"{snapshot.t_s:7.1f} s  server: {milestone.label} {milestone.detail}".rstrip())
+
+
+def _line(snapshot: Snapshot) -> str:
+    load, point = snapshot.load, snapshot.point
+    if load.stage == 0 or snapshot.phase in ("stopping", "done"):
+        return f"{snapshot.t_s:7.1f} s  {snapshot.headline}"
+    target = f"conc {load.concurrency}" if load.rate is None else f"rate {load.rate:g}/s"
+    stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
+    return (
+        f"{snapshot.t_s:7.1f} s  {stage}  {target}  held {load.held}"
+        f"  {_number(point.output_tokens_per_s)} tok/s  TTFT p50 {_number(point.ttft_p50_ms)} ms"
+        f"  TPOT p50 {_number(point.tpot_p50_ms)} ms  {snapshot.headline}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

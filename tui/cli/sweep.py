@@ -1,0 +1,167 @@
+"""`vramp sweep`: the same load on every variant of a server, one after the other, in one table."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.errors import ProfileError, ResultError, VrampError
+from loadgen.text import harmless
+from tui.cli.options import BASE, add_profile_options, find_profile, profile_of
+from tui.cli.run import INTERRUPTED, exit_code
+
+if TYPE_CHECKING:
+    from loadgen.profile import Profile
+    from loadgen.run import Run
+    from loadgen.run.sweep import Sweep, Variant
+
+_ALL = "all"
+
+_EPILOG = f"""\
+A variant that does not start is a row with its reason. Ctrl-C keeps what there is; --resume FOLDER, with the other
+words as they were, goes on with the variants that are not complete. "{BASE}" is the profile without a variant.
+
+exit codes: 0 every variant is complete; 1 something in one of them failed; 2 usage or profile;
+            3 no server could be started; 130 interrupted
+"""
+
+
+def sweep(words: list[str]) -> int:
+    """Run the variants and print the table; 0 if all of them are complete and met their limits."""
+    from loadgen.run.sweep import begin_sweep, resume_sweep
+    from loadgen.store.folder import require_writable
+
+    options = _parser().parse_args(words)
+    name, profiles = _profiles(options)
+    try:
+        if options.json is not None:
+            require_writable(options.json)
+        if options.resume is not None:
+            folder, state = options.resume, resume_sweep(options.resume, profiles)
+        else:
+            seeds = {profile.load.seed for profile in profiles.values()} - {None}
+            folder, state = begin_sweep(name, profiles, seed=seeds.pop() or 0 if seeds else secrets.randbelow(2**31))
+    except ResultError as error:
+        # Nothing has run yet: where results shall go and come from is a matter of usage.
+        raise ProfileError(str(error)) from error
+    state, codes = _run_all(folder, state, profiles, force=options.force)
+    _conclude(folder, state, options.json)
+    return _summed(codes)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vramp sweep",
+        description="The same load on every variant of a server, one after the other, in one table.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_profile_options(parser)
+    group = parser.add_argument_group("sweep")
+    group.add_argument("--variants", metavar="A,B,...", default=_ALL, help=f"in this order (default: {_ALL})")
+    group.add_argument("--resume", metavar="FOLDER", type=Path, help="go on with the sweep in this folder")
+    group.add_argument("--json", metavar="FILE", type=Path, help="write the rows of the table here")
+    group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
+    return parser
+
+
+def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
+    """The profile of each variant, all valid; raises `ProfileError`."""
+    from loadgen.profile import load_document, variant_names
+
+    if options.profile is None:
+        raise ProfileError("vramp sweep: needs a profile; the variants are its [variants]")
+    if options.url is not None or options.variant is not None:
+        raise ProfileError("vramp sweep: starts each server itself: --variants names them; no --url, no --variant")
+    document = load_document(find_profile(options.profile))
+    offered = variant_names(document)
+    names = offered if options.variants == _ALL else list(dict.fromkeys(options.variants.split(",")))
+    if not names:
+        raise ProfileError(f"{options.profile}: has no [variants] to sweep over")
+    profiles = {}
+    for name in names:
+        options.variant = None if name == BASE and BASE not in offered else name
+        profiles[name], _ = profile_of(options)
+    return str(document["name"]), profiles
+
+
+def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force: bool) -> tuple[Sweep, list[int]]:
+    from loadgen.run.sweep import as_swept, note_variant
+
+    names = state.remaining
+    codes = [0] * (len(state.variants) - len(names))
+    _say(f"sweep in {folder}: {len(names)} of {len(state.variants)} variants to run, seed {state.seed}")
+    for number, name in enumerate(names, start=1):
+        _say(f"variant {number} of {len(names)}: {name}")
+        variant, code = _run_one(folder, name, as_swept(profiles[name], state.seed), force=force)
+        state = note_variant(folder, state, variant)
+        codes.append(code)
+        if code == INTERRUPTED:
+            break
+    return state, codes
+
+
+def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple[Variant, int]:
+    """One run; whatever goes wrong in it is the end of this variant only."""
+    import asyncio
+
+    from loadgen.run import Run
+    from loadgen.run.sweep import Variant, result_path
+    from tui.cli.progress import follow
+
+    path = result_path(folder, name)
+    try:
+        run = Run(profile, where=f"variant {name}", json_path=path, force=force)
+        interrupted = asyncio.run(follow(run))
+    except VrampError as error:
+        _say(f"vramp: {error}")
+        return Variant(name=name, state="failed", reason=str(error), result=None), error.exit_code
+    except KeyboardInterrupt:
+        # Before the run has its own handler, or after.
+        return Variant(name=name, state="stopped", reason="stopped by the operator", result=None), INTERRUPTED
+    code = INTERRUPTED if interrupted else exit_code(run, interrupted=False)
+    return _ended(run, name, path), code
+
+
+def _ended(run: Run, name: str, path: Path) -> Variant:
+    from loadgen.report.assessment import shortcomings
+    from loadgen.run.sweep import Variant
+
+    assert run.result is not None
+    reason = run.result.reason if run.error is None else str(run.error)
+    for line in shortcomings(run.result) if run.error is None else [reason]:
+        _say(f"vramp: {line}")
+    written = path.name if path.exists() else None
+    return Variant(name=name, state=run.result.state, reason=reason, result=written)
+
+
+def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> None:
+    from loadgen.report.sweep_table import sweep_json, sweep_rows, sweep_table
+    from loadgen.run.sweep import outcomes_of
+
+    rows = sweep_rows(outcomes_of(folder, state))
+    print(harmless(sweep_table(rows)))
+    if json_path is not None:
+        try:
+            json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")
+        except OSError as error:
+            raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
+    _say(f"sweep: {folder}")
+    if state.remaining:
+        _say(f"not complete: {', '.join(state.remaining)}; --resume {folder} goes on with them")
+
+
+def _summed(codes: list[int]) -> int:
+    if INTERRUPTED in codes:
+        return INTERRUPTED
+    if not any(codes):
+        return 0
+    # Where every variant failed, and in the same way, that is the way.
+    return codes[0] if len(set(codes)) == 1 else 1
+
+
+def _say(text: str) -> None:
+    print(harmless(text), file=sys.stderr, flush=True)

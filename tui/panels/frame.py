@@ -1,0 +1,155 @@
+"""Frame: what the panels draw: the latest snapshot beside what the operator has just asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
+
+from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.plan.request import PlanRequest
+from tui.charts.scale import Span
+from tui.charts.timeline import Timeline
+from tui.widgets.paint import Word
+
+STALE_AFTER_S = 0.75  # two beats of 250 ms without a snapshot, and half a beat of patience
+Operator = Literal["owner", "guest", "watcher", "player"]
+"""Who looks at a run: whose it is; who may steer somebody else's; who may only look at it; who plays it again."""
+METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can be about
+
+
+class RunControl(Protocol):
+    """The part of `loadgen.run.Run` that the cockpit holds in its hand; nothing of it blocks."""
+
+    def snapshots(self) -> AsyncIterator[Snapshot]:
+        """The states of the run, four a second, until one whose phase is `done`."""
+
+    def start_anyway(self) -> None:
+        """Start although the preflight says that it will not work."""
+
+    def set_concurrency(self, concurrency: int, /) -> None:
+        """End the stage and go on in closed loop."""
+
+    def set_rate(self, requests_per_s: float, /) -> None:
+        """End the stage and go on in open loop."""
+
+    def set_shape(self, isl: int, osl: int, /) -> None:
+        """End the stage and go on with requests of this shape."""
+
+    def follow(self, wish: PlanRequest, /) -> None:
+        """End the stage and begin another plan from where the load stands."""
+
+    def hold(self) -> None:
+        """Let the running stage go on without an end."""
+
+    def restart(self, variant: str | None, /) -> None:
+        """End the load, stop the server, start it again; None: as it is, else as one of `Snapshot.variants`."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def next_stage(self) -> None:
+        """End the stage and begin the plan's next."""
+
+    def extend(self) -> None:
+        """Let the running stage go on for its length once more."""
+
+    def redo(self) -> None:
+        """Measure the running stage of the plan again, or else the last one that is done."""
+
+    def note(self, text: str, /) -> None:
+        """Put a remark on the time axis."""
+
+    def stop(self) -> None:
+        """Finish: end the load, stop the server, keep the result."""
+
+    def abort(self) -> None:
+        """Finish now: cut streams, kill the server, keep what there is."""
+
+
+@runtime_checkable
+class Player(Protocol):
+    """What a replay has beside its snapshots, in the place of a load."""
+
+    def set_speed(self, speed: float, /) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def step(self) -> None:
+        """One beat, and stand still after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The load that the operator wants, before and after the run confirms it."""
+
+    value: float | None = None
+    open_loop: bool = False
+    paused: bool = False
+    shape: tuple[int, int] = (0, 0)  # input and output tokens of a request
+    unconfirmed: bool = False
+
+    @property
+    def unit(self) -> str:
+        return "rate, req/s" if self.open_loop else "concurrency"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame's worth of facts."""
+
+    snapshot: Snapshot
+    wanted: Wanted
+    age_s: float = 0.0  # since the snapshot came; 0 on the beat that brings one
+    ending: Literal["", "stop", "abort"] = ""  # what the operator has asked for and the run has not yet done
+    ended: bool = False  # no more snapshots will come
+    log_filter: str = ""  # only lines of the log that have this are shown
+    event_filter: str = ""  # and in the view of the events only those that have this in kind or text
+    timeline: Timeline = field(default_factory=Timeline)  # what came before
+    metric: str = "ttft"  # the latency that the views of curve and distribution are about
+
+    operator: Operator = "owner"
+    keymap: Mapping[str, str] = field(default_factory=dict)
+    """The keys that the operator has moved, by the id of their binding."""
+
+    def key(self, id: str, default: str) -> Word:
+        """What to press for an action, wherever its key is now."""
+        moved = self.keymap.get(f"cockpit.{id}", default)
+        return (key_written(moved.partition(",")[0]), "key")
+
+    @property
+    def steers(self) -> bool:
+        return self.operator in ("owner", "guest")
+
+    @property
+    def stale(self) -> bool:
+        """Whether the numbers are old although the run should still be telling us some."""
+        return not self.done and self.age_s > STALE_AFTER_S
+
+    @property
+    def span(self) -> Span:
+        """The stretch of time that all charts show."""
+        return self.timeline.span()
+
+    @property
+    def stage(self) -> StageView | None:
+        """The running stage, or the last one that ran."""
+        return self.snapshot.stages[-1] if self.snapshot.stages else None
+
+    @property
+    def done(self) -> bool:
+        return self.ended or self.snapshot.phase == "done"
+
+
+_LONG_NAMES = {short: long for long, short in KEY_NAME_REPLACEMENTS.items()}
+
+
+def key_written(name: str) -> str:
+    """A key as it is written on the keyboard: `+` for `plus`; one without a character by its name."""
+    character = key_to_character(_LONG_NAMES.get(name, name))
+    return character if character is not None and character.isprintable() and not character.isspace() else name

@@ -1,0 +1,384 @@
+"""The cockpit's one screen: panels over the latest snapshot, and the keys that steer the run.
+
+The app hands it snapshots, it changes widgets, `render_line` only draws. Widgets are neither mounted nor removed while
+it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A key answers from the local wish
+(`PendingLoad`) before the run confirms it.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import ClassVar, Literal
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, Vertical
+from textual.screen import Screen
+
+from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
+from tui import keys
+from tui.charts.timeline import Timeline
+from tui.config import keymap_of
+from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Operator, Player, RunControl
+from tui.screens.arrangement import arrangement
+from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
+from tui.screens.pages import BY_NAME, CHARTS, OVERVIEW, PANEL_PAGES, compose
+from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
+from tui.screens.steer import Steer, phases_for
+from tui.widgets.keybar import Hint, KeyBar
+from tui.widgets.logbook import LogBook
+from tui.widgets.logview import LogView
+from tui.widgets.paint import ROLE_CLASSES
+from tui.widgets.panel import Panel, of_chart
+
+
+class CockpitScreen(Screen[None]):
+    """Draws a run and steers it."""
+
+    AUTO_FOCUS = ""
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
+    ALLOW_IN_MAXIMIZED_VIEW = "#keys, #header"
+    BINDINGS: ClassVar[list[BindingType]] = keys.COCKPIT
+
+    def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
+        """A watcher is one of several: leaving is only its own affair; a read-only one cannot steer either."""
+        super().__init__()
+        self._control = control
+        self._watching = watching
+        self._operator: Operator = _operator_of(control, watching=watching, read_only=read_only)
+        self._pending = PendingLoad(control)
+        self._steer = Steer(self, control, self._pending)
+        self._timeline = Timeline()
+        self._log_book = LogBook()
+        self._boards: list[Panel] = []
+        self._page = OVERVIEW
+        self._full = False
+        self._metric = METRICS[0]
+        self.snapshot: Snapshot | None = None  # the state on the screen
+        self._arrived_s = monotonic()
+        self._ending: Literal["", "stop", "abort"] = ""
+        self._ended = False
+        self.leaving = False  # the operator wants to be out as soon as the run is over
+        self._interrupts = 0
+        self._log_filter = ""
+        self._event_filter = ""
+
+    def compose(self) -> ComposeResult:
+        """All panels, always; the style sheet says which show."""
+        yield Panel(header.header, id="header")
+        with Container(id="top"):
+            with Vertical(id="hand"):
+                yield Panel(load.load, id="load")
+                yield Panel(health.server, id="server")
+                yield Panel(health.client, id="client")
+                yield Panel(health.host, id="host")
+            with Container(id="charts"):
+                for name, chart in CHARTS.items():
+                    yield Panel(of_chart(chart), id=name)
+            with Vertical(id="startup"):
+                yield Panel(findings.findings, id="findings")
+                yield Panel(startup.startup, id="milestones")
+                yield Panel(messages.log, id="startup-log")
+            yield from compose(self._log_book)
+        with Container(id="lower"):
+            with Vertical(id="tables"):
+                yield Panel(gpus.gpus, id="gpus")
+                yield Panel(latency.latency, id="latency")
+                yield Panel(stages.stages, id="stages")
+            with Vertical(id="texts"):
+                yield Panel(latency.latency, id="latency-beside")
+                yield Panel(messages.errors, id="errors")
+                yield Panel(health.verdicts, id="verdicts")
+                yield Panel(messages.events, id="events")
+                yield Panel(messages.log, id="log")
+        yield Panel(load.notice, id="notice")
+        yield KeyBar(self._hints, id="keys")
+
+    def on_mount(self) -> None:
+        """Find the panels once; a first snapshot may have come before them."""
+        self._boards = list(self.query(Panel))
+        self._draw()
+
+    def gather(self, snapshot: Snapshot) -> None:
+        """Keep what charts, marks and log need of a snapshot: every one comes by here, drawn or not."""
+        self._timeline.add(snapshot)
+        self._log_book.see(snapshot.server)
+
+    def take(self, snapshot: Snapshot) -> None:
+        over = self.over
+        self.snapshot = snapshot
+        self._arrived_s = monotonic()
+        self._pending.see(snapshot)
+        self._steer.see(snapshot)
+        if self.over and not over and snapshot.stages and self._page == OVERVIEW:
+            self._show("results")
+        self._draw()
+
+    def finish(self) -> None:
+        self._ended = True
+        self._draw()
+
+    def check_age(self) -> None:
+        """Draw the age of the numbers where the beat has stopped."""
+        if self.snapshot is not None and not self._ended and monotonic() - self._arrived_s > STALE_AFTER_S:
+            self._draw()
+
+    def on_screen_resume(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        """All panels, from what is known now.
+
+        Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
+        of a core). Therefore the app, not this screen, is what the beats are posted to.
+        """
+        if self.snapshot is None or not self._boards or not self.is_current or self.app.screen is not self:
+            return
+        view = self._view(self.snapshot)
+        for name, wanted in arrangement(view, self._page, full=self._full, width=self.size.width).items():
+            self.set_class(wanted, name)
+        for board in self._boards:
+            board.show(view)
+
+    def _view(self, snapshot: Snapshot) -> Frame:
+        return Frame(
+            snapshot,
+            self._pending.wanted,
+            age_s=monotonic() - self._arrived_s,
+            ending=self._ending,
+            ended=self._ended,
+            log_filter=self._log_filter,
+            event_filter=self._event_filter,
+            timeline=self._timeline,
+            metric=self._metric,
+            operator=self._operator,
+            keymap=keymap_of(self.app),
+        )
+
+    def _hints(self, height: int) -> list[list[Hint]]:
+        return keys.hints(self._operator, self._page, keymap_of(self.app), height)
+
+    def _show(self, page: str) -> None:
+        """Another view; the log takes the keys that move in it."""
+        self._page = page
+        for each in self.query(".page"):
+            each.set_class(each.id == f"page-{page}", "-shown")
+        self.query_one(KeyBar).on_resize()
+        self.set_focus(self.query_one(LogView) if page == "log" else None)
+
+    # What the keys do.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Whether an action may run; Textual asks right before."""
+        refused = self._operator == "watcher" and action in keys.STEERING
+        if refused:
+            self.notify("watching: the load is steered elsewhere", severity="warning", timeout=3, markup=False)
+        return not refused
+
+    @property
+    def _replayed(self) -> tuple[Player, ReplayView] | None:
+        """What plays, and where it is; None where a run goes on."""
+        now = self.snapshot.replay if self.snapshot is not None else None
+        return (self._control, now) if now is not None and isinstance(self._control, Player) else None
+
+    def _steerable(self, phases: frozenset[Phase] = STEERABLE) -> bool:
+        phase = "starting" if self.snapshot is None else self.snapshot.phase
+        if self._replayed is not None:
+            self.notify("This is a replay: its keys are in the last row", timeout=3, markup=False)
+            return False
+        if phase in phases and not self._ending:
+            return True
+        reason = "the run is over" if phase in ("stopping", "done") or self._ending else "the server is not ready"
+        self.notify(f"The load cannot be changed: {reason}", severity="warning", timeout=3, markup=False)
+        return False
+
+    def action_step(self, direction: int) -> None:
+        if self._steerable():
+            self._pending.step(direction)
+            self._draw()
+
+    def action_scale(self, factor: float) -> None:
+        """Double or half: the load, or the speed of a replay."""
+        if self._replayed is not None:
+            player, now = self._replayed
+            player.set_speed(now.speed * factor)
+        elif self._steerable():
+            self._pending.scale(factor)
+            self._draw()
+
+    def action_number(self) -> None:
+        """Ask for the load as a number."""
+        if not self._steerable():
+            return
+        whole = not self._pending.wanted.open_loop
+        question = "Concurrency: streams held open" if whole else "Rate: requests a second"
+        dialog = AskNumber(question, most=MOST_CONCURRENCY if whole else MOST_RATE, whole=whole)
+        self.app.push_screen(dialog, self._set_number)
+
+    def _set_number(self, value: float | None) -> None:
+        if value is not None and self._steerable():
+            self._pending.ask(value)
+            self._draw()
+
+    def action_pause(self) -> None:
+        if self._replayed is not None:
+            player, now = self._replayed
+            (player.resume if now.paused else player.pause)()
+        elif self._steerable():
+            self._pending.toggle_pause()
+            self._draw()
+
+    def action_next_stage(self) -> None:
+        """On with the plan; in a replay a beat."""
+        if self._replayed is not None:
+            self._replayed[0].step()
+        elif self._steerable():
+            self._control.next_stage()
+
+    def action_extend(self) -> None:
+        if self._steerable():
+            self._control.extend()
+
+    def action_redo(self) -> None:
+        if self._steerable():
+            self._control.redo()
+
+    def action_steer(self, what: str) -> None:
+        """A larger change, which a dialog asks for."""
+        if self._steerable(phases_for(what)) and self.snapshot is not None:
+            self._steer.begin(what, self.snapshot)
+
+    def action_note(self) -> None:
+        if self.over or self._replayed is not None:
+            self.notify("The run is over: its notes are as they were", severity="warning", timeout=3, markup=False)
+        else:
+            self.app.push_screen(AskText("Note, kept in the result at this moment"), self._put_note)
+
+    def _put_note(self, text: str | None) -> None:
+        if text and not self.over:
+            self._control.note(text)
+
+    def action_window(self) -> None:
+        """The next span of the time axis."""
+        self.notify(f"Charts show {self._timeline.next_window()}", timeout=2, markup=False)
+        self._draw()
+
+    def action_filter(self) -> None:
+        """Ask which lines of the log to show, or in their view which events."""
+        if self._page == "events":
+            question = "Show only events with, in kind or text (empty: all)"
+            self.app.push_screen(AskText(question, self._event_filter), self._set_event_filter)
+            return
+        question = "Show only lines of the log with (empty: all)"
+        self.app.push_screen(AskText(question, self._log_filter), self._set_filter)
+
+    def _set_filter(self, text: str | None) -> None:
+        if text is not None:
+            self._log_filter = text
+            self._log_book.filter(text)
+            self._draw()
+
+    def _set_event_filter(self, text: str | None) -> None:
+        if text is not None:
+            self._event_filter = text
+            self._draw()
+
+    def action_start_anyway(self) -> None:
+        if self.snapshot is not None and self.snapshot.phase == "blocked":
+            self._control.start_anyway()
+        else:
+            self.notify("Nothing holds the start back", timeout=2, markup=False)
+
+    def action_show(self, page: str) -> None:
+        """A view; the key of the one that shows makes it large, and back."""
+        if self.maximized is not None:
+            self.minimize()
+        self._full = page == self._page and not self._full
+        self._show(page)
+        self._draw()
+
+    def action_full(self) -> None:
+        """The view over the whole screen, and back."""
+        self._full = not self._full
+        self._draw()
+
+    def action_back(self) -> None:
+        if self.maximized is not None:
+            self.minimize()
+        elif self._full:
+            self._full = False
+        else:
+            self._show(OVERVIEW)
+        self._draw()
+
+    def on_panel_chosen(self, message: Panel.Chosen) -> None:
+        """A click on a panel of the overview opens its view, on a chart makes it large; another one goes back."""
+        panel = message.board
+        if self.maximized is not None:
+            self.minimize()
+        elif panel.id in PANEL_PAGES:
+            self.action_show(PANEL_PAGES[panel.id])
+        elif panel.id in CHARTS:
+            self.maximize(panel, container=False)
+
+    def action_metric(self) -> None:
+        self._metric = METRICS[(METRICS.index(self._metric) + 1) % len(METRICS)]
+        self.notify(f"Views curve and latency show {self._metric.upper()}", timeout=2, markup=False)
+        self._draw()
+
+    def action_copy(self) -> None:
+        """The table of the view to the clipboard, by the terminal (OSC 52)."""
+        if self.snapshot is None:
+            return
+        page = BY_NAME[self._page]
+        text = page.copies(self._view(self.snapshot))
+        self.app.copy_to_clipboard(text)
+        self.notify(f"{page.name}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
+
+    def action_help(self) -> None:
+        self.app.push_screen(Help(keys.table(keymap_of(self.app))))
+
+    def action_leave(self) -> None:
+        """Leave at once when the run is over or somebody else's, else ask."""
+        if self.over or self._watching:
+            self.app.exit()
+        elif not isinstance(self.app.screen, AskLeave):
+            self.app.push_screen(AskLeave(), self._leave)
+
+    def interrupt(self) -> None:
+        """Ctrl+C: finish; then abort; then leave whatever the run does."""
+        self._interrupts += 1
+        while self.app.screen is not self:
+            self.app.pop_screen()
+        if self.over or self._watching or self._interrupts > 2:
+            self.app.exit()
+        else:
+            self._end("stop" if self._interrupts == 1 and not self._ending else "abort")
+
+    def _leave(self, how: Leave | None) -> None:
+        if how is None:
+            return
+        self.leaving = True
+        if self.over:
+            self.app.exit()
+        self._end(how)
+
+    def _end(self, how: Leave) -> None:
+        if not self.over:
+            (self._control.stop if how == "stop" else self._control.abort)()
+            self._ending = how
+            self._draw()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to end."""
+        return self._ended or (self.snapshot is not None and self.snapshot.phase == "done")
+
+
+def _operator_of(control: RunControl, *, watching: bool, read_only: bool) -> Operator:
+    if isinstance(control, Player):
+        return "player"
+    if read_only:
+        return "watcher"
+    return "guest" if watching else "owner"

@@ -1,0 +1,197 @@
+"""The editor: a profile as text, checked at every pause in the typing, saved under a name, or started as it stands.
+
+A file that came with vramp is never written; any other that is there already only after a question. A file is written
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import TextArea
+
+from loadgen import format as fmt
+from tui import picker_keys as keys
+from tui.config import keymap_of
+from tui.panels.past import wrapped
+from tui.screens.catalog import Choice, is_shipped
+from tui.screens.dialogs import AskChoice, AskText, Help
+from tui.screens.editor_check import Problem, check_text
+from tui.widgets.keybar import KeyBar
+from tui.widgets.paint import ROLE_CLASSES, Row, Rows, cropped, spread
+from tui.widgets.rows import Pane
+
+_DEBOUNCE_S = 0.25
+
+
+class EditorScreen(Screen[Choice | None]):
+    """The text, and what is wrong with it beneath; returns what shall be started, or None."""
+
+    AUTO_FOCUS = "#editor"
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.EDITOR)
+
+    def __init__(self, path: Path, *, shipped: bool) -> None:
+        super().__init__()
+        self._path = path
+        self._shipped = shipped
+        self._saved = ""
+        self._document: dict[str, Any] = {}
+        self._problems: Sequence[Problem] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Pane(id="editor-header")
+        yield TextArea(id="editor", show_line_numbers=True, soft_wrap=False, tab_behavior="focus")
+        with VerticalScroll(id="editor-problems", can_focus=False):
+            yield Pane(id="problems")
+        yield KeyBar(lambda _: [keys.hints(keys.EDITOR, keymap_of(self.app))], id="hints")
+
+    def on_mount(self) -> None:
+        """The file as it is, faulty or not."""
+        try:
+            self._saved = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            self.notify(f"{self._path}: cannot be read: {error}", severity="error", timeout=10, markup=False)
+        self._area.load_text(self._saved)
+        self.query_one("#editor-header", Pane).show(self._header)
+        self._check()
+
+    @property
+    def _area(self) -> TextArea:
+        return self.query_one(TextArea)
+
+    @property
+    def _changed(self) -> bool:
+        return self._area.text != self._saved
+
+    def on_text_area_changed(self) -> None:
+        self._check_soon()
+
+    @work(exclusive=True, group="check")
+    async def _check_soon(self) -> None:
+        await asyncio.sleep(_DEBOUNCE_S)
+        self._check()
+
+    def _check(self) -> None:
+        self._document, self._problems = check_text(self._area.text, self._path.stem)
+        self.query_one("#problems", Pane).show(partial(problem_rows, self._problems))
+        self.query_one("#editor-header", Pane).on_resize()
+
+    def _header(self, width: int) -> Rows:
+        state = "changed" if self._changed else "as it is on disk"
+        left: Row = ((" vramp", "title"), ("  edit ", "text"), (fmt.plain(str(self._path)), "strong"))
+        shipped = ", shipped: save it under another name" if self._shipped else ""
+        return [spread(left, ((f"{state}{shipped} ", "dim"),), width)]
+
+    # What the keys do.
+
+    def action_start(self) -> None:
+        """As it stands, if it is a profile."""
+        self._check()
+        if self._problems:
+            self.notify("It cannot be started like this: see below", severity="warning", timeout=4, markup=False)
+            return
+        where = f"{self._path} (edited)" if self._changed else str(self._path)
+        self.dismiss(Choice(self._document, where))
+
+    def action_save(self) -> None:
+        self.app.push_screen(AskText("Save as", str(proposed_path(self._path))), self._save_as)
+
+    def _save_as(self, text: str | None) -> None:
+        if not text:
+            return
+        path = Path(text).expanduser()
+        path = path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml")
+        if is_shipped(path):
+            words = f"{path} came with vramp and stays as it is: take another name"
+            self.notify(words, severity="warning", timeout=6, markup=False)
+        elif path.exists() and path != self._path:
+            choices = [("", "keep that file"), ("overwrite", "overwrite it")]
+            self.app.push_screen(AskChoice(f"{path} is there already", choices), partial(self._overwrite, path))
+        else:
+            self._write(path)
+
+    def _overwrite(self, path: Path, how: str | None) -> None:
+        if how:
+            self._write(path)
+
+    def _write(self, path: Path) -> None:
+        try:
+            write_whole(path, self._area.text)
+        except OSError as error:
+            self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10, markup=False)
+            return
+        self._path, self._shipped, self._saved = path, False, self._area.text
+        self._check()
+        rest = f", with {len(self._problems)} problems" if self._problems else ""
+        self.notify(f"Saved: {path}{rest}", timeout=4, markup=False)
+
+    def action_back(self) -> None:
+        """To the profiles; what was typed is not thrown away unasked."""
+        if self._changed:
+            choices = [("", "go on editing"), ("discard", "throw the changes away")]
+            self.app.push_screen(AskChoice("The changes are not saved", choices), self._discard)
+        else:
+            self.dismiss(None)
+
+    def _discard(self, how: str | None) -> None:
+        if how:
+            self.dismiss(None)
+
+    def action_help(self) -> None:
+        self.app.push_screen(Help(keys.table(keys.EDITOR, keymap_of(self.app))))
+
+    def action_leave(self) -> None:
+        """Ctrl+Q leaves the editor, like Esc."""
+        self.action_back()
+
+    def interrupt(self) -> None:
+        """Ctrl+C copies, as in every editor."""
+        self._area.action_copy()
+
+
+def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
+    """Each with its line; a word where there are none."""
+    if not problems:
+        return [((" ok", "good"), ("  a profile; every variant of it too", "dim"))]
+    rows: Rows = []
+    for problem in problems:
+        at = f"line {problem.line}: " if problem.line is not None else ""
+        first, *rest = wrapped(f"! {at}{problem.words}", width, "bad")
+        rows += [first, *rest]
+    return [cropped(row, width) for row in rows]
+
+
+def proposed_path(path: Path) -> Path:
+    """Where to save: the operator's own file again, or a new one beside his others for one that came with vramp."""
+    if not is_shipped(path):
+        return path
+    folder = Path("profiles") if Path("profiles").is_dir() else Path()
+    return folder / f"my-{path.name}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all; raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,108 @@
+"""The operator's hand on the load: what a key makes of the present target, answered before the run confirms it.
+
+Invariants: a second key builds on the first even if no snapshot came between; what was asked for stays on the screen
+until the run confirms it or `PATIENCE` snapshots have passed, so that the screen never shows a wish for good; a
+concurrency is a whole number from 1, a rate is positive.
+"""
+
+from __future__ import annotations
+
+import math
+
+from loadgen.metrics.snapshot import Phase, Snapshot
+from tui.panels.frame import RunControl, Wanted
+
+MOST_CONCURRENCY = 100_000
+MOST_RATE = 100_000.0
+LEAST_RATE = 0.01
+PATIENCE = 8  # snapshots, two seconds
+STEERABLE: frozenset[Phase] = frozenset({"running", "paused", "draining", "holding"})
+"""Phases in which the load can be changed."""
+
+
+class PendingLoad:
+    """Turns keys into calls on the run and remembers them until they show in a snapshot."""
+
+    def __init__(self, control: RunControl) -> None:
+        self._control = control
+        self._seen = Wanted()
+        self._asked: tuple[float, bool] | None = None  # A value, and whether it is a rate
+        self._asked_paused: bool | None = None
+        self._asked_shape: tuple[int, int] | None = None
+        self._waited = 0
+
+    @property
+    def wanted(self) -> Wanted:
+        """The load to show: asked for, else confirmed."""
+        wishes = (self._asked, self._asked_paused, self._asked_shape)
+        value, open_loop = self._asked or (self._seen.value, self._seen.open_loop)
+        return Wanted(
+            value=value,
+            open_loop=open_loop,
+            paused=self._seen.paused if self._asked_paused is None else self._asked_paused,
+            shape=self._asked_shape or self._seen.shape,
+            unconfirmed=any(wish is not None for wish in wishes),
+        )
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Learn the run's own target, and drop what it confirms."""
+        self._seen = _target_of(snapshot)
+        self._waited += 1
+        if self._waited > PATIENCE or self._asked == (self._seen.value, self._seen.open_loop):
+            self._asked = None
+        if self._waited > PATIENCE or self._asked_paused == self._seen.paused:
+            self._asked_paused = None
+        if self._waited > PATIENCE or self._asked_shape == self._seen.shape:
+            self._asked_shape = None
+
+    def step(self, direction: int) -> None:
+        """One more or less; in open loop a tenth."""
+        value = self.wanted.value or 0.0
+        if not self.wanted.open_loop:
+            return self.ask(value + direction)
+        return self.ask(value * 1.1 if direction > 0 else value / 1.1)
+
+    def scale(self, factor: float) -> None:
+        self.ask((self.wanted.value or 1.0) * factor)
+
+    def ask(self, value: float, *, open_loop: bool | None = None) -> None:
+        """A target, in the unit of the present loop unless told; one that changes nothing is not sent."""
+        now = self.wanted
+        open_loop = now.open_loop if open_loop is None else open_loop
+        value = _rounded_rate(value) if open_loop else float(min(max(1, int(value)), MOST_CONCURRENCY))
+        if (value, open_loop) == (now.value, now.open_loop):
+            return
+        self._asked, self._waited = (value, open_loop), 0
+        if open_loop:
+            self._control.set_rate(value)
+        else:
+            self._control.set_concurrency(int(value))
+
+    def ask_shape(self, isl: int, osl: int) -> None:
+        """Requests of another shape; one that changes nothing is not sent."""
+        if (isl, osl) == self.wanted.shape:
+            return
+        self._asked_shape, self._waited = (isl, osl), 0
+        self._control.set_shape(isl, osl)
+
+    def toggle_pause(self) -> None:
+        paused = not self.wanted.paused
+        self._asked_paused, self._waited = paused, 0
+        (self._control.pause if paused else self._control.resume)()
+
+
+def _target_of(snapshot: Snapshot) -> Wanted:
+    load = snapshot.load
+    shape = load.isl, load.osl
+    if load.rate is not None:
+        return Wanted(load.rate, open_loop=True, paused=load.paused, shape=shape)
+    value = load.concurrency
+    if value is None and snapshot.stages:
+        value = snapshot.stages[-1].concurrency
+    return Wanted(None if value is None else float(value), paused=load.paused, shape=shape)
+
+
+def _rounded_rate(value: float) -> float:
+    """Three significant digits, so that the number shown is the number sent."""
+    value = min(max(value, LEAST_RATE), MOST_RATE)
+    return round(value, 2 - math.floor(math.log10(value)))

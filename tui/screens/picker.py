@@ -1,0 +1,303 @@
+"""The way in: the profiles that can be started, and what stands in the way of the one under the cursor.
+
+Everything that takes time (reading runs, the preflight) is a worker of which a newer one takes the place; the list can
+be used from the first frame on. The picker starts nothing itself: it tells the app what the operator wants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Input, OptionList
+
+from loadgen.errors import VrampError
+from loadgen.metrics.finding import Finding
+from loadgen.plan import plan_of
+from loadgen.profile import build_profile
+from loadgen.server.preflight.check import check_profile
+from tui import picker_keys as keys
+from tui.config import keymap_of
+from tui.panels import picker as panel
+from tui.screens.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
+from tui.screens.dialogs import AskChoice, Help
+from tui.screens.editor import EditorScreen
+from tui.screens.past_runs import PastScreen
+from tui.screens.picker_dialogs import AskUrl
+from tui.widgets.keybar import KeyBar
+from tui.widgets.paint import ROLE_CLASSES, Row, Rows
+from tui.widgets.rows import Pane, RowList, blank
+
+_DEBOUNCE_S = 0.25  # A cursor that only passes by a profile does not check the box
+_AS_IT_IS = ""
+
+
+class PickerScreen(Screen[None]):
+    """Profiles at the left; at the right, everything about the one under the cursor."""
+
+    AUTO_FOCUS = "#shelf"
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.PICKER)
+
+    class Start(Message):
+        """The operator wants this to run."""
+
+        def __init__(self, choice: Choice) -> None:
+            super().__init__()
+            self.choice = choice
+
+    def __init__(self, *, api_key_env: str | None = None) -> None:
+        """`api_key_env` names the variable with the key for servers that are attached to."""
+        super().__init__()
+        self._api_key_env = api_key_env
+        self._entries: dict[str, Entry] = {}
+        self._last: Mapping[str, PastRun] = {}
+        self._variants: dict[str, str] = {}  # chosen by the operator, by the path of the profile
+        self._filter = ""
+        self._checked: str | None = None  # the profile that the findings are of
+        self._findings: Sequence[Finding] | None = None
+        self._problem = ""
+        self._checking_since_s = monotonic()
+
+    def compose(self) -> ComposeResult:
+        """List and details; the filter shows once it is asked for."""
+        yield Pane(id="picker-header")
+        with Horizontal(id="picker-columns"):
+            with Vertical(id="picker-list"):
+                yield Input(placeholder="filter: a part of name or model", id="picker-filter")
+                yield Pane(id="shelf-head")
+                yield RowList(id="shelf")
+            with VerticalScroll(id="picker-about"):
+                yield Pane(id="picker-detail")
+                yield Pane(id="picker-preflight")
+        yield KeyBar(lambda _: [keys.hints(keys.PICKER, keymap_of(self.app))], id="hints")
+
+    def on_mount(self) -> None:
+        """Show the head at once; the rest comes from disk."""
+        self.query_one("#picker-header", Pane).show(self._header)
+        self.query_one("#shelf-head", Pane).show(lambda width: [panel.entry_head(self._shelf.row_width)])
+        self.set_interval(1.0, self._show_waiting)
+
+    def on_screen_resume(self) -> None:
+        """At first, and back from a run or the editor: there may be more by now."""
+        self._read()
+        if self._findings is None:
+            self._check()
+
+    def on_screen_suspend(self) -> None:
+        """A run has the box for itself."""
+        self.workers.cancel_group(self, "preflight")
+
+    def on_resize(self) -> None:
+        """Rows depend on the width, which the list knows after it was laid out."""
+        self.call_after_refresh(self._fill)
+
+    @property
+    def _shelf(self) -> RowList:
+        return self.query_one(RowList)
+
+    @property
+    def _entry(self) -> Entry | None:
+        name = self._shelf.highlighted_id
+        return self._entries.get(name) if name is not None else None
+
+    # What is on disk.
+
+    @work(exclusive=True, group="shelf")
+    async def _read(self) -> None:
+        """Profiles at once, what came of them when it is known."""
+        found, used = await asyncio.to_thread(_entries_and_last_used)
+        self._entries = {str(entry.path): entry for entry in found}
+        self._fill(begin_at=used)
+        self._last = await asyncio.to_thread(_last_runs, [entry.name for entry in found])
+        self._fill()
+        self._show_detail()
+
+    def _fill(self, begin_at: str | None = None) -> None:
+        """The rows that pass the filter, the operator's own first."""
+        now, width = datetime.now(UTC), self._shelf.row_width
+        wanted = self._filter.casefold()
+        rows: list[tuple[str | None, Row]] = []
+        for shipped, heading in ((False, "yours"), (True, "shipped with vramp")):
+            group = [
+                (name, panel.entry_row(entry, self._last.get(entry.name), now, width))
+                for name, entry in self._entries.items()
+                if entry.shipped == shipped and wanted in panel.searched(entry).casefold()
+            ]
+            rows += [(None, ((heading, "title"),)), *group] if group else []
+        self._shelf.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
+        self.query_one("#shelf-head", Pane).on_resize()
+
+    # The one under the cursor.
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Another profile: tell what is known, and look at the box for the rest."""
+        event.stop()
+        self._show_detail()
+        if event.option_id != self._checked:
+            self._checked = event.option_id
+            self._check()
+
+    def _show_detail(self) -> None:
+        entry = self._entry
+        paint = blank if entry is None else partial(self._detail, entry)
+        self.query_one("#picker-detail", Pane).show(paint)
+
+    def _detail(self, entry: Entry, width: int) -> Rows:
+        variant = self._variants.get(str(entry.path))
+        return panel.detail(entry, variant, self._last.get(entry.name), datetime.now(UTC), width)
+
+    @work(exclusive=True, group="preflight")
+    async def _check(self) -> None:
+        entry = self._entry
+        self._findings, self._problem, self._checking_since_s = None, "", monotonic()
+        self._show_preflight()
+        if entry is None or entry.profile is None:
+            return
+        await asyncio.sleep(_DEBOUNCE_S)
+        try:
+            profile = build_profile(entry.document, where=str(entry.path), variant=self._variants.get(str(entry.path)))
+            self._findings = await check_profile(profile, plan_of(profile))
+        except VrampError as error:
+            self._problem = str(error)
+        self._show_preflight()
+
+    def _show_preflight(self) -> None:
+        entry = self._entry
+        paint = blank if entry is None or entry.profile is None else self._preflight
+        self.query_one("#picker-preflight", Pane).show(paint)
+
+    def _preflight(self, width: int) -> Rows:
+        return panel.preflight(self._findings, monotonic() - self._checking_since_s, width, self._problem)
+
+    def _show_waiting(self) -> None:
+        if self._findings is None and not self._problem and self.is_current:
+            self._show_preflight()
+
+    def _header(self, width: int) -> Rows:
+        return [panel.header(str(Path.cwd()), width)]
+
+    # What the keys do.
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_start()
+
+    def action_start(self) -> None:
+        """Start it, as the variant that was chosen."""
+        self._start(url=None)
+
+    def _start(self, *, url: str | None) -> None:
+        entry = self._startable()
+        if entry is not None:
+            variant = self._variants.get(str(entry.path))
+            self.post_message(self.Start(Choice(entry.document, str(entry.path), variant, url)))
+
+    def _startable(self) -> Entry | None:
+        entry = self._entry
+        if entry is not None and entry.profile is None:
+            self.notify("This profile cannot be read: e edits it", severity="warning", timeout=4, markup=False)
+            return None
+        return entry
+
+    def action_variant(self) -> None:
+        entry = self._startable()
+        if entry is None:
+            return
+        if not entry.variants:
+            self.notify(f"{entry.name} has no variants", timeout=3, markup=False)
+            return
+        choices = [(_AS_IT_IS, "as it is"), *((name, panel.variant_words(entry, name)) for name in entry.variants)]
+        dialog = AskChoice(f"{entry.name}, as", choices)
+        self.app.push_screen(dialog, partial(self._set_variant, entry))
+
+    def _set_variant(self, entry: Entry, variant: str | None) -> None:
+        if variant is not None:
+            self._variants.pop(str(entry.path), None)
+            if variant != _AS_IT_IS:
+                self._variants[str(entry.path)] = variant
+            self._show_detail()
+            self._check()
+
+    def action_attach(self) -> None:
+        """Ask for the URL of a server."""
+        entry = self._startable()
+        if entry is not None:
+            self.app.push_screen(AskUrl(entry.name, api_key_env=self._api_key_env), self._start_at)
+
+    def _start_at(self, url: str | None) -> None:
+        if url is not None:
+            self._start(url=url)
+
+    def action_edit(self) -> None:
+        """A copy of it in the editor."""
+        entry = self._entry
+        if entry is not None:
+            self.app.push_screen(EditorScreen(entry.path, shipped=entry.shipped), self._edited)
+
+    def _edited(self, choice: Choice | None) -> None:
+        if choice is not None:
+            self.post_message(self.Start(choice))
+
+    def action_past(self) -> None:
+        self.app.push_screen(PastScreen())
+
+    def action_look_again(self) -> None:
+        """The same, from disk and box."""
+        self._read()
+        self._check()
+
+    def action_filter(self) -> None:
+        """Let the operator type what he looks for."""
+        field = self.query_one("#picker-filter", Input)
+        field.add_class("-shown")
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._filter = event.value.strip()
+        self._fill()
+
+    def on_input_submitted(self) -> None:
+        """Back to the list, as it is now."""
+        if not self._filter:
+            self.action_clear()
+        self._shelf.focus()
+
+    def action_clear(self) -> None:
+        field = self.query_one("#picker-filter", Input)
+        field.value = ""
+        field.remove_class("-shown")
+        self._shelf.focus()
+
+    def action_help(self) -> None:
+        self.app.push_screen(Help(keys.table(keys.PICKER, keymap_of(self.app))))
+
+    def action_leave(self) -> None:
+        self.app.exit()
+
+    def interrupt(self) -> None:
+        self.app.exit()
+
+
+def _entries_and_last_used() -> tuple[list[Entry], str | None]:
+    """All profiles, and the path of the one that the newest run was of."""
+    found = entries()
+    names = newest_by_profile(past_runs()[:1])
+    return found, next((str(entry.path) for entry in found if entry.name in names), None)
+
+
+def _last_runs(names: Sequence[str]) -> dict[str, PastRun]:
+    """By the name of the profile; one folder is read for each that has any."""
+    newest = newest_by_profile(past_runs())
+    return {name: past_run(newest[name]) for name in names if name in newest}
