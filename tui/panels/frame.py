@@ -12,7 +12,8 @@ from textual.message import Message
 
 from loadgen.metrics.snapshot import Snapshot, StageView
 from loadgen.plan.request import PlanRequest
-from tui.charts.chart import Chart, chart_rows
+from tui.charts.chart import chart_rows
+from tui.charts.definitions import Chart
 from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
 from tui.widgets.painted import Painted

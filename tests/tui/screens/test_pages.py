@@ -12,9 +12,8 @@ from loadgen.metrics.snapshot import ReplayView, RunEvent, ServerView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
-from tui.charts.history import CAPACITY
 from tui.charts.marks import MOST
-from tui.charts.timeline import Timeline
+from tui.charts.timeline import CAPACITY, Timeline
 from tui.screens.pages import PAGES, PANEL_PAGES, Page
 
 
