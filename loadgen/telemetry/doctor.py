@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.errors import TelemetryError
+from loadgen.format import harmless
 from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.host import HostSample
@@ -24,7 +25,6 @@ from loadgen.telemetry.monitor import carried
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled, TelemetryLine
 from loadgen.telemetry.units import unit_checks
-from loadgen.text import harmless
 
 NOTHING = (
     "no sign of a GPU: no /dev/kfd, no card of AMD or NVIDIA in /sys/class/drm, no device file, driver or library of "

@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
+from loadgen.format import harmless
+from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.candidates import BackendOption, Vendor
-from loadgen.telemetry.sample import GpuProcess, GpuSample, GpuStatic, Order, Sampled
+from loadgen.telemetry.sample import Order, Sampled
 from loadgen.telemetry.source import Patience, Source
-from loadgen.text import harmless
 
 _KEPT_LOOKS = 3600
 _FIELDS = GpuSample.__struct_fields__

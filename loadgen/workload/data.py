@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import ProfileError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from loadgen.workload.draws import draw
 from loadgen.workload.records import Entry, Format, entry_of, format_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, TelemetryError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 if TYPE_CHECKING:
     from loadgen.metrics.doctor import Examination

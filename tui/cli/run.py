@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import loadgen
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli.options import BASE, add_profile_options, document_of, profile_from, variants_from
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 if TYPE_CHECKING:
     from loadgen.server.process.records import ServerRecord

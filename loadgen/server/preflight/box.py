@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loadgen.errors import TelemetryError, VrampError
+from loadgen.format import harmless
 from loadgen.metrics.finding import Finding
 from loadgen.plan import Stage
 from loadgen.profile import Profile
@@ -16,7 +17,6 @@ from loadgen.server.preflight import box_devices, box_kernel, box_memory, box_mo
 from loadgen.server.preflight.box_view import Box, Setup, platform_of_box
 from loadgen.server.preflight.facts import Platform
 from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
-from loadgen.text import harmless
 
 __all__ = ["Box", "box_findings", "gpus_of_box", "platform_of_box"]
 

@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from loadgen.format import harmless
 from loadgen.metrics.finding import Finding
 from loadgen.profile import Server
 from loadgen.server.preflight import removed
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
-from loadgen.text import harmless
 
 
 def flag_findings(server: Server, installation: Installation) -> list[Finding]:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from loadgen.format import harmless
 from loadgen.metrics.finding import Finding, Severity
 from loadgen.server.preflight import conditions
 from loadgen.server.preflight.facts import Facts
-from loadgen.text import harmless
 
 BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"

@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.errors import ServerError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 # The newest name first; the first one that is there is used, so that a version with both is not counted twice.
 _GAUGES = {

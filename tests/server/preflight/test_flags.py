@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.format import harmless
 from loadgen.metrics.finding import Finding
 from loadgen.profile import Server
 from loadgen.server.preflight import removed
 from loadgen.server.preflight.flags import flag_findings, list_form, normal_args
 from loadgen.server.preflight.installation import recorded_installation
-from loadgen.text import harmless
 
 KNOWN = recorded_installation("0.32.0")
 
