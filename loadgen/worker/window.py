@@ -132,7 +132,7 @@ class LoadBins:
         self._nearest = self._nearest_to(held)
 
     def drain(self) -> dict[int, LoadBin]:
-        """What was timed since the last drain; also ends up in the samples's own lists, which are drained after this."""
+        """What was timed since the last drain; it also goes back into the stage's own lists, which are drained next."""
         self._move()
         bins, self._bins = self._bins, {}
         for part in bins.values():

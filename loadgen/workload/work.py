@@ -1,7 +1,7 @@
 """What the requests of a stage ask for: decided by a profile, carried out by the workers.
 
-`Work` is all that a worker needs beyond a stage's load; `RequestWriter` makes requests of it by number. Invariant: a request
-is a pure function of the seed, the stage and its number, so it is the same whoever writes it and however often.
+`Work` is all that a worker needs beyond a stage's load; `RequestWriter` makes requests of it by number. Invariant: a
+request is a pure function of the seed, the stage and its number, so it is the same whoever writes it and however often.
 
 In a conversation each request repeats what was said before. What the server really answered is not kept: in its place
 stands made-up text of the same length, so a prefix cache knows the questions and the earlier turns up to the first
