@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import msgspec
-import numpy as np
 import os
 import re
 import shutil
@@ -19,10 +17,14 @@ import weakref
 from array import array
 from collections.abc import Iterator
 from functools import lru_cache
-from loadgen.errors import ProfileError
-from loadgen.format import harmless
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadgen.errors import ProfileError
+from loadgen.format import harmless
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")

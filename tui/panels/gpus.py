@@ -7,15 +7,17 @@ not measured is `-`, with the reason at the flags' place when nothing is; old sa
 
 from __future__ import annotations
 
-import msgspec
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
 from loadgen import format as fmt
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuView, Snapshot
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
-from typing import NamedTuple
 
 _NUMBER = 4
 _BAR = 8

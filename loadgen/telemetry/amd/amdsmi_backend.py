@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.gpu import GpuProcess, GpuSample
@@ -22,7 +24,6 @@ from loadgen.telemetry.amd.sockets import ELSEWHERE, counted_once
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.sample import Opened
 from loadgen.telemetry.sanitize import Missing, Reading, amount, split, text, watts
-from typing import Any
 
 _MIB = 1024**2
 _GONE = frozenset({"NOT_FOUND", "NOT_INIT"})

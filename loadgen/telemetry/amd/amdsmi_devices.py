@@ -6,15 +6,17 @@ of one socket share `socket`, and exactly one of them has partition 0; the order
 
 from __future__ import annotations
 
-import msgspec
 from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.gpu import GpuStatic
 from loadgen.telemetry.amd.amdsmi_library import Library
 from loadgen.telemetry.amd.sockets import TWO_DIES, pair_dies
 from loadgen.telemetry.sanitize import Missing, Reading, amount, divided, number, text, value_of, watts
-from typing import Any
 
 _MIB = 1024**2
 

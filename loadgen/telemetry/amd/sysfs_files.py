@@ -7,10 +7,11 @@ never raises.
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
 from loadgen.format import harmless
 from loadgen.metrics.gpu import GpuProcess
 from loadgen.telemetry.sanitize import Missing, Reading, amount, value_of
-from pathlib import Path
 
 
 def read_bytes(path: Path) -> bytes | Missing:
