@@ -1,15 +1,12 @@
 """The child's loop: beats, orders, a parent that does not read, a library that hangs."""
 
 import os
+import pytest
 import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
+from hypothesis import given, strategies as st
 from loadgen.errors import TelemetryError
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.telemetry.backend import Backend
