@@ -8,11 +8,15 @@ told only while they are asked for, as a real backend does.
 from __future__ import annotations
 
 import argparse
-import msgspec
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
 from loadgen.errors import VrampError
 from loadgen.metrics.gpu import GpuSample
 from loadgen.telemetry.capture import Capture, Part, read_capture
@@ -20,8 +24,6 @@ from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.sample import Opened, Refused, Sampled
 from loadgen.vendors import BackendName, VendorName
-from pathlib import Path
-from typing import Any, get_args
 
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry.replay")
 _COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")

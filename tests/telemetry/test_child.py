@@ -1,12 +1,15 @@
 """The child's loop: beats, orders, a parent that does not read, a library that hangs."""
 
 import os
-import pytest
 import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from hypothesis import given, strategies as st
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from loadgen.errors import TelemetryError
 from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.telemetry.backend import Backend

@@ -1,13 +1,15 @@
 """Every candidate tried in earnest: good children, real ones on the stub libraries, and those that go wrong."""
 
-import pytest
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from loadgen.metrics.gpu import GpuProcess
 from loadgen.telemetry.capture import Header, read_capture, write_capture
-from loadgen.telemetry.doctor import BackendTrial, NOTHING, Pace, examine, header_of, part_of, tried, visit_all
+from loadgen.telemetry.doctor import NOTHING, BackendTrial, Pace, examine, header_of, part_of, tried, visit_all
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import VendorName
-from pathlib import Path
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST
 from tests.telemetry.children import stand_in

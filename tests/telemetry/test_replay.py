@@ -1,9 +1,13 @@
 """A capture as a backend: the looks of the box again, in their time, without end."""
 
 import asyncio
-import pytest
-from hypothesis import given, strategies as st
 from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from loadgen.errors import ProfileError
 from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.capture import Candidate, Part, write_capture
@@ -13,7 +17,6 @@ from loadgen.telemetry.replay import played, replay_attempts
 from loadgen.telemetry.sample import Opened, Sampled
 from loadgen.telemetry.source import Patience
 from loadgen.vendors import VendorName
-from pathlib import Path
 from tests.telemetry.test_capture import HEADER, OPENED
 
 _PATIENCE = Patience(open_s=20, silence_s=20, pause_s=0.01)
