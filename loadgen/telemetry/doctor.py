@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried
@@ -23,8 +25,7 @@ from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled, TelemetryLine
 from loadgen.telemetry.units import unit_checks
-from loadgen.vendors import TelemetryMode, VENDORS, VendorName
-from pathlib import Path
+from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
 NOTHING = (
     f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "

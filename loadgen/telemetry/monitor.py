@@ -8,18 +8,20 @@ takes is bounded; `close` returns within the bounds that `process` gives each ch
 from __future__ import annotations
 
 import asyncio
-import msgspec
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
 from loadgen.format import harmless
 from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.sample import Order, Sampled
 from loadgen.telemetry.source import Patience, Source
 from loadgen.vendors import VendorName
-from pathlib import Path
-from typing import Any
 
 _KEPT_LOOKS = 3600
 _FIELDS = GpuSample.__struct_fields__

@@ -7,16 +7,18 @@ opened is restarted until it has failed three times; each failure is kept with i
 from __future__ import annotations
 
 import asyncio
-import msgspec
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled
-from pathlib import Path
 
 MISSED_TICKS = 3
 

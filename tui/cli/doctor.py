@@ -7,11 +7,12 @@ import os
 import sys
 import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
 from loadgen.errors import ProfileError, TelemetryError
 from loadgen.format import harmless
 from loadgen.vendors import BackendName
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     from loadgen.metrics.doctor import Examination
