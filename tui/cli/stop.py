@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
+
 from loadgen.errors import ProfileError, ServerError
 from loadgen.format import harmless
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.server.process.locks import ServerRecord

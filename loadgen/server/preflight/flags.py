@@ -11,11 +11,12 @@ import difflib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
 from loadgen.format import harmless
 from loadgen.metrics.finding import Finding
 from loadgen.profile import Server
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
-from typing import Any, Literal
 
 
 def flag_findings(server: Server, installation: Installation) -> list[Finding]:

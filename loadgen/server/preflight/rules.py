@@ -8,10 +8,11 @@ What vLLM no longer has is in `flags`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
+
 from loadgen.format import harmless
 from loadgen.metrics.finding import Finding, Severity
 from loadgen.server.preflight.facts import Facts
-from typing import NamedTuple
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 _FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"
