@@ -128,7 +128,7 @@ GPU_STRIPS = (
         "hbm",
         100.0,
         lambda static, now: _percent_of(now.hbm_used_bytes, static.hbm_total_bytes),
-        lambda static, now: f"{_of_most(_gib(now.hbm_used_bytes), _gib(static.hbm_total_bytes))} G",
+        lambda static, now: f"{_of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))} G",
     ),
 )
 """The most needed first."""
@@ -140,7 +140,3 @@ def _percent_of(value: float | None, most: float | None) -> float | None:
 
 def _of_most(value: float | None, most: float | None) -> str:
     return fmt.count(value) if most is None else f"{fmt.count(value)}/{fmt.count(most)}"
-
-
-def _gib(count: int | None) -> float | None:
-    return None if count is None else count / 1024**3
