@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from loadgen.run.operations import Abort, Stop
 from loadgen.text import harmless
 from tui.cli.non_blocking_writer import NonBlockingWriter
 
@@ -46,9 +47,9 @@ async def follow(run: Run) -> bool:
         interrupts += 1
         if interrupts == 1:
             say("finishing: the result is kept; once more to abort")
-            run.stop()
+            run.apply(Stop())
         else:
-            run.abort()
+            run.apply(Abort())
 
     def finish_unread() -> None:
         if interrupts == 0:
