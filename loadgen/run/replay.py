@@ -8,30 +8,19 @@ measured, started or written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import msgspec
-
+from collections.abc import AsyncIterator
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, read_journal, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import (
-    BEAT_S,
-    InstanceView,
-    LoadView,
-    Phase,
-    Point,
-    ReplayView,
-    ServerView,
-    Snapshot,
-)
+from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Point, ReplayView, ServerView, Snapshot
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, load_view, snapshot_of
-from loadgen.server.process.log_tail import LogTail
+from loadgen.server.process.log import LogTail
 from loadgen.store.lookup import RESULT
+from pathlib import Path
 
 SLOWEST, FASTEST = 1.0, 100.0
 _LOG_NAMES = ("server.log", "server-0.log")

@@ -1,13 +1,11 @@
 """Runs whose workers die or hang: the rest goes on, and the result says what was lost."""
 
 import os
+import pytest
 import signal
 from collections.abc import Iterator
-
-import pytest
-
 from loadgen.errors import WorkerError
-from loadgen.fleet import child
+from loadgen.fleet import worker_process
 from loadgen.metrics.result import Result
 from loadgen.run import Run
 from loadgen.run.operations import Abort
@@ -23,7 +21,7 @@ def engine() -> Iterator[Simulator]:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "SILENT_S", 1.5)
+    monkeypatch.setattr(worker_process, "SILENT_S", 1.5)
 
 
 def stop_one(_: Run) -> None:

@@ -1,0 +1,203 @@
+"""One worker process as the fleet sees it: started, told, listened to, and ended whatever state it is in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.errors import WorkerError
+from loadgen.metrics.stage import StageDelta
+from loadgen.worker import messages
+from loadgen.worker.messages import TICK_NS, Tick
+
+_PROGRAM = (sys.executable, "-P", "-m", "loadgen.worker")  # -P: what lies in the current folder is not ours to import
+_LINE_LIMIT = 64 * 1024 * 1024
+_STDERR_KEPT = 4000
+SILENT_S = 5.0
+START_S = 60.0
+_CLOSE_S = 2.0
+_KILLED_S = 2.0  # not even SIGKILL ends a process that the kernel holds; it is not waited for any longer
+
+
+class Taken(NamedTuple):
+    """What a worker did since that was last taken."""
+
+    ticks: list[Tick]
+    lost: dict[int, StageDelta]  # the streams that it took with it when it died, by stage
+
+
+class WorkerProcess:
+    """A worker process; `on_change` is called whenever it ticks or dies."""
+
+    def __init__(self, number: int, instance: int, on_change: Callable[[], None]) -> None:
+        """It drives the server with number `instance`."""
+        self.number = number
+        self.instance = instance
+        self.last: Tick | None = None
+        self.alive = True
+        self.share: int | None = None  # of the running closed loop
+        self.death: str | None = None  # why it is gone, until that is taken
+        self._ticks: list[Tick] = []
+        self._lost: dict[int, StageDelta] = {}
+        self._on_change = on_change
+        self._silent_s = 0.0
+        self._closing = False
+        self._stderr = b""
+        self._first_number = time.monotonic_ns() // TICK_NS
+        self._tasks: list[asyncio.Task[None]] = []
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def ready(self) -> bool:
+        """It can take a share of the load."""
+        return self.alive and self.last is not None
+
+    @property
+    def held(self) -> int:
+        """Streams that it has open; its last tick may not know of the last that it was told."""
+        return max(self.last.held if self.last is not None else 0, self.share or 0)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self.alive and self._process is not None else None
+
+    @property
+    def has_ticked(self) -> bool:
+        """There is a tick to be taken."""
+        return bool(self._ticks)
+
+    def take(self) -> Taken:
+        """What it did since the last call."""
+        taken = Taken(self._ticks, self._lost)
+        self._ticks, self._lost = [], {}
+        return taken
+
+    def take_death(self) -> str | None:
+        """Why it is gone, told once."""
+        death, self.death = self.death, None
+        return death
+
+    async def start(self, program: Sequence[str] = ()) -> None:
+        try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *(program or _PROGRAM),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_LINE_LIMIT,
+                # Ctrl-C in the terminal is for vramp, which ends its workers in order.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._gone(f"worker {self.number} could not be started: {error.strerror}")
+            raise WorkerError(self.death) from error
+        assert process.stdout is not None and process.stderr is not None
+        errors = asyncio.create_task(self._read_stderr(process.stderr))
+        self._tasks = [errors, asyncio.create_task(self._read_ticks(process, process.stdout, errors))]
+
+    def send(self, command: messages.Command) -> None:
+        """Send a command; one that is gone is told nothing."""
+        if self.alive and self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(messages.encode(command) + b"\n")
+
+    def check_silence(self, span_s: float) -> None:
+        """Such a time has passed: end it if it has been silent for too long.
+
+        The time is counted in looks and not by a clock: where vramp itself was stopped, its workers were not silent.
+        """
+        if self._ticks or not self.alive:
+            self._silent_s = 0.0
+            return
+        self._silent_s += span_s
+        patience_s = START_S if self.last is None else SILENT_S
+        if self._silent_s >= patience_s:
+            words = "did not start within" if self.last is None else "was silent for"
+            self.end(f"worker {self.number} {words} {patience_s:g} s and was ended")
+
+    def end(self, why: str) -> None:
+        """Kill it: also a stopped process dies of SIGKILL."""
+        self._gone(why)
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def close(self) -> None:
+        """Let it end itself, or else kill it; safe to call at any time and more than once."""
+        self._closing = True
+        if self._process is None:
+            self.alive = False
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if not await self._has_ended(_CLOSE_S):
+            self.end(f"worker {self.number} did not end by itself within {_CLOSE_S:g} s and was killed")
+            await self._has_ended(_KILLED_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _has_ended(self, timeout_s: float) -> bool:
+        """Whether all that it said has been read and its status taken."""
+        _, running = await asyncio.wait(self._tasks, timeout=timeout_s)
+        return not running
+
+    async def _read_ticks(
+        self, process: asyncio.subprocess.Process, output: asyncio.StreamReader, errors: asyncio.Task[None]
+    ) -> None:
+        try:
+            while self.alive and (line := await output.readline()):
+                self._take(messages.decode_tick(line))
+        except (msgspec.MsgspecError, ValueError) as error:
+            self.end(f"worker {self.number} sent what is not a tick and was ended: {error}")
+        # A pipe that nobody reads would keep asyncio from seeing its end.
+        while await output.read(1 << 16):
+            pass
+        status = await process.wait()
+        await errors
+        self._gone(f"worker {self.number} {_ending(status)}{_last_words(self._stderr)}")
+
+    def _take(self, tick: Tick) -> None:
+        before = self._first_number if self.last is None else self.last.number
+        # They count quarters of a second of the machine's clock: one that runs ahead, or stands still, is garbage.
+        if tick.worker != self.number or not before < tick.number <= time.monotonic_ns() // TICK_NS + 1:
+            raise ValueError(f"tick {tick.number} of worker {tick.worker} after {before}")
+        if self.alive:
+            self.last = tick
+            self._ticks.append(tick)
+            self._on_change()
+
+    def _gone(self, why: str) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        last = self.last
+        if last is not None and last.running is not None and last.open_sent:
+            self._lost = {last.running: StageDelta(unfinished=last.open_sent, lost=last.open_sent)}
+        if not self._closing or self._lost:
+            streams = last.held if last is not None else 0
+            self.death = why if not streams else f"{why}; {streams} streams are lost with it"
+        self._on_change()
+
+    async def _read_stderr(self, errors: asyncio.StreamReader) -> None:
+        while text := await errors.read(4096):
+            self._stderr = (self._stderr + text)[-_STDERR_KEPT:]
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"died with status {status}"
+    # Those for realtime use have numbers only.
+    known = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
+
+
+def _last_words(stderr: bytes) -> str:
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""

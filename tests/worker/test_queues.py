@@ -1,0 +1,84 @@
+"""RequestQueue on one worker: the same whoever writes them and when, and conversations in their order."""
+
+import json
+
+import pytest
+
+from loadgen.stream.request import common_fields, request_template
+from loadgen.worker.messages import BeginStage
+from loadgen.worker.queues import RequestQueue, Turn
+from loadgen.workload.prompts import FALLBACK_IDS, token_prompts
+from loadgen.workload.work import Work
+
+FIELDS = common_fields("completions", model="m", temperature=0.0, options={}, extra={})
+TEMPLATE = request_template("http://a", "completions", FIELDS, osl=4, api_key=None)
+
+
+def requests(work: Work, rank: int = 0, ranks: int = 1) -> RequestQueue:
+    command = BeginStage(
+        index=0,
+        template=TEMPLATE,
+        isl=16,
+        osl=4,
+        rank=rank,
+        ranks=ranks,
+        concurrency=4,
+        rate=None,
+        arrival="poisson",
+        start_ns=0,
+        warmup_requests=0,
+        warmup_ns=0,
+        requests=None,
+        work=work,
+    )
+    return RequestQueue(command, token_prompts(FALLBACK_IDS, 5), 5)
+
+
+def body(wire: bytes) -> dict[str, object]:
+    document: dict[str, object] = json.loads(wire.partition(b"\r\n\r\n")[2])
+    return document
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_requests_do_not_depend_on_the_number_of_workers(ranks: int) -> None:
+    work = Work(isl="uniform:8:32", osl="uniform:1:9")
+    whole = requests(work)
+    expected = {whole.take() for _ in range(12)}
+    parts = [requests(work, rank, ranks) for rank in range(ranks)]
+    assert {part.take() for part in parts for _ in range(12 // ranks)} == expected
+    assert {body(wire)["max_tokens"] for _, wire in expected} <= set(range(1, 10))
+
+
+def test_written_ahead_or_not_it_is_the_same() -> None:
+    ahead, late = requests(Work(isl="uniform:8:32")), requests(Work(isl="uniform:8:32"))
+    while ahead.write_ahead(3):
+        pass
+    assert [ahead.take() for _ in range(5)] == [late.take() for _ in range(5)]
+
+
+def test_a_due_turn_comes_before_a_new_conversation() -> None:
+    talks = requests(Work(turns=2))
+    first, _ = talks.take()
+    following = talks.following(first)
+    assert following == Turn(0, 1)
+    while talks.write_ahead(2):
+        pass
+    talks.due.append(following)
+    turn, wire = talks.take()
+    assert turn == following
+    prompt = body(wire)["prompt"]
+    assert isinstance(prompt, list)
+    assert len(prompt) == 16 + 4 + 16
+    assert talks.following(turn) is None
+    assert talks.take()[0] == Turn(1)
+
+
+def test_a_conversation_that_is_over_keeps_nothing() -> None:
+    talks = requests(Work(turns=2))
+    written, unwritten = talks.take()[0], None
+    while talks.write_ahead(0):
+        pass
+    unwritten = talks.take()[0]
+    talks.forget(written)
+    talks.forget(unwritten)
+    assert not talks.write_ahead(0)
