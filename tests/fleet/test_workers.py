@@ -1,9 +1,11 @@
 """Runs whose workers die or hang: the rest goes on, and the result says what was lost."""
 
 import os
-import pytest
 import signal
 from collections.abc import Iterator
+
+import pytest
+
 from loadgen.errors import WorkerError
 from loadgen.fleet import worker_process
 from loadgen.metrics.result import Result

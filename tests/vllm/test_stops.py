@@ -1,20 +1,22 @@
 """However a run on a real vLLM ends, nothing of it is left; and a server that is to stay, stays until it is stopped."""
 
 import asyncio
-import httpx
 import json
 import os
-import psutil
-import pytest
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
 from loadgen.run.operations import Stop
 from loadgen.server.process.locks import list_servers, require_free_port
-from pathlib import Path
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
 

@@ -9,10 +9,11 @@ import asyncio
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
+
 from loadgen.format import harmless
 from loadgen.run.operations import Abort, Stop
 from tui.cli.non_blocking_writer import NonBlockingWriter
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
