@@ -43,7 +43,7 @@ def _needs(view: Frame) -> list[Row]:
     if stage.e2e_needs_s:
         row: Row = ((f"E2E needs {stage.e2e_needs_s:.0f} s more", "warn"),)
         asks = view.steers and view.snapshot.load.stage_progress is not None
-        found.append((*row, (": ", "text"), view.key("extend", "e")) if asks else row)
+        found.append((*row, (": ", "text"), view.key("extend")) if asks else row)
     if stage.slo_needs:
         found.append(((fmt.plain(stage.slo_needs), "dim"),))
     if stage.carried_in:
@@ -66,9 +66,7 @@ def _wrapped(need: Row, width: int) -> Rows:
 
 def _hints(view: Frame) -> Rows:
     """The keys of who may use them, two in a row."""
-    double, half, pause, forward = (
-        view.key(*each) for each in (("double", "]"), ("half", "["), ("pause", "space"), ("next", "."))
-    )
+    double, half, pause, forward = (view.key(id) for id in ("double", "half", "pause", "next"))
     match view.operator:
         case "watcher":
             return []
@@ -76,9 +74,9 @@ def _hints(view: Frame) -> Rows:
             return [_hint((double, half), "speed") + _hint((pause,), "pause"), _hint((forward,), "step")]
         case _:
             return [
-                _hint((view.key("more", "+"), view.key("less", "-")), "one") + _hint((double, half), "double, half"),
-                _hint((view.key("number", "n"),), "number") + _hint((pause,), "pause"),
-                _hint((forward,), "next") + _hint((view.key("note", "m"),), "note"),
+                _hint((view.key("more"), view.key("less")), "one") + _hint((double, half), "double, half"),
+                _hint((view.key("number"),), "number") + _hint((pause,), "pause"),
+                _hint((forward,), "next") + _hint((view.key("note"),), "note"),
             ]
 
 
@@ -94,7 +92,7 @@ def notice(view: Frame, width: int, height: int) -> Rows:
 
 
 def _notice(view: Frame) -> Row:
-    leave = view.key("leave", "q")
+    leave = view.key("leave")
     if view.done:
         return (("run done  ", "strong"), *_result(view), ("   ", "text"), leave, (" leaves", "text"))
     if view.operator == "player":
@@ -115,14 +113,13 @@ def _choice(view: Frame) -> Row:
     """What the run waits for, then the keys that decide; empty where it waits for nobody."""
     match view.snapshot.phase:
         case "blocked":
-            anyway = view.key("start_anyway", "x")
+            anyway = view.key("start_anyway")
             return (("the start would fail", "bad"), (": ", "text"), anyway, (" starts all the same, ", "text"))
         case "failed":
-            restart = view.key("restart", "R")
+            restart = view.key("restart")
             return (("there is no server", "bad"), (": ", "text"), restart, (" starts it again, ", "text"))
         case "holding":
-            ids = (("more", "+"), ("less", "-"), ("double", "]"), ("half", "["), ("number", "n"))
-            keys = " ".join(view.key(*each)[0] for each in ids)
+            keys = " ".join(view.key(id)[0] for id in ("more", "less", "double", "half", "number"))
             held: Word = ("the plan is done, the server is up", "warn")
             return (held, (": ", "text"), (keys, "key"), (" go on with load, ", "text"))
         case _:

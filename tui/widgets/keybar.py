@@ -6,20 +6,11 @@ One widget instead of Textual's footer, which mounts one for each key and builds
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from textual.events import Click
 
+from tui.keys import Hint
 from tui.widgets.paint import Painted, Word, width_of
-
-
-class Hint(NamedTuple):
-    """Keys with the words for them."""
-
-    keys: tuple[tuple[str, str], ...]  # each as it is written on the keyboard, and its action
-    label: str
-    role: str = "dim"
-
 
 Bar = Sequence[Hint]  # one row, the most needed first
 

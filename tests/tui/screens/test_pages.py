@@ -15,7 +15,8 @@ from tests.tui.scripted import ScriptedRun, running, with_gpus
 from tui.charts.history import CAPACITY
 from tui.charts.marks import MOST
 from tui.charts.timeline import Timeline
-from tui.screens.pages import PAGES, PANEL_PAGES, Page
+from tui.keys import PAGES, Page
+from tui.screens.pages import PANEL_PAGES
 
 
 async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_makes_it_large() -> None:

@@ -17,8 +17,8 @@ from tests.engines import simulator
 from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
 from tui.app import Cockpit
+from tui.catalog import Choice
 from tui.cli.run import add_run_options, make_run_of
-from tui.screens.catalog import Choice
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
