@@ -21,15 +21,14 @@ from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Player, RunControl
-from tui.panels.panel import Panel, of_chart
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import CHARTS, COPIES, PANEL_PAGES, arrangement, compose
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
-from tui.widgets.keybar import KeyBar
-from tui.widgets.paint import ROLE_CLASSES
+from tui.widgets.painted import KeyBar
+from tui.widgets.rows import ROLE_CLASSES
 
 
 class CockpitScreen(Screen[None]):
@@ -313,7 +312,7 @@ class CockpitScreen(Screen[None]):
 
     def on_panel_chosen(self, message: Panel.Chosen) -> None:
         """A click on a panel of the overview opens its view, on a chart makes it large; another one goes back."""
-        panel = message.board
+        panel = message.panel
         if self.maximized is not None:
             self.minimize()
         elif panel.id in PANEL_PAGES:

@@ -33,9 +33,8 @@ from tui.catalog import Choice, is_shipped
 from tui.config import keymap_of
 from tui.panels.past import wrapped
 from tui.screens.dialogs import AskChoice, AskText, Help
-from tui.widgets.keybar import KeyBar
-from tui.widgets.paint import ROLE_CLASSES, Row, Rows, cropped, spread
-from tui.widgets.rows import Pane
+from tui.widgets.painted import KeyBar, Pane
+from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread
 
 _DEBOUNCE_S = 0.25
 _WHERE = "here"

@@ -1,4 +1,8 @@
-"""The log over the whole view: it follows, scrolls, and finds; the wheel scrolls too."""
+"""The server's log over the whole page: thousands of lines, those that pass a filter; it follows, scrolls, and finds.
+
+A snapshot has the last lines alone; the book keeps what they were before, up to `MOST` lines, and says where some were
+lost because they came too fast. Nothing is scanned anew unless the filter changes.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,19 @@ from textual.events import Click, MouseScrollDown, MouseScrollUp
 from loadgen import format as fmt
 from loadgen.metrics.snapshot import ServerView
 from tui import keys
-from tui.panels.frame import Frame
-from tui.panels.panel import Panel
+from tui.panels.frame import Frame, Panel
 from tui.screens.dialogs import AskText
-from tui.widgets.paint import Row, Rows, Word, titled
+from tui.widgets.rows import Row, Rows, Word, titled
 
-MOST_LINES = 20_000
-_WHEEL = 3
-_INDENT = 4  # of what a long line goes on with
+MOST = 20_000
 
 
 class LogBook:
     """Lines of a log, and a window on those that pass the filter."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=MOST_LINES)
-        self._passing: deque[str] = deque(maxlen=MOST_LINES)
+        self._lines: deque[str] = deque(maxlen=MOST)
+        self._passing: deque[str] = deque(maxlen=MOST)
         self._filter = ""
         self._total = 0
         self._last: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class LogBook:
         self._lines.extend(lines)
         passed = self._passed(lines)
         if self.end is not None:  # what drops off at the top must not move the window
-            self.end = max(0, self.end - max(0, len(self._passing) + len(passed) - MOST_LINES))
+            self.end = max(0, self.end - max(0, len(self._passing) + len(passed) - MOST))
         self._passing.extend(passed)
 
     def _passed(self, lines: list[str] | deque[str]) -> list[str]:
@@ -74,7 +75,7 @@ class LogBook:
         """Only lines with this text, from now on and of the past; follows again."""
         if text != self._filter:
             self._filter = text
-            self._passing = deque(self._passed(self._lines), maxlen=MOST_LINES)
+            self._passing = deque(self._passed(self._lines), maxlen=MOST)
             self.end = None
 
     # The window.
@@ -104,6 +105,10 @@ class LogBook:
         return place is not None
 
 
+_WHEEL = 3
+_INDENT = 4  # of what a long line goes on with
+
+
 class LogView(Panel):
     """A window on the log book; its keys are live while it shows."""
 
@@ -114,16 +119,16 @@ class LogView(Panel):
         super().__init__(self._rows_of, id=id)
         self._book = book
 
-    def _rows_of(self, view: Frame, width: int, height: int) -> Rows:
+    def _rows_of(self, frame: Frame, width: int, height: int) -> Rows:
         room = max(1, height - 1)
         rows = [row for line in self._book.window(room) for row in _line(line, self._book.search, width)]
-        return [titled("server log", self._legend(view), width), *rows[-room:]]
+        return [titled("server log", self._legend(frame), width), *rows[-room:]]
 
-    def _legend(self, view: Frame) -> Row:
+    def _legend(self, frame: Frame) -> Row:
         """How many lines of which, and whether it follows."""
         words: list[Word] = [("without answered requests  ", "dim")]
-        if view.log_filter:
-            words.append((f"/{fmt.plain(view.log_filter)}  ", "key"))
+        if frame.log_filter:
+            words.append((f"/{fmt.plain(frame.log_filter)}  ", "key"))
         if self._book.search:
             words.append((f"< {fmt.plain(self._book.search)} >  ", "found"))
         words.append((f"{fmt.counted(len(self._book), 'line')}  ", "dim"))

@@ -27,8 +27,7 @@ from tui.panels import (
     messages,
     results,
 )
-from tui.panels.frame import Frame
-from tui.panels.panel import Paint, Panel, of_chart
+from tui.panels.frame import Frame, Paint, Panel, of_chart
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
 

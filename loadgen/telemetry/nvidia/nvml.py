@@ -20,6 +20,7 @@ import pynvml
 
 from loadgen.errors import TelemetryError
 from loadgen.metrics.counters import Point, rate
+from loadgen.metrics.gpu import GpuProcess, GpuSample
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.nvidia.nvml_devices import (
     GTS_BY_GENERATION,
@@ -30,7 +31,7 @@ from loadgen.telemetry.nvidia.nvml_devices import (
     read,
     reason_of,
 )
-from loadgen.telemetry.sample import GpuProcess, GpuSample, Opened
+from loadgen.telemetry.sample import Opened
 from loadgen.telemetry.sanitize import Missing, amount, divided, number, percent, split, text
 
 _ALL_LINKS = 0xFFFFFFFF  # as the scope of a field: the sum over all NVLinks

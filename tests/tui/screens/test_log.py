@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.snapshot import ServerView
-from tui.screens.log import MOST_LINES, LogBook
+from tui.screens.log import MOST, LogBook
 
 
 def server(total: int, kept: int = 200) -> ServerView:
@@ -47,11 +47,11 @@ def test_a_tail_that_nobody_counts_is_taken_as_it_is() -> None:
 
 
 def test_it_is_bounded_and_a_window_that_stands_does_not_move() -> None:
-    book = book_of(MOST_LINES)
+    book = book_of(MOST)
     book.scroll(-50, 10)
     before = book.window(10)
-    book.see(server(MOST_LINES + 150))
-    assert len(book) == MOST_LINES and book.window(10) == before
+    book.see(server(MOST + 150))
+    assert len(book) == MOST and book.window(10) == before
 
 
 @given(st.lists(st.integers(-40, 40), max_size=30), st.integers(1, 20), st.integers(0, 60))
