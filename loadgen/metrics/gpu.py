@@ -6,16 +6,16 @@ Units are in the names. Times are CLOCK_MONOTONIC, which is one clock for the wh
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
+
+from loadgen.vendors import VendorName
 
 
 class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     """What does not change while a GPU is watched; one for each device that the vendor enumerates (partitions too)."""
 
     index: int  # position in this backend's order
-    vendor: Literal["amd", "nvidia", "sim"]
+    vendor: VendorName
     name: str
     uuid: str | None = None
     bdf: str | None = None  # PCI address: domain:bus:device.function

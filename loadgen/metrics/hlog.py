@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from loadgen.errors import ResultError
+from loadgen.format import harmless
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked, append_whole
 from loadgen.metrics.stage import LATENCIES, StageMetrics
-from loadgen.text import harmless
 
 _SHORTEST_S = 1.0
 _SHARE_OF_RUN = 0.01

@@ -30,7 +30,7 @@ from loadgen.plan.request import PlanRequest
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, load_view, snapshot_of
-from loadgen.server.process.log_tail import LogTail
+from loadgen.server.process.log import LogTail
 from loadgen.store.lookup import RESULT
 
 SLOWEST, FASTEST = 1.0, 100.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-
 from loadgen.errors import ProfileError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 
 def replay(words: list[str]) -> int:
