@@ -9,10 +9,11 @@ import argparse
 import json
 import math
 import sys
+from typing import TYPE_CHECKING, Any
+
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from tui.cli import bench_options
-from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.profile import Profile
