@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from textual.widgets import Input, OptionList
+
 from loadgen.metrics.snapshot import Phase
 from loadgen.run.operations import Abort, NextStage, Note, Operation, Pause, Resume, SetConcurrency, SetRate, Stop
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scripted import ScriptedRun, running, starting
-from textual.widgets import Input, OptionList
 from tui import keys
 from tui.app import Cockpit
 from tui.config import Config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from loadgen.run.operations import SetConcurrency
 from tests.tui.cockpit import Seat
 from tests.tui.scripted import ScriptedRun, running, starting

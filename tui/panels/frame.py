@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from loadgen.metrics.snapshot import Snapshot, StageView
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
 from textual.events import Click
 from textual.message import Message
+
+from loadgen.metrics.snapshot import Snapshot, StageView
 from tui.charts.chart import Chart, chart_rows
 from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
 from tui.keys import Operator, key_of
 from tui.widgets.painted import Painted
 from tui.widgets.rows import Rows, Word
-from typing import Literal, Protocol, TYPE_CHECKING, runtime_checkable
 
 if TYPE_CHECKING:
     from loadgen.run.operations import Operation

@@ -7,27 +7,29 @@ it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A k
 
 from __future__ import annotations
 
-from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
-from loadgen.run.operations import Abort, Extend, NextStage, Note, Pause, Redo, Resume, StartAnyway, Stop
+from time import monotonic
+from typing import ClassVar, Literal
+
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.screen import Screen
-from time import monotonic
+
+from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
+from loadgen.run.operations import Abort, Extend, NextStage, Note, Pause, Redo, Resume, StartAnyway, Stop
 from tui import keys
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
-from tui.keys import Hint, OVERVIEW, Operator
+from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import Frame, METRICS, Panel, Player, RunControl, STALE_AFTER_S, of_chart
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import CHARTS, COPIES, PANEL_PAGES, arrangement, compose
-from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, PendingLoad, STEERABLE
+from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import KeyBar
 from tui.widgets.rows import ROLE_CLASSES
-from typing import ClassVar, Literal
 
 
 class CockpitScreen(Screen[None]):
