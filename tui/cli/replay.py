@@ -16,7 +16,7 @@ def replay(words: list[str]) -> int:
 
     from loadgen.run.replay import FASTEST, SLOWEST, Replay
     from loadgen.store.lookup import open_journal, was_killed
-    from tui.cli.progress import plain_reason
+    from tui.terminal import plain_reason
 
     if not SLOWEST <= options.speed <= FASTEST:
         raise ProfileError(f"--speed {options.speed:g}: expected a number from {SLOWEST:g} to {FASTEST:g}")

@@ -58,7 +58,7 @@ def cockpit(words: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"vramp {loadgen.__version__}")
     add_run_options(parser)
     options = parser.parse_args(words)
-    from tui.cli.progress import plain_reason
+    from tui.terminal import plain_reason
 
     reason = plain_reason()
     if reason is None:
@@ -154,8 +154,8 @@ def _run_cockpit(options: argparse.Namespace) -> int:
     import asyncio
 
     from tui.app import Cockpit, open_cockpit
+    from tui.catalog import Choice
     from tui.config import config_path, read_config
-    from tui.screens.catalog import Choice
 
     def chosen(choice: Choice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
-from tui.cli.options import BASE, add_profile_options, find_profile, profile_of
+from tui.catalog import find_profile
+from tui.cli.options import BASE, add_profile_options, profile_of
 from tui.cli.run import INTERRUPTED, exit_code
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ def _search(found: SearchResult) -> Word:
 
 def _files(view: Frame, width: int) -> Rows:
     path = view.snapshot.result_path
-    title = titled("go on", (view.key("copy", "y"), (" copies the table", "dim")), width)
+    title = titled("go on", (view.key("copy"), (" copies the table", "dim")), width)
     if path is None:
         waits = "no result was written" if view.done else "the result is written when the run ends"
         return [title, ((f" {waits}", "bad" if view.done else "dim"),)]

@@ -10,8 +10,16 @@ import pytest
 from loadgen.metrics.result import SloCheck, read_result, write_result
 from loadgen.store.lookup import JOURNAL, RESULT
 from tests.tui.past_runs import leave_run
-from tui.cli.options import shipped_folders
-from tui.screens.catalog import entries, entry_of, is_shipped, newest_by_profile, past_run, past_runs, profile_of
+from tui.catalog import (
+    entries,
+    entry_of,
+    is_shipped,
+    newest_by_profile,
+    past_run,
+    past_runs,
+    profile_of,
+    shipped_folders,
+)
 
 GOOD = '[server]\nengine = "simulator"\n[variants.long.load]\nosl = 64\n'
 
