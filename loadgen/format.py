@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 
 UNKNOWN = "-"
 AT_LEAST = "≥"  # one cell, so that a lower bound takes the room of a number and no more than one of the blank before it

@@ -28,7 +28,7 @@ from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
-from loadgen.store.lookup import JOURNAL
+from loadgen.store.files import JOURNAL
 from tui.cli.terminal import TerminalDriver
 from tui.config import DEFAULTS, Config
 from tui.keys import key_of

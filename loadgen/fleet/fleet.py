@@ -21,8 +21,7 @@ from loadgen.cores import usable_cores
 from loadgen.errors import WorkerError
 from loadgen.fleet.child import Child
 from loadgen.fleet.merging import merge_clients, merge_stages, rows_by_worker, sum_by_key
-from loadgen.metrics.stage import ClientDelta, StageDelta
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
 from loadgen.plan import Stage
 from loadgen.plan.demand import workers_for
 from loadgen.stream.request import RequestTemplate

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from loadgen.metrics.stage import ClientDelta, ClientMetrics, StageDelta, StageMetrics
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.worker.messages import Tick
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Comparison
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import Comparison, Result
 
 UNKNOWN = "-"
 LATENCY_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
+from loadgen.metrics.result import Compared
 from loadgen.report.cells import UNKNOWN, signed_percent
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.compare_config import Setting

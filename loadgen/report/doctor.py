@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.doctor import DeviceFile, Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.gpu import GpuProcess, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuStatic
 
 _WIDTH = 100
 _COLUMN = 16

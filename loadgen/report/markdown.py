@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import Comparison, CurvePoint, Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import Comparison, CurvePoint
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.cells import (
     UNKNOWN,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.cells import LATENCY_TITLES, significant

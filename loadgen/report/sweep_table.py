@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.cells import significant

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadgen.telemetry.sample import GpuSample, Opened
+from loadgen.metrics.samples import GpuSample
+from loadgen.telemetry.sample import Opened
 
 Sample = Callable[[bool, bool], tuple[GpuSample, ...]]
 """Whether to read the slow tier too (ECC, caps, links), and whether to list processes; one sample for each device."""

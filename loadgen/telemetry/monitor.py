@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.candidates import BackendOption, Vendor
-from loadgen.telemetry.sample import GpuProcess, GpuSample, GpuStatic, Order, Sampled
+from loadgen.telemetry.sample import Order, Sampled
 from loadgen.telemetry.source import Patience, Source
 from loadgen.text import harmless
 

@@ -18,10 +18,11 @@ from typing import Any, get_args
 import msgspec
 
 from loadgen.errors import VrampError
+from loadgen.metrics.samples import GpuSample
 from loadgen.telemetry.candidates import BackendOption, Vendor
 from loadgen.telemetry.capture import Capture, Part, read_capture
 from loadgen.telemetry.child import Orders, Output
-from loadgen.telemetry.sample import BackendName, GpuSample, Opened, Refused, Sampled
+from loadgen.telemetry.sample import BackendName, Opened, Refused, Sampled
 
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry.replay")
 _COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from loadgen.metrics.counters import gained
+from loadgen.metrics.samples import GpuSample, GpuStatic, gained
 from loadgen.telemetry.backend import Backend, Sample
-from loadgen.telemetry.sample import GpuSample, GpuStatic, Opened
+from loadgen.telemetry.sample import Opened
 
 HBM_BYTES = 192 * 1024**3
 IDLE_W, CAP_W, LOW_CAP_W = 140.0, 750.0, 420.0

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 import uvloop
 
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.clock import ClockWatch
 from loadgen.worker.driver import Driver

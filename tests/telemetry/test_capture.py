@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.capture import Candidate, Header, Part, read_capture, write_capture
-from loadgen.telemetry.sample import GpuSample, GpuStatic, Opened, Sampled
+from loadgen.telemetry.sample import Opened, Sampled
 
 HEADER = Header(captured_at="2026-01-02T03:04:05+00:00", versions={"vramp": "1", "rocm": None}, environment={"A": "b"})
 OPENED = Opened("amdsmi", {"driver": "6.14"}, (GpuStatic(index=0, vendor="amd", name="MI300X"),))

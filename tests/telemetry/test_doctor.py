@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.metrics.samples import GpuProcess
 from loadgen.telemetry.candidates import BackendOption, Vendor, attempts_for
 from loadgen.telemetry.capture import Header, read_capture, write_capture
 from loadgen.telemetry.doctor import NOTHING, BackendTrial, Pace, examine, header_of, part_of, tried, visit_all
-from loadgen.telemetry.sample import GpuProcess
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST
 from tests.telemetry.children import stand_in

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.telemetry.candidates import BackendOption, Vendor, amd_is_here, attempts_for, nvidia_is_here
 from loadgen.telemetry.monitor import Monitor, carried
-from loadgen.telemetry.sample import GpuProcess, GpuSample
 from loadgen.telemetry.source import Patience
 from tests.telemetry.children import stand_in
 

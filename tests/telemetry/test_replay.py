@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.capture import Candidate, Part, write_capture
 from loadgen.telemetry.monitor import Monitor
 from loadgen.telemetry.replay import played, replay_attempts
-from loadgen.telemetry.sample import GpuProcess, GpuSample, GpuStatic, Opened, Sampled
+from loadgen.telemetry.sample import Opened, Sampled
 from loadgen.telemetry.source import Patience
 from tests.telemetry.test_capture import HEADER, OPENED
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.snapshot import WINDOW_S, Comparison, EngineView, Snapshot
+from loadgen.metrics.journal import EngineView
+from loadgen.metrics.result import Comparison
+from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.metrics.snapshot import WINDOW_S, Snapshot
 from tui.charts.history import History
 from tui.charts.marks import Marks
 from tui.charts.scale import Span, span

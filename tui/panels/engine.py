@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import EngineView, InstanceView
+from loadgen.metrics.journal import EngineView
+from loadgen.metrics.snapshot import InstanceView
 from tui.charts.chart import Chart, Series
 from tui.panels.frame import Frame
 from tui.widgets.paint import Row, Rows, cropped, padded, titled

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample
+from loadgen.metrics.samples import GpuSample
 from loadgen.metrics.snapshot import GpuView
 from tui.charts.chart import MarkColumns, Series, axis_row, mark_columns, traced_rows
 from tui.charts.history import Folded

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.metrics.finding import by_severity
+from loadgen.metrics.journal import by_severity
 from loadgen.metrics.result import Result
 from loadgen.report.cells import flattened
 from loadgen.report.html import markup

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from loadgen.metrics.result import Result
-from loadgen.metrics.series import Columns
+from loadgen.metrics.samples import Columns
 from loadgen.report.assessment import titles
 from loadgen.report.html.style import (
     ACCENT,

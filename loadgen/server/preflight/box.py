@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loadgen.errors import TelemetryError, VrampError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.server.preflight import box_devices, box_kernel, box_memory, box_model, leftovers

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.server.preflight.box_view import GIB, Setup, gib
 from loadgen.server.process.executable import find_executable
 from loadgen.server.process.instances import devices_each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.box_view import Setup, read_setting
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.server.preflight.box_view import Box, Setup, command_of, gib, shown_command
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.gpu_memory import GpuMemory, Holder

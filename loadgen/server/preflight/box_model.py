@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.server.preflight.box_view import GIB, Setup, gib
 from loadgen.server.preflight.model_facts import model_facts
 from loadgen.server.process.executable import expanded

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Finding, by_severity
+from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server
-from loadgen.server.preflight.box import Box, box_findings, gpus_of_box, platform_of_box
+from loadgen.server.preflight.box import box_findings, gpus_of_box
+from loadgen.server.preflight.box_view import Box, platform_of_box
 from loadgen.server.preflight.facts import Platform, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import (

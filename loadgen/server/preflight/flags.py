@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.profile import Server
 from loadgen.server.preflight import removed
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded

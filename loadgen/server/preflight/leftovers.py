@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.server.preflight.box_view import Box, Setup, command_of, gib, shown_command
 from loadgen.server.process.records import ServerRecord, read_record, servers_folder
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.metrics.journal import Finding, Severity
 from loadgen.server.preflight import conditions
 from loadgen.server.preflight.facts import Facts
 from loadgen.text import harmless

@@ -12,7 +12,7 @@ import re
 import signal as signals
 from collections.abc import Collection, Iterable, Sequence
 
-from loadgen.metrics.finding import Diagnosis
+from loadgen.metrics.journal import Diagnosis
 from loadgen.server.process.log_text import clean_line, is_routine, split_line, telling_lines
 from loadgen.server.process.masking import masked_command, masked_text
 from loadgen.server.process.oom import is_oom_kill

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.metrics.snapshot import Milestone
+from loadgen.metrics.journal import Milestone
 from loadgen.profile import Profile
 
 _MAX_BYTES = 16_384

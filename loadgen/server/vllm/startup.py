@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from loadgen.metrics.snapshot import Milestone
+from loadgen.metrics.journal import Milestone
 
 _State = Literal["running", "done"]
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import TelemetryError
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.amdsmi_devices import Device, list_devices
 from loadgen.telemetry.amd.amdsmi_library import Library, open_library
 from loadgen.telemetry.amd.gpu_metrics import Residency
 from loadgen.telemetry.amd.sockets import ELSEWHERE, counted_once
 from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.sample import GpuProcess, GpuSample, Opened
+from loadgen.telemetry.sample import Opened
 from loadgen.telemetry.sanitize import Missing, Reading, amount, split, text, watts
 from loadgen.text import harmless
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import TelemetryError
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.gpu_metrics import Residency, Table
 from loadgen.telemetry.amd.sockets import counted_once, pair_dies
@@ -32,7 +33,7 @@ from loadgen.telemetry.amd.sysfs_files import (
     speed_gts,
 )
 from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.sample import GpuSample, GpuStatic, Opened
+from loadgen.telemetry.sample import Opened
 from loadgen.telemetry.sanitize import Missing, Reading, amount, divided, first, number, percent, split, value_of
 
 _AMD = "0x1002"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from loadgen.telemetry.sample import GpuProcess
+from loadgen.metrics.samples import GpuProcess
 from loadgen.telemetry.sanitize import Missing, Reading, amount, value_of
 from loadgen.text import harmless
 

@@ -19,7 +19,7 @@ from typing import Any
 import pynvml
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.counters import Point, rate
+from loadgen.metrics.samples import GpuProcess, GpuSample, Reading, rate
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.nvidia.nvml_devices import (
     GTS_BY_GENERATION,
@@ -30,7 +30,7 @@ from loadgen.telemetry.nvidia.nvml_devices import (
     read,
     reason_of,
 )
-from loadgen.telemetry.sample import GpuProcess, GpuSample, Opened
+from loadgen.telemetry.sample import Opened
 from loadgen.telemetry.sanitize import Missing, amount, divided, number, percent, split, text
 
 _ALL_LINKS = 0xFFFFFFFF  # as the scope of a field: the sum over all NVLinks
@@ -56,7 +56,7 @@ class _Watched:
     """A device, and its violation counters (ns) at the last look."""
 
     device: NvmlDevice
-    violations: dict[str, Point] = field(default_factory=dict)
+    violations: dict[str, Reading] = field(default_factory=dict)
 
 
 def open_nvml() -> Backend:
@@ -164,7 +164,7 @@ def _violation_shares(watched: _Watched) -> dict[str, float]:
         total_ns = number(part(status, "violationTime"), wide=True)
         if isinstance(total_ns, Missing):
             continue
-        before, now = watched.violations.get(reason), Point(time.monotonic(), total_ns)
+        before, now = watched.violations.get(reason), Reading(time.monotonic(), total_ns)
         watched.violations[reason] = now
         share = None if before is None else rate(before, now)
         if share is not None:

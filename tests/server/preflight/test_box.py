@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.server.preflight.box import Box, platform_of_box
+from loadgen.server.preflight.box_view import Box, platform_of_box
 from loadgen.server.preflight.facts import Platform
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of

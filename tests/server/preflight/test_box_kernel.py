@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.finding import Severity
+from loadgen.metrics.journal import Severity
 from loadgen.server.preflight.facts import Platform
 from tests.server.gpu_trees import add_amd_gpu, write
 from tests.server.preflight.boxes import check, healthy_box, only, profile_of

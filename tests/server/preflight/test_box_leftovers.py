@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadgen.server.preflight.box import Box
+from loadgen.server.preflight.box_view import Box
 from loadgen.server.preflight.leftovers import is_vllm, leftovers
 from loadgen.server.process.records import ServerRecord, record_path
 from loadgen.server.process.tree import ProcessId

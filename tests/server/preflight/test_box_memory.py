@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.server.preflight.box import Box
+from loadgen.server.preflight.box_view import Box
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_nvidia_smi, add_process
 from tests.server.preflight.boxes import check, healthy_box, only, profile_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.profile import Server
 from loadgen.server.preflight import removed
 from loadgen.server.preflight.flags import flag_findings, list_form, normal_args

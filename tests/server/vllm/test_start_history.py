@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.snapshot import Milestone
+from loadgen.metrics.journal import Milestone
 from loadgen.profile import Profile, build_profile
 from loadgen.server.vllm.start_history import (
     ExpectedStart,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.snapshot import Milestone
+from loadgen.metrics.journal import Milestone
 from loadgen.server.vllm.startup import StartupWatch
 
 LOGS = Path(__file__).with_name("logs")

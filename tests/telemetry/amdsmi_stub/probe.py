@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.telemetry.sample import GpuSample, Opened, Refused, Sampled, TelemetryLine, decode_line
+from loadgen.metrics.samples import GpuSample
+from loadgen.telemetry.sample import Opened, Refused, Sampled, TelemetryLine, decode_line
 
 
 @dataclass

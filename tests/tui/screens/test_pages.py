@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from textual.events import MouseScrollUp
 
-from loadgen.metrics.snapshot import ReplayView, RunEvent, ServerView, Snapshot
+from loadgen.metrics.result import RunEvent
+from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
