@@ -5,9 +5,12 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
 # Files side by side: most tests wait for a socket or a process; those of a file share what they have started.
-SIDE_BY_SIDE = -n 3 --dist loadfile
+SIDE_BY_SIDE = -n $$(( $$(nproc) + 1 )) --dist loadfile
 
-.PHONY: run test test-vllm test-chromium test-lowest check bench screenshot schema clean
+# Strict: a link to a page or a heading that is not there fails.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+.PHONY: run test test-vllm test-chromium test-lowest check docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -22,12 +25,17 @@ test-chromium: $(INSTALLED_DEV)  ## the tests that open pages in a headless Chro
 	command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
 	$(BIN)/python -m pytest -m chromium tests
 
-check: $(INSTALLED_DEV)  ## format, lint, types, floors of the house, tests
+check: $(INSTALLED_DEV)  ## format, lint, types, layers, links of the manual, tests with their coverage
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(MKDOCS) --quiet
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov
+
+docs: $(INSTALLED_DEV)  ## the profile reference anew, and the manual as a site in build/site
+	$(BIN)/python -m loadgen.profile.reference
+	$(MKDOCS)
 
 bench: $(INSTALLED_DEV)  ## measured beside truth, and beside the least it can cost (with cc); takes minutes, wants a quiet machine
 	$(BIN)/python -m benchmarks.truth
@@ -35,7 +43,7 @@ bench: $(INSTALLED_DEV)  ## measured beside truth, and beside the least it can c
 	$(BIN)/python -m benchmarks.published
 	$(BIN)/python -m benchmarks.telemetry
 
-screenshot: $(INSTALLED_DEV)  ## take the README's picture anew
+screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew
 	$(BIN)/python -m benchmarks.screenshot
 
 test-lowest:  ## the tests with the oldest versions that pyproject.toml admits

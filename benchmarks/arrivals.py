@@ -35,8 +35,8 @@ from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer, Request
 from loadgen.simulator.physics import PRESETS
 from loadgen.simulator.service import Service
-from loadgen.worker.pace import PreciseTimer, lead_for
 from loadgen.worker.realtime import ask_for_short_slices
+from loadgen.worker.timing import PreciseTimer, timer_lead_ns
 from loadgen.workload.arrivals import arrival_offsets_s, slice_for
 
 SEED = 1
@@ -195,7 +195,7 @@ def wake(pipe: Pipe, asked: Asked) -> None:
                 over.set()
 
         timer = PreciseTimer(asyncio.get_running_loop(), call)
-        timer.lead_ns = lead_for(asked.rate)
+        timer.lead_ns = timer_lead_ns(asked.rate)
         timer.set(start_ns + due_ns[0])
         await over.wait()
 

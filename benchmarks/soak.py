@@ -46,7 +46,7 @@ from loadgen.run.view import Now, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tui.charts.timeline import Timeline
-from tui.widgets.logbook import LogBook
+from tui.screens.log import LogBook
 
 PROFILE = Path(__file__).parents[1] / "profiles/simulator.toml"
 TICK_S = 0.25

@@ -26,9 +26,8 @@ from textual.theme import BUILTIN_THEMES
 
 from loadgen.errors import ProfileError
 from tui import keys, picker_keys
-from tui.screens import dialogs
+from tui.screens import dialogs, log
 from tui.theme import COCKPIT
-from tui.widgets import logview
 
 _KEYS_ARE = 'keys are a character, "space", "f5", "ctrl+k", or several: "a,b"'
 _MODIFIERS = ("ctrl", "shift", "alt", "super", "meta", "hyper")
@@ -103,7 +102,7 @@ def _groups() -> list[Sequence[Binding]]:
     """The bindings that are active together."""
     screens = (keys.COCKPIT, picker_keys.PICKER, picker_keys.PAST, picker_keys.EDITOR)
     questions = (dialogs.AskNumber, dialogs.AskLeave, dialogs.Help)
-    return [logview.LOG, *(_bindings(each) for each in screens), *(_bindings(each.BINDINGS) for each in questions)]
+    return [log.LOG, *(_bindings(each) for each in screens), *(_bindings(each.BINDINGS) for each in questions)]
 
 
 def _bindings(found: Sequence[BindingType]) -> list[Binding]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from textual.binding import Binding, BindingType
 
 from tui.panels.frame import Operator, key_written
+from tui.screens.log import LOG
 from tui.screens.pages import BY_NAME, PAGES
-from tui.widgets.keybar import Hint
-from tui.widgets.logview import LOG
+from tui.widgets.painted import Hint
 
 
 def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:

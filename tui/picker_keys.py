@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from textual.binding import Binding
 
 from tui.keys import PALETTE, described, written
-from tui.widgets.keybar import Hint
+from tui.widgets.painted import Hint
 
 
 def _key(key: str, action: str, name: str, what: str, *, id: str) -> Binding:

@@ -13,25 +13,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from loadgen.cores import usable_cores
 from loadgen.errors import WorkerError
-from loadgen.fleet.child import Child
-from loadgen.fleet.merging import merge_clients, merge_stages, rows_by_worker, sum_by_key
+from loadgen.fleet.worker_process import WorkerProcess
 from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.plan import Stage
 from loadgen.plan.demand import workers_for
-from loadgen.stream.request import RequestTemplate
+from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.stream.samples import StreamLimits
-from loadgen.stream.transport import Target
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary
 from loadgen.worker.realtime import realtime_budget
 from loadgen.workload.arrivals import share_of
 
-_LONGEST_LOOK_S = 2 * TICK_NS / 1e9
+_LONGEST_CHECK_S = 2 * TICK_NS / 1e9
 _ENOUGH_TOKENS = 100  # for a guess at how fast they come
 _ANSWERED = "all requests were answered"
 
@@ -47,7 +46,7 @@ class FleetTick(msgspec.Struct, frozen=True):
     queued: int
     open_stages: dict[int, int]
     open_sent: dict[int, int]  # open streams that count in `sent`, by their stage
-    awaits: int | None
+    first_wave_waiting: int | None
     """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
     finished: int | None  # the running stage, once every worker that lives has had all its requests answered
     finished_why: str = ""
@@ -60,7 +59,7 @@ class FleetTick(msgspec.Struct, frozen=True):
 class FleetSettings(msgspec.Struct, frozen=True):
     """What every worker is told at its start."""
 
-    targets: tuple[Target, ...]  # the servers
+    addresses: tuple[ServerAddress, ...]  # the servers
     vocabulary: Vocabulary
     seed: int
     timeout_s: float
@@ -78,18 +77,18 @@ class Fleet:
     def __init__(self, settings: FleetSettings, workers: int, *, most: int | None = None) -> None:
         """It may grow to `most` workers; None leaves it as it is."""
         self._settings = settings
-        self._servers = len(settings.targets)
+        self._servers = len(settings.addresses)
         self._begin_with = workers
         self._most = workers if most is None else most
-        self._children: list[Child] = []
+        self._workers: list[WorkerProcess] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._closing = False
         self._news: list[str] = []
-        self._heard = asyncio.Event()
+        self._changed = asyncio.Event()
         self._running: int | None = None
-        self._sharing: list[Child] = []  # those that have a share of the running stage
+        self._sharing: list[WorkerProcess] = []  # those that have a share of the running stage
         self._last_number = 0
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         self._held_s, self._tokens = 0.0, 0  # stream seconds of the running stage, and the tokens that came in them
         self._token_s: float | None = None  # seconds a token of a stream, in the last stage that had enough of them
 
@@ -100,37 +99,37 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        return [child.pid for child in self._children if child.pid is not None]
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     @property
     def complete(self) -> bool:
         """Every server has a worker left; one without would be missing from the load."""
-        return {child.instance for child in self._ready} == set(range(self._servers))
+        return {worker.instance for worker in self._ready} == set(range(self._servers))
 
     @property
-    def _ready(self) -> list[Child]:
-        return [child for child in self._children if child.ready]
+    def _ready(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker.ready]
 
     # Its workers.
 
     async def start(self) -> None:
         """Start and configure the workers that a run begins with; raises `WorkerError`."""
-        for child in self._add(self._begin_with):
-            await self._start(child)
+        for worker in self._add(self._begin_with):
+            await self._start(worker)
 
     async def wait_ready(self) -> None:
         """Wait until every worker can send or is given up; raises `WorkerError` if a server is left without any."""
-        self._looked_s = time.monotonic()
-        while any(child.alive and not child.ready for child in self._children):
-            await self._wait(lambda: all(child.ready or not child.alive for child in self._children), TICK_NS / 1e9)
-            self._look()
+        self._checked_s = time.monotonic()
+        while any(worker.alive and not worker.ready for worker in self._workers):
+            await self._wait(lambda: all(worker.ready or not worker.alive for worker in self._workers), TICK_NS / 1e9)
+            self._check_silence()
         if not self.complete:
-            deaths = [child.death for child in self._children if child.death is not None]
+            deaths = [worker.death for worker in self._workers if worker.death is not None]
             raise WorkerError("; ".join(deaths) or "no worker could be started")
 
     def grow(self, workers: int) -> None:
         """Have so many workers, or as many as there may be, from the next stage on; they start in the background."""
-        missing = min(workers, self._most) - sum(child.alive for child in self._children)
+        missing = min(workers, self._most) - sum(worker.alive for worker in self._workers)
         if missing <= 0:
             return
         self._news.append(f"workers: {missing} more are started; they take part from the next stage on")
@@ -138,45 +137,45 @@ class Fleet:
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
-    async def _start_more(self, children: Sequence[Child]) -> None:
-        for child in children:
+    async def _start_more(self, added: Sequence[WorkerProcess]) -> None:
+        for worker in added:
             if self._closing:
                 return
             with contextlib.suppress(WorkerError):  # its death is told
-                await self._start(child)
+                await self._start(worker)
 
-    def _add(self, count: int) -> list[Child]:
+    def _add(self, count: int) -> list[WorkerProcess]:
         """So many more, each for the server that has the fewest."""
-        before = len(self._children)
+        before = len(self._workers)
         for _ in range(count):
-            alive = [child.instance for child in self._children if child.alive]
+            alive = [worker.instance for worker in self._workers if worker.alive]
             instance = min(range(self._servers), key=alive.count)
-            self._children.append(Child(len(self._children), instance, self._heard.set))
-        return self._children[before:]
+            self._workers.append(WorkerProcess(len(self._workers), instance, self._changed.set))
+        return self._workers[before:]
 
-    async def _start(self, child: Child) -> None:
-        await child.start()
-        child.tell(self._configure(child))
+    async def _start(self, worker: WorkerProcess) -> None:
+        await worker.start()
+        worker.send(self._configure(worker))
 
-    def _configure(self, child: Child) -> Configure:
+    def _configure(self, worker: WorkerProcess) -> Configure:
         settings = msgspec.structs.asdict(self._settings)
-        target = settings.pop("targets")[child.instance]
+        address = settings.pop("addresses")[worker.instance]
         budget = realtime_budget(usable_cores(), self._most) if settings.pop("realtime") else 0.0
-        return Configure(worker=child.number, target=target, realtime_share=budget, **settings)
+        return Configure(worker=worker.number, address=address, realtime_share=budget, **settings)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """End the workers that have been silent for too long."""
-        before_s, self._looked_s = self._looked_s, time.monotonic()
-        span_s = min(self._looked_s - before_s, _LONGEST_LOOK_S)
-        for child in self._children:
-            child.look(span_s)
+        before_s, self._checked_s = self._checked_s, time.monotonic()
+        span_s = min(self._checked_s - before_s, _LONGEST_CHECK_S)
+        for worker in self._workers:
+            worker.check_silence(span_s)
 
     async def close(self) -> None:
         """End all workers; safe to call at any time and more than once."""
         self._closing = True
         # A start that is cancelled could leave its process behind.
         await asyncio.gather(*self._starting)
-        await asyncio.gather(*(child.close() for child in self._children))
+        await asyncio.gather(*(worker.close() for worker in self._workers))
 
     # Commands.
 
@@ -198,21 +197,21 @@ class Fleet:
         self._running, self._sharing = index, self._sharers(stage)
         ranks = len(self._sharing)
         start_ns = time.monotonic_ns()
-        for child in self._children:
-            if child not in self._sharing:
-                child.share = None
-                child.tell(EndLoad(abort=False))
-        for rank, child in enumerate(self._sharing):
-            child.share = _share(stage.concurrency, rank, ranks)
-            child.tell(
+        for worker in self._workers:
+            if worker not in self._sharing:
+                worker.share = None
+                worker.send(EndLoad(abort=False))
+        for rank, worker in enumerate(self._sharing):
+            worker.share = _share(stage.concurrency, rank, ranks)
+            worker.send(
                 BeginStage(
                     index=index,
-                    template=templates[child.instance],
+                    template=templates[worker.instance],
                     isl=stage.isl,
                     osl=stage.osl,
                     rank=rank,
                     ranks=ranks,
-                    concurrency=child.share,
+                    concurrency=worker.share,
                     rate=stage.rate,
                     arrival=stage.arrival,
                     rate_points=stage.rate_points,
@@ -238,28 +237,28 @@ class Fleet:
         More than it wants where shares are dealt anew: workers that have come fill theirs while others still have more.
         """
         sharing = self._sharers(stage)
-        shares = {child.number: _share(stage.concurrency, rank, len(sharing)) for rank, child in enumerate(sharing)}
-        return sum(max(child.held, shares.get(child.number) or 0) for child in self._ready)
+        shares = {worker.number: _share(stage.concurrency, rank, len(sharing)) for rank, worker in enumerate(sharing)}
+        return sum(max(worker.held, shares.get(worker.number) or 0) for worker in self._ready)
 
-    def _sharers(self, stage: Stage) -> list[Child]:
+    def _sharers(self, stage: Stage) -> list[WorkerProcess]:
         """Who takes part: as many for each server."""
-        by_server = [[child for child in self._ready if child.instance == server] for server in range(self._servers)]
-        even = [child for one_for_each in zip(*by_server, strict=False) for child in one_for_each]
+        by_server = [[worker for worker in self._ready if worker.instance == server] for server in range(self._servers)]
+        even = [worker for one_for_each in zip(*by_server, strict=False) for worker in one_for_each]
         # A worker without a slot would never send its share of the requests.
         return even[: stage.most_streams or len(even)]
 
     def open_window(self, index: int) -> None:
         """Measure the running stage from now on."""
-        for child in self._children:
-            child.tell(OpenWindow(index=index))
+        for worker in self._workers:
+            worker.send(OpenWindow(index=index))
 
     def end_load(self, *, abort: bool) -> None:
         """Send no more; with `abort`, cut the running streams off."""
         self._learn_pace()
         self._running = None
-        for child in self._children:
-            child.share = None
-            child.tell(EndLoad(abort=abort))
+        for worker in self._workers:
+            worker.share = None
+            worker.send(EndLoad(abort=abort))
 
     def _learn_pace(self) -> None:
         """Little's law of the stage that ends: a stream's time for a token says how many streams a rate will be."""
@@ -273,7 +272,7 @@ class Fleet:
         """The next merged tick, about every 250 ms; comes without a worker that is more than a tick late."""
         deadline_s = (time.monotonic_ns() // TICK_NS + 2) * TICK_NS / 1e9
         await self._wait(self._all_have_ticked, deadline_s - time.monotonic())
-        self._look()
+        self._check_silence()
         tick = self._merge()
         self._held_s += tick.held * tick.span_s
         self._tokens += tick.client.output_tokens
@@ -287,24 +286,24 @@ class Fleet:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, timeout_s)):
                 while not condition():
-                    self._heard.clear()
-                    await self._heard.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
 
     def _all_have_ticked(self) -> bool:
         ready = self._ready
-        return bool(ready) and all(child.has_ticked for child in ready)
+        return bool(ready) and all(worker.has_ticked for worker in ready)
 
     def _merge(self) -> FleetTick:
         ticks: list[Tick] = []
         by_server: list[list[dict[int, StageDelta]]] = [[] for _ in range(self._servers)]
-        for child in self._children:
-            taken = child.take()
+        for worker in self._workers:
+            taken = worker.take()
             ticks += taken.ticks
-            by_server[child.instance].append(merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
+            by_server[worker.instance].append(merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
         instances = tuple(merge_stages(stages, peak=sum) for stages in by_server)
-        deaths = tuple(death for child in self._children if (death := child.take_death()) is not None)
+        deaths = tuple(death for worker in self._workers if (death := worker.take_death()) is not None)
         client = merge_clients([tick.client for tick in ticks])
-        last = [child.last for child in self._ready if child.last is not None]
+        last = [worker.last for worker in self._ready if worker.last is not None]
         finished_why = self._finished_why()
         news, self._news = tuple(self._news), []
         return FleetTick(
@@ -316,7 +315,7 @@ class Fleet:
             queued=sum(tick.queued for tick in last),
             open_stages=sum_by_key([tick.open_stages for tick in last]),
             open_sent=sum_by_key([{tick.running: tick.open_sent} for tick in last if tick.running is not None]),
-            awaits=self._awaits(),
+            first_wave_waiting=self._first_wave_waiting(),
             finished=self._running if finished_why else None,
             finished_why=finished_why,
             deaths=deaths,
@@ -325,9 +324,9 @@ class Fleet:
             rows=rows_by_worker(ticks),
         )
 
-    def _awaits(self) -> int | None:
-        last = [child.last for child in self._sharing if child.alive]
-        begun = [tick.awaits for tick in last if tick is not None and tick.running == self._running]
+    def _first_wave_waiting(self) -> int | None:
+        last = [worker.last for worker in self._sharing if worker.alive]
+        begun = [tick.first_wave_waiting for tick in last if tick is not None and tick.running == self._running]
         return sum(begun) if begun and len(begun) == len(last) else None
 
     def _span_s(self, ticks: Sequence[Tick]) -> float:
@@ -337,8 +336,8 @@ class Fleet:
 
     def _finished_why(self) -> str:
         """Why the running stage is over; empty while one who has a share of it is not done and lives."""
-        done = [child.last is not None and child.last.finished == self._running for child in self._sharing]
-        short = sum(not is_done and not child.alive for is_done, child in zip(done, self._sharing, strict=True))
+        done = [worker.last is not None and worker.last.finished == self._running for worker in self._sharing]
+        short = sum(not is_done and not worker.alive for is_done, worker in zip(done, self._sharing, strict=True))
         if self._running is None or not done or sum(done) + short < len(done):
             return ""
         if not any(done):
@@ -357,3 +356,49 @@ def _limits_of(stage: Stage) -> StreamLimits | None:
     # The mean of a stream's ITLs is its TPOT.
     tpot_ns = min((limits_ns[name] for name in ("tpot", "itl") if name in limits_ns), default=None)
     return StreamLimits(ttft_ns=limits_ns.get("ttft"), tpot_ns=tpot_ns, e2e_ns=limits_ns.get("e2e"))
+
+
+def merge_stages(
+    parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
+) -> dict[int, StageDelta]:
+    """The sums by stage; `peak` is `max` over ticks of one worker, `sum` over workers, which hold theirs at once."""
+    by_stage: dict[int, list[StageDelta]] = {}
+    for stages in parts:
+        for index, delta in stages.items():
+            by_stage.setdefault(index, []).append(delta)
+    return {index: _merged(deltas, peak) for index, deltas in by_stage.items()}
+
+
+def _merged(deltas: list[StageDelta], peak: Callable[[Iterable[int]], int]) -> StageDelta:
+    # One worker is the usual case, and its delta is the sum already.
+    if len(deltas) == 1:
+        return deltas[0]
+    total = StageMetrics.of(*deltas).encode()
+    return msgspec.structs.replace(total, peak=peak(delta.peak for delta in deltas))
+
+
+def merge_clients(deltas: list[ClientDelta]) -> ClientDelta:
+    if len(deltas) == 1:
+        return deltas[0]
+    total = ClientMetrics()
+    for delta in deltas:
+        total.add(delta)
+    return total.encode()
+
+
+def sum_by_key(counts: list[dict[int, int]]) -> dict[int, int]:
+    """Counts added up key by key."""
+    total: dict[int, int] = {}
+    for count in counts:
+        for key, value in count.items():
+            total[key] = total.get(key, 0) + value
+    return total
+
+
+def rows_by_worker(ticks: Iterable[Tick]) -> dict[int, list[StreamRow]]:
+    """The rows of those ticks that have any."""
+    rows: dict[int, list[StreamRow]] = {}
+    for tick in ticks:
+        if tick.rows:
+            rows.setdefault(tick.worker, []).extend(tick.rows)
+    return rows

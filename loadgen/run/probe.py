@@ -20,8 +20,7 @@ from loadgen.errors import ServerError
 from loadgen.plan import Stage, check_lengths
 from loadgen.profile import Load
 from loadgen.server.vllm.client import ServerClient, pick_model
-from loadgen.stream.request import common_fields, endpoint_url, own_fields
-from loadgen.stream.transport import Target
+from loadgen.stream.request import ServerAddress, common_fields, endpoint_url, own_fields
 from loadgen.worker.messages import Vocabulary
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts, token_prompts
 
@@ -38,7 +37,7 @@ class Served(msgspec.Struct, frozen=True):
     """What the server is and takes."""
 
     base_url: str
-    target: Target
+    target: ServerAddress
     model: str
     max_model_len: int | None
     version: str | None
@@ -72,7 +71,7 @@ async def probe(client: ServerClient, model: str | None, load: Load, plan: Seque
     )
 
 
-async def probe_twin(client: ServerClient, first: Served, load: Load) -> Target:
+async def probe_twin(client: ServerClient, first: Served, load: Load) -> ServerAddress:
     """Ask another instance whether it serves the same, and send it one request too; raises `ServerError`."""
     target = await resolve_target(client.base_url)
     twin = pick_model(await client.models(), first.model)
@@ -85,7 +84,7 @@ async def probe_twin(client: ServerClient, first: Served, load: Load) -> Target:
     return target
 
 
-async def resolve_target(url: str) -> Target:
+async def resolve_target(url: str) -> ServerAddress:
     """Resolve a URL's host to the first address that answers; raises `ServerError`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -107,7 +106,7 @@ async def resolve_target(url: str) -> Target:
         with contextlib.suppress(OSError):  # it answered; how it says goodbye does not matter
             await writer.wait_closed()
         tls_name = host if parts.scheme == "https" else None
-        return Target(family=int(family), address=str(address[0]), port=port, tls_name=tls_name)
+        return ServerAddress(family=int(family), ip=str(address[0]), port=port, tls_name=tls_name)
     raise ServerError(f"{url}: nobody listens there ({reason}); start the server, or check host and port")
 
 

@@ -11,8 +11,14 @@ from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.run.probe import Served
 from loadgen.server.vllm.client import api_key
-from loadgen.stream.request import Cancel, RequestTemplate, common_fields, model_shares, request_template
-from loadgen.stream.transport import Target
+from loadgen.stream.request import (
+    Cancellation,
+    RequestTemplate,
+    ServerAddress,
+    common_fields,
+    model_shares,
+    request_template,
+)
 
 
 def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], stage: Stage) -> list[RequestTemplate]:
@@ -26,7 +32,7 @@ def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], sta
         extra=load.extra_body,
     )
     key = api_key(profile.server)
-    cancel = None if load.cancel is None else Cancel(share=load.cancel.share, after_s=load.cancel.after)
+    cancel = None if load.cancel is None else Cancellation(share=load.cancel.share, after_s=load.cancel.after)
     return [
         msgspec.structs.replace(
             request_template(base_url, load.endpoint, fields, osl=stage.osl, api_key=key),
@@ -38,12 +44,12 @@ def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], sta
 
 
 def fleet_settings(
-    profile: Profile, served: Served, targets: Sequence[Target], seed: int, *, rows: bool
+    profile: Profile, served: Served, targets: Sequence[ServerAddress], seed: int, *, rows: bool
 ) -> FleetSettings:
     """What all workers of a run have in common; with `rows` they send one for each stream."""
     load = profile.load
     return FleetSettings(
-        targets=tuple(targets),
+        addresses=tuple(targets),
         vocabulary=served.vocabulary,
         seed=seed,
         timeout_s=load.timeout_s,

@@ -26,7 +26,7 @@ from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
 from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key
-from loadgen.stream.transport import Target
+from loadgen.stream.request import ServerAddress
 
 _LAST_TICKS = 4
 _LAST_READING_S = 2.0
@@ -53,7 +53,7 @@ class Session:
         self._plan = plan
         self._writer = ledger
         self._clients: list[ServerClient] = []
-        self._targets: list[Target] = []
+        self._targets: list[ServerAddress] = []
         self._watch: EngineWatch | None = None
         self._open = contextlib.AsyncExitStack()
 

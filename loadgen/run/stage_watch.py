@@ -50,9 +50,9 @@ class StageWatch:
             self.saturated = self._judge(self._flight, tick, record, delta, t_s)
 
     def _look(self, tick: FleetTick, t_s: float) -> None:
-        filled = tick.awaits == 0 or not self.fills
+        filled = tick.first_wave_waiting == 0 or not self.fills
         shed = tick.held <= (self._stage.concurrency or 0) or not self.sheds
-        self._ready = self._ready or (tick.awaits is not None and filled and shed)
+        self._ready = self._ready or (tick.first_wave_waiting is not None and filled and shed)
         self.late = self.fills and not self._ready and t_s > (self._stage.duration_s or LONGEST_FILL_S)
 
     @property

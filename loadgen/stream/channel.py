@@ -53,9 +53,9 @@ class Channel:
     __slots__ = (
         "_between_chunks",
         "_body",
+        "_client",
         "_coalesced_ns",
         "_ended",
-        "_meter",
         "_parser",
         "_plain",
         "_slow",
@@ -72,8 +72,8 @@ class Channel:
         "write",
     )
 
-    def __init__(self, meter: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
-        self._meter = meter
+    def __init__(self, client: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
+        self._client = client
         self._ended = ended
         self._unanswered = unanswered
         self._parser = httptools.HttpResponseParser(self)
@@ -104,10 +104,10 @@ class Channel:
         self._reset_response()
         now_ns = stream.sent_ns = stream.last_ns = time.time_ns()
         if self.write(stream.wire):
-            self._meter.send_lag_ns.append(now_ns - stream.due_ns)
+            self._client.send_lag_ns.append(now_ns - stream.due_ns)
             if time.time_ns() - now_ns > _UNSURE_NS:
                 # Another had the core meanwhile: before or after the bytes went, nobody knows.
-                self._meter.unsure_ttfts += 1
+                self._client.unsure_ttfts += 1
 
     def close(self) -> None:
         """Close the connection; whatever it carries is the caller's to account for."""
@@ -122,7 +122,7 @@ class Channel:
         stream = self.stream
         if stream is not None and not self.answered:
             stream.sent_ns = stream.last_ns = stamp_ns
-            self._meter.send_lag_ns.append(stamp_ns - stream.due_ns)
+            self._client.send_lag_ns.append(stamp_ns - stream.due_ns)
 
     def feed(self, data: bytes, stamp_ns: int) -> None:
         """Take in bytes that arrived at `stamp_ns`."""
@@ -229,7 +229,7 @@ class Channel:
                 self._take_odd_output(stream, tokens, gap_ns)
             stream.tokens += tokens
             stream.last_ns = stamp_ns
-            self._meter.output_tokens += tokens
+            self._client.output_tokens += tokens
         stream.events += 1
         if choice.finish_reason is not None:
             stream.done = True
@@ -238,16 +238,16 @@ class Channel:
         """Output that is not exactly one token after exactly one: the first, several at once, or a held-back half."""
         stamp_ns = self._stamp_ns
         if stream.first_ns == 0:
-            stream.start_output(stamp_ns, tokens)
+            stream.record_first_token(stamp_ns, tokens)
             self.output_began()
             # The engine has read the prompt: it counts from its first token, as in the engine's own counters.
-            self._meter_input(stream)
+            self._count_input(stream)
             return
         if gap_ns == 0 and self._coalesced_ns != stamp_ns:
             self._coalesced_ns = stamp_ns
-            self._meter.coalesced_reads += 1
+            self._client.coalesced_reads += 1
             if stream.tokens == stream.first_tokens:
-                self._meter.unsure_ttfts += 1
+                self._client.unsure_ttfts += 1
         if not stream.part_ns:
             stream.begin_part(stamp_ns, tokens)
             return
@@ -340,17 +340,17 @@ class Channel:
     # How a stream ends.
 
     def _complete(self, stream: Stream) -> None:
-        self._meter.requests += 1
+        self._client.requests += 1
         if stream.usage_tokens is not None:
             # A total that came only at the end: until now each event counted as a token.
-            self._meter.output_tokens += stream.usage_tokens - stream.tokens
-        self._meter_input(stream)
+            self._client.output_tokens += stream.usage_tokens - stream.tokens
+        self._count_input(stream)
         stream.finish()
         self._release(stream)
 
-    def _meter_input(self, stream: Stream) -> None:
-        self._meter.input_tokens += stream.prompt_tokens - stream.metered_input
-        stream.metered_input = stream.prompt_tokens
+    def _count_input(self, stream: Stream) -> None:
+        self._client.input_tokens += stream.prompt_tokens - stream.counted_input
+        stream.counted_input = stream.prompt_tokens
 
     def _end_failed(self, stream: Stream, kind: Failure, message: str) -> None:
         stream.fail(kind, message)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class _Place(NamedTuple):
+class _Endpoint(NamedTuple):
     """Where an endpoint is, and what it calls the prompt and the most tokens of the answer."""
 
     path: str
@@ -22,11 +22,20 @@ class _Place(NamedTuple):
     osl_name: str
 
 
-_PLACES = {
-    "completions": _Place("/v1/completions", "prompt", "max_tokens"),
-    "chat": _Place("/v1/chat/completions", "messages", "max_tokens"),
-    "responses": _Place("/v1/responses", "input", "max_output_tokens"),
+_ENDPOINTS = {
+    "completions": _Endpoint("/v1/completions", "prompt", "max_tokens"),
+    "chat": _Endpoint("/v1/chat/completions", "messages", "max_tokens"),
+    "responses": _Endpoint("/v1/responses", "input", "max_output_tokens"),
 }
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """Where to connect; `ip` was resolved once, so that no name lookup is ever timed."""
+
+    family: int
+    ip: str
+    port: int
+    tls_name: str | None = None  # the name to verify for https; None for http
 
 
 class ModelShare(msgspec.Struct, frozen=True):
@@ -36,7 +45,7 @@ class ModelShare(msgspec.Struct, frozen=True):
     until: float
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class Cancellation(msgspec.Struct, frozen=True):
     """The client hangs up on a share of the streams, this long after their request was sent."""
 
     share: float
@@ -52,7 +61,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     osl_name: bytes
     osl: int
     models: tuple[ModelShare, ...] = ()  # where each request draws its model; the fields lack it then
-    cancel: Cancel | None = None
+    cancel: Cancellation | None = None
 
     def fill(self, prompt: bytes, model: str | None = None, *, osl: int | None = None, messages: bool = False) -> bytes:
         """The whole request with a prompt that is already JSON: a text or token ids, or with `messages` a list of them.
@@ -84,7 +93,7 @@ def common_fields(
 ) -> dict[str, object]:
     """The body of a streamed request but for its prompt and OSL; `options` and `extra` go in as they are.
 
-    Without `model` it lacks that too: each request brings its own.
+    Without `model` it missing_streams that too: each request brings its own.
     """
     fields: dict[str, object] = {} if model is None else {"model": model}
     fields |= {"temperature": temperature, "stream": True, **options, **extra}
@@ -94,7 +103,7 @@ def common_fields(
 
 def own_fields(endpoint: str, prompt: object, osl: int) -> dict[str, object]:
     """What is a request's own: its prompt, as one message where the endpoint takes messages, and its OSL."""
-    place = _PLACES[endpoint]
+    place = _ENDPOINTS[endpoint]
     asked = [{"role": "user", "content": prompt}] if place.prompt_name == "messages" else prompt
     return {place.prompt_name: asked, place.osl_name: osl}
 
@@ -112,7 +121,7 @@ def request_template(
     request = httpx.Request("POST", endpoint_url(base_url, endpoint), headers=headers)
     lines = [b"POST %b HTTP/1.1" % request.url.raw_path]
     lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
-    place = _PLACES[endpoint]
+    place = _ENDPOINTS[endpoint]
     return RequestTemplate(
         head=b"\r\n".join([*lines, b"Content-Length: "]),
         fields=_json(fields).removesuffix(b"}"),
@@ -124,7 +133,7 @@ def request_template(
 
 def endpoint_url(base_url: str, endpoint: str) -> str:
     """The URL of a streaming endpoint under a server's base URL."""
-    return base_url.rstrip("/") + _PLACES[endpoint].path
+    return base_url.rstrip("/") + _ENDPOINTS[endpoint].path
 
 
 def _json(value: object) -> bytes:

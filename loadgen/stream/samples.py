@@ -1,7 +1,7 @@
 """What happened in the running stage of a worker between two ticks: lists that the timed path appends to, and counts.
 
 Appending an int to a list is the cheapest record there is; everything vectorised happens in `drain`, four times a
-second. A tally belongs to one stage. What is timed counts only while its window is open; streams of an earlier stage
+second. A samples belongs to one stage. What is timed counts only while its window is open; streams of an earlier stage
 that are still open record here too, because what happens under a load belongs to that load's stage.
 """
 
@@ -80,7 +80,7 @@ class StageSamples:
     __slots__ = (
         *_COUNTERS,
         *_SAMPLES,
-        "awaits",
+        "first_wave_waiting",
         "errors",
         "events_are_tokens",
         "gaps_ns",
@@ -107,7 +107,7 @@ class StageSamples:
         self.opened_ns = 0  # when it was opened (CLOCK_REALTIME)
         self.whole_only = whole_only  # requests bound the stage: only streams that were sent in its window are timed
         self.events_are_tokens = True  # no usage at the end of a stream has said that its events carried several tokens
-        self.awaits = 0  # streams of the first wave without a first token, sent or to be sent
+        self.first_wave_waiting = 0  # streams of the first wave without a first token, sent or to be sent
         self.rows = rows  # where a stream leaves its row when it is over; None if nobody asks for rows
         self.gaps_ns: list[int] = []  # gaps between output events, where the later one carried one token
         self.odd_gaps: list[tuple[int, int, int]] = []
@@ -163,7 +163,7 @@ class StageSamples:
     def close(self) -> None:
         """Measure no more; what was measured has been drained."""
         self.is_open = False
-        self.awaits = 0
+        self.first_wave_waiting = 0
 
     def note_unsent(self, intended_ns: int, now_ns: int) -> None:
         """Count an arrival that was due and is not sent any more."""
@@ -185,19 +185,19 @@ class StageSamples:
         if len(kept) < MESSAGES_KEPT and message not in kept:
             kept.append(message)
 
-    def drain(self, urgent: Callable[[], None] = lambda: None) -> StageDelta:
+    def drain(self, send_due: Callable[[], None] = lambda: None) -> StageDelta:
         """Everything since the last drain, as a delta whose window fields the worker fills in.
 
-        `urgent` is called before each piece of the work; it may send requests, but not read answers.
+        `send_due` is called before each piece of the work; it may send requests, but not read answers.
         """
         latency = {}
         for name in _SAMPLES:
-            urgent()
+            send_due()
             latency[name.removesuffix("_ns")] = encoded_histogram(getattr(self, name))
-        urgent()
+        send_due()
         if self.is_open:
             latency |= gap_histograms(self.gaps_ns, self.odd_gaps)
-        urgent()
+        send_due()
         delta = StageDelta(
             **{counter: getattr(self, counter) for counter in _COUNTERS},
             models=self.models,
@@ -213,7 +213,7 @@ class StageSamples:
 def gap_histograms(
     gaps_ns: Sequence[int], odd_gaps: Sequence[tuple[int, int, int]]
 ) -> dict[str, EncodedHistogram | None]:
-    """ITL and chunk gaps from the two lists of a tally; without chunk gaps where they are the same."""
+    """ITL and chunk gaps from the two lists of a samples; without chunk gaps where they are the same."""
     if not odd_gaps:
         return {"itl": encoded_histogram(gaps_ns)}
     chunk_gaps, token_gaps, tokens = np.array(odd_gaps, dtype=np.int64).T
@@ -262,11 +262,11 @@ class ClientSamples:
         self.send_lag_ns: list[int] = []
         self._drained_tokens = self._drained_requests = 0
 
-    def drain(self, cpu_ns: int, realtime_ns: int = 0, urgent: Callable[[], None] = lambda: None) -> ClientDelta:
-        """Everything since the last drain, with the CPU that it took; `urgent` as in `StageSamples.drain`."""
-        urgent()
+    def drain(self, cpu_ns: int, realtime_ns: int = 0, send_due: Callable[[], None] = lambda: None) -> ClientDelta:
+        """Everything since the last drain, with the CPU that it took; `send_due` as in `StageSamples.drain`."""
+        send_due()
         read_lag = encoded_histogram(_rounded(self.read_lag_ns))
-        urgent()
+        send_due()
         delta = ClientDelta(
             cpu_ns=cpu_ns,
             realtime_ns=realtime_ns,

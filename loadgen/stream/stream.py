@@ -1,6 +1,6 @@
 """One request and its streamed answer: what has been seen of it so far, and how it ended.
 
-A stream records into the tally of the stage that is running, which may be a later one than that in which it was sent.
+A stream records into the samples of the stage that is running, which may be a later one than that in which it was sent.
 Its outcome counts in the stage in which it was sent, until that ends; then it is carried over into the next, where its
 gaps and its part of a TPOT count, and nothing else. Times are nanoseconds of CLOCK_REALTIME, the clock of the kernel's
 receive timestamps; `quiet_since_s` alone is monotonic.
@@ -46,6 +46,8 @@ class Stream:
     __slots__ = (
         "cancel_after_s",
         "carried",
+        "clock_stepped",
+        "counted_input",
         "deadline_s",
         "done",
         "due_ns",
@@ -58,7 +60,6 @@ class Stream:
         "intended_ns",
         "last_ns",
         "measured",
-        "metered_input",
         "model",
         "muted",
         "part_ns",
@@ -70,10 +71,9 @@ class Stream:
         "record_odd_gap",
         "request",
         "retried",
+        "samples",
         "sent_ns",
         "stage",
-        "step_spoiled",
-        "tally",
         "tokens",
         "usage_tokens",
         "warmup",
@@ -84,7 +84,7 @@ class Stream:
         self,
         *,
         stage: int,
-        tally: StageSamples,
+        samples: StageSamples,
         wire: bytes,
         intended_ns: int,
         measured: bool = True,
@@ -92,7 +92,7 @@ class Stream:
     ) -> None:
         """One that is not `measured` is sent before the window of its stage is open."""
         self.stage = stage
-        self.tally = tally
+        self.samples = samples
         self.wire = wire  # the request's bytes, kept until the response begins so that it can be sent once more
         self.intended_ns = intended_ns
         self.measured = measured  # sent in the window that is open, and counted in `sent`
@@ -106,19 +106,19 @@ class Stream:
         self.model: str | None = None  # the one that it was drawn for, where there are several
         self.cancel_after_s: float | None = None  # the client hangs up this long after it has sent the request
         self.retried = False
-        self.step_spoiled = False  # the wall clock was stepped while this stream was open: its times mean nothing
+        self.clock_stepped = False  # the wall clock was stepped while this stream was open: its times mean nothing
         self.deadline_s = 0.0
         self.quiet_since_s = 0.0
         # A first wave finds an idle engine: neither its first tokens nor what follows is a steady state.
-        self._record_into(tally, muted=first_wave and measured)
+        self._record_into(samples, muted=first_wave and measured)
         self.restart()
 
-    def _record_into(self, tally: StageSamples, *, muted: bool) -> None:
-        """Look the lists up once: they live as long as the tally, see `StageSamples.drain`."""
-        self.tally = tally
-        self.muted = muted or self.step_spoiled
-        self.record_gap = _forget if self.muted else tally.gaps_ns.append
-        self.record_odd_gap = _forget if self.muted else tally.odd_gaps.append
+    def _record_into(self, samples: StageSamples, *, muted: bool) -> None:
+        """Look the lists up once: they live as long as the samples, see `StageSamples.drain`."""
+        self.samples = samples
+        self.muted = muted or self.clock_stepped
+        self.record_gap = _forget if self.muted else samples.gaps_ns.append
+        self.record_odd_gap = _forget if self.muted else samples.odd_gaps.append
 
     def restart(self) -> None:
         """Forget whatever was seen, before the request is sent (again)."""
@@ -135,164 +135,164 @@ class Stream:
         """Output tokens seen so far: cumulative usage where the server sends it with each chunk, else output events."""
         self.usage_tokens: int | None = None
         self.prompt_tokens = 0
-        self.metered_input = 0  # of the prompt's tokens, those that the meter has counted
+        self.counted_input = 0  # of the prompt's tokens, those that the client has counted
         self.events = 0
         self.events_at_sweep = 0
         self.done = False  # A finish reason or `[DONE]` was seen
 
     # Windows.
 
-    def enter_window(self, tally: StageSamples) -> None:
+    def enter_window(self, samples: StageSamples) -> None:
         """From now on the gaps and the part of this stream are those of another window."""
         self.plain = False
         self.part_ns = 0
-        self._record_into(tally, muted=tally.whole_only)
+        self._record_into(samples, muted=samples.whole_only)
 
     def leave_window(self, now_ns: int) -> None:
         """The stage ends while this stream is open: what it has shown until now is the stage's."""
-        tally = self.tally
-        if tally.is_open:
+        samples = self.samples
+        if samples.is_open:
             self._record_part()
         if self.measured:
-            tally.carried_over += 1
-            if not (self.step_spoiled or self.first_wave) and self.sent_ns:
+            samples.carried_over += 1
+            if not (self.clock_stepped or self.first_wave) and self.sent_ns:
                 self._record_waits(now_ns)
         self.measured = False
         self.carried = True
 
     def _record_waits(self, now_ns: int) -> None:
         """What is not known yet is at least what has passed of it."""
-        tally, limits, age_ns = self.tally, self.tally.limits, now_ns - self.sent_ns
-        tally.e2e_censored_ns.append(age_ns)
+        samples, limits, age_ns = self.samples, self.samples.limits, now_ns - self.sent_ns
+        samples.e2e_censored_ns.append(age_ns)
         ttft_ns = self.first_ns - self.sent_ns if self.first_ns else age_ns
         if not self.first_ns:
-            tally.ttft_censored_ns.append(age_ns)
-            tally.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
+            samples.ttft_censored_ns.append(age_ns)
+            samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
         if limits is not None and not limits.met(ttft_ns, 0, age_ns):
-            tally.beyond += 1
+            samples.beyond += 1
 
     def _record_part(self) -> None:
         """The TPOT of what came within the window, if that is enough and its tokens are known."""
-        tally, tokens = self.tally, self.tokens - self.part_tokens
-        counted = self.usage_tokens is not None or tally.events_are_tokens
+        samples, tokens = self.samples, self.tokens - self.part_tokens
+        counted = self.usage_tokens is not None or samples.events_are_tokens
         if counted and not self.muted and self.part_ns and tokens >= LEAST_PART_TOKENS:
-            tally.tpot_ns.append((self.last_ns - self.part_ns) // tokens)
-            tally.tpot_parts += 1
+            samples.tpot_ns.append((self.last_ns - self.part_ns) // tokens)
+            samples.tpot_parts += 1
 
     # What is seen of it.
 
-    def start_output(self, stamp_ns: int, tokens: int) -> None:
+    def record_first_token(self, stamp_ns: int, tokens: int) -> None:
         """The first output has arrived, with this many tokens."""
         self._stop_waiting()
         self.first_ns = stamp_ns
         self.first_tokens = tokens
         self.begin_part(stamp_ns, tokens)
-        tally = self.tally
-        if self.step_spoiled:
+        samples = self.samples
+        if self.clock_stepped:
             return
         ttft_ns = stamp_ns - self.sent_ns
         if self.first_wave and not self.carried:
-            tally.first_wave_ttft_ns.append(ttft_ns)
+            samples.first_wave_ttft_ns.append(ttft_ns)
         elif self.measured:
-            tally.ttft_ns.append(ttft_ns)
-            tally.ttft_from_intended_ns.append(stamp_ns - self.intended_ns)
+            samples.ttft_ns.append(ttft_ns)
+            samples.ttft_from_intended_ns.append(stamp_ns - self.intended_ns)
         else:
-            tally.warmup_ttft_ns.append(ttft_ns)
+            samples.warmup_ttft_ns.append(ttft_ns)
 
     def begin_part(self, stamp_ns: int, tokens: int) -> None:
         """The first event within the window that is open; no gap, as that would begin before the window.
 
         Bytes that arrived before the window was opened, and were read after it, are not within it.
         """
-        if stamp_ns >= self.tally.opened_ns or not self.tally.is_open:
+        if stamp_ns >= self.samples.opened_ns or not self.samples.is_open:
             self.part_ns = stamp_ns
             self.part_tokens = self.tokens + tokens
             self.held_ns = 0
             self.plain = True
 
-    def spoil_times(self) -> None:
+    def note_clock_step(self) -> None:
         """The wall clock was stepped: nothing of this stream can be timed any more."""
-        self.step_spoiled = True
-        self._record_into(self.tally, muted=True)
+        self.clock_stepped = True
+        self._record_into(self.samples, muted=True)
 
     # How it ends.
 
     def finish(self) -> None:
         """Record a stream that ended as it should."""
-        tally = self.tally
+        samples = self.samples
         tokens = self.tokens if self.usage_tokens is None else self.usage_tokens
         if tokens != self.tokens:
-            tally.events_are_tokens = False
-        if tally.rows is not None:
-            tally.rows.append(self._row("completed"))
+            samples.events_are_tokens = False
+        if samples.rows is not None:
+            samples.rows.append(self._row("completed"))
         if self.measured:
-            tally.completed += 1
-            tally.counted_by_events += self.usage_tokens is None
-            tally.input_tokens += self.prompt_tokens
-            tally.output_tokens += tokens
-            tally.clock_steps += self.step_spoiled
-        if self.step_spoiled:
+            samples.completed += 1
+            samples.counted_by_events += self.usage_tokens is None
+            samples.input_tokens += self.prompt_tokens
+            samples.output_tokens += tokens
+            samples.clock_steps += self.clock_stepped
+        if self.clock_stepped:
             return
         later = tokens - self.first_tokens
         tpot_ns = (self.last_ns - self.first_ns) // later if later > 0 else 0
         if self.measured and not self.first_wave:
             self._record_whole(tokens, tpot_ns if later > 0 else None)
-        elif tally.is_open:
+        elif samples.is_open:
             self._record_part()
         elif later > 0:
-            tally.warmup_tpot_ns.append(tpot_ns)
+            samples.warmup_tpot_ns.append(tpot_ns)
 
     def _record_whole(self, tokens: int, tpot_ns: int | None) -> None:
         """Record the times of a stream that was sent and answered within the window."""
-        tally = self.tally
+        samples = self.samples
         e2e_ns = self.last_ns - self.sent_ns
-        tally.e2e_ns.append(e2e_ns)
+        samples.e2e_ns.append(e2e_ns)
         if self.prompt_tokens:
-            tally.normalized_ns.append(e2e_ns // (self.prompt_tokens + tokens))
+            samples.normalized_ns.append(e2e_ns // (self.prompt_tokens + tokens))
         if tpot_ns is not None:
-            tally.tpot_ns.append(tpot_ns)
-        if tally.limits is not None and tally.limits.met(self.first_ns - self.sent_ns, tpot_ns or 0, e2e_ns):
-            tally.good += 1
+            samples.tpot_ns.append(tpot_ns)
+        if samples.limits is not None and samples.limits.met(self.first_ns - self.sent_ns, tpot_ns or 0, e2e_ns):
+            samples.good += 1
 
     def fail(self, kind: Failure, message: str) -> None:
         """Record a stream that failed; a failure is data."""
-        tally = self.tally
+        samples = self.samples
         self._stop_waiting()
         if self.measured:
-            tally.failed += 1
+            samples.failed += 1
         elif self.carried:
-            tally.carried_failed += 1
+            samples.carried_failed += 1
         else:
-            tally.warmup_failed += 1
-        tally.note_failure(kind, message, counted=self.measured or self.carried)
-        if tally.rows is not None:
-            tally.rows.append(self._row(f"failed:{kind}"))
+            samples.warmup_failed += 1
+        samples.note_failure(kind, message, counted=self.measured or self.carried)
+        if samples.rows is not None:
+            samples.rows.append(self._row(f"failed:{kind}"))
 
     def cancel(self) -> None:
         """Record a stream on which the client hung up."""
         self._stop_waiting()
         if self.measured:
-            self.tally.cancelled += 1
-        if self.tally.rows is not None:
-            self.tally.rows.append(self._row("cancelled"))
+            self.samples.cancelled += 1
+        if self.samples.rows is not None:
+            self.samples.rows.append(self._row("cancelled"))
 
     def cut_off(self) -> None:
         """Record a stream that the end of the load cut off."""
         self._stop_waiting()
         if self.measured:
-            self.tally.unfinished += 1
-        if self.tally.rows is not None:
-            self.tally.rows.append(self._row("unfinished"))
+            self.samples.unfinished += 1
+        if self.samples.rows is not None:
+            self.samples.rows.append(self._row("unfinished"))
 
     def _stop_waiting(self) -> None:
         if self.first_wave and not self.first_ns and not self.carried:
-            self.tally.awaits -= 1
+            self.samples.first_wave_waiting -= 1
 
     def _row(self, outcome: str) -> StreamRow:
         tokens = self.tokens if self.usage_tokens is None else self.usage_tokens
         later, completed = tokens - self.first_tokens, outcome == "completed"
         sent_ns, first_ns, last_ns = self.sent_ns, self.first_ns, self.last_ns
-        timed = first_ns > 0 and not self.step_spoiled
+        timed = first_ns > 0 and not self.clock_stepped
         request, turn = self.request
         return StreamRow(
             stage=self.stage,

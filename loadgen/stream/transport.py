@@ -5,7 +5,7 @@ socket that has bytes, and a token costs no callback of the loop. Each `recvmsg`
 received the last segment of what it returns, on CLOCK_REALTIME, so the client's own queueing is not in the numbers. A
 read without a stamp (the first packets after the option is switched on in a machine, kernels without it) takes the
 user-space clock and is counted. TLS: the records hide the segments, so the user-space clock at arrival is all there is;
-how late that is, `loadgen.worker.pace.Lateness` samples.
+how late that is, `loadgen.worker.timing.LoopLag` samples.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-import msgspec
-
 from loadgen.stream.channel import Channel
+from loadgen.stream.request import ServerAddress
 from loadgen.stream.samples import ClientSamples
 
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
@@ -35,37 +34,28 @@ _LAG_EVERY = 8
 _unpack_timespec = struct.Struct("qq").unpack
 
 
-class Target(msgspec.Struct, frozen=True):
-    """Where to connect; `address` was resolved once, so that no name lookup is ever timed."""
-
-    family: int
-    address: str
-    port: int
-    tls_name: str | None = None  # the name to verify for https; None for http
-
-
 class Sockets:
     """The connections of one worker."""
 
-    def __init__(self, meter: ClientSamples) -> None:
+    def __init__(self, client: ClientSamples) -> None:
         self._loop = asyncio.get_running_loop()
-        self._meter = meter
+        self._client = client
         self._epoll = select.epoll()
         self._plain: dict[int, _PlainSocket] = {}
         self._awaiting: set[int] = set()  # sockets whose stream waits for its first token
         self._reads = 0
         self._stamping = _hold_timestamps()
-        self.urgent: Callable[[], None] = _nothing
+        self.send_due: Callable[[], None] = _nothing
         """Called before each read: what cannot wait, as bytes can that carry the time of their arrival."""
         self._loop.add_reader(self._epoll.fileno(), self._serve)
 
-    async def connect(self, channel: Channel, target: Target, tls: ssl.SSLContext | None) -> None:
+    async def connect(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext | None) -> None:
         """Connect a channel, ready for its first request; raises OSError (ssl errors are OSErrors)."""
         if tls is None:
-            await self._connect_plain(channel, target)
+            await self._connect_plain(channel, address)
         else:
-            await self._connect_tls(channel, target, tls)
-        self._meter.connects += 1
+            await self._connect_tls(channel, address, tls)
+        self._client.connects += 1
         channel.usable = True
 
     def close(self) -> None:
@@ -74,14 +64,14 @@ class Sockets:
         self._epoll.close()
         self._stamping.close()
 
-    async def _connect_plain(self, channel: Channel, target: Target) -> None:
-        sock = socket.socket(target.family, socket.SOCK_STREAM)
+    async def _connect_plain(self, channel: Channel, address: ServerAddress) -> None:
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A kernel without it is no error: its reads come without stamps.
             _try_timestamps(sock)
-            await self._loop.sock_connect(sock, (target.address, target.port))
+            await self._loop.sock_connect(sock, (address.ip, address.port))
         except BaseException:
             sock.close()
             raise
@@ -90,12 +80,12 @@ class Sockets:
         channel.write = plain.write
         channel.close_transport = plain.close
 
-    async def _connect_tls(self, channel: Channel, target: Target, tls: ssl.SSLContext) -> None:
+    async def _connect_tls(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext) -> None:
         await self._loop.create_connection(
-            lambda: _TlsProtocol(channel, self._meter, self.urgent),
-            *(target.address, target.port),
+            lambda: _TlsProtocol(channel, self._client, self.send_due),
+            *(address.ip, address.port),
             ssl=tls,
-            server_hostname=target.tls_name,
+            server_hostname=address.tls_name,
         )
 
     def _serve(self) -> None:
@@ -113,13 +103,13 @@ class Sockets:
 
     def _read(self, ready: list[tuple[int, int]]) -> None:
         """Read once from every socket that has something; the hot spot. The lag is taken of one read in eight."""
-        clock_ns, meter, urgent, find = time.time_ns, self._meter, self.urgent, self._plain.get
+        clock_ns, client, send_due, find = time.time_ns, self._client, self.send_due, self._plain.get
         for number, (descriptor, events) in enumerate(ready, self._reads):
             plain = find(descriptor)
             # One that another of this batch closed is gone; a new one of the same number just has nothing to read.
             if plain is None or (events & select.EPOLLOUT and not plain.flush()):
                 continue
-            urgent()
+            send_due()
             try:
                 data, ancillary, _, _ = plain.receive(_READ_BYTES, _ANCILLARY_BYTES)
             except (BlockingIOError, InterruptedError):
@@ -134,13 +124,13 @@ class Sockets:
                 seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
                 stamp_ns = seconds * 1_000_000_000 + nanoseconds
                 if not number % _LAG_EVERY:
-                    meter.read_lag_ns.append(clock_ns() - stamp_ns)
+                    client.read_lag_ns.append(clock_ns() - stamp_ns)
             else:
                 stamp_ns = clock_ns()
-                meter.unstamped_reads += 1
+                client.unstamped_reads += 1
             plain.feed(data, stamp_ns)
         self._reads += len(ready)
-        meter.reads += len(ready)
+        client.reads += len(ready)
 
 
 class _PlainSocket:
@@ -219,10 +209,10 @@ class _TlsProtocol(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, channel: Channel, meter: ClientSamples, urgent: Callable[[], None]) -> None:
+    def __init__(self, channel: Channel, client: ClientSamples, send_due: Callable[[], None]) -> None:
         self._channel = channel
-        self._meter = meter
-        self._urgent = urgent
+        self._client = client
+        self._send_due = send_due
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -246,9 +236,9 @@ class _TlsProtocol(asyncio.Protocol):
         self._channel.sent_late(time.time_ns())
 
     def data_received(self, data: bytes) -> None:
-        self._urgent()
-        self._meter.reads += 1
-        self._meter.unstamped_reads += 1
+        self._send_due()
+        self._client.reads += 1
+        self._client.unstamped_reads += 1
         self._channel.feed(data, time.time_ns())
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -19,10 +19,10 @@ import uvloop
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
-from loadgen.worker.clock import ClockWatch
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, waited_ns
+from loadgen.worker.timing import ClockWatch
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 _NOTHING = StageDelta()
@@ -74,11 +74,11 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
         driver.sweep()
         if clock.stepped():
-            driver.spoil_times()
+            driver.note_clock_step()
         cpu_ns, realtime_ns = priority.look()
         waited_before_ns, waited_now_ns = waited_now_ns, waited_ns()
         driver.send_due()
-        client = driver.meter.drain(cpu_ns, realtime_ns, driver.send_due)
+        client = driver.client.drain(cpu_ns, realtime_ns, driver.send_due)
         client = msgspec.structs.replace(client, waited_ns=waited_now_ns - waited_before_ns)
         tick = _collect(driver, settings.worker, number, client, process.memory_info().rss)
         driver.send_due()
@@ -98,7 +98,7 @@ def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_
         open_stages={index: run.open for index, run in driver.stages.items() if run.open},
         running=current.command.index if current is not None else None,
         open_sent=current.open_sent if current is not None else 0,
-        awaits=current.tally.awaits if current is not None else 0,
+        first_wave_waiting=current.samples.first_wave_waiting if current is not None else 0,
         finished=current.command.index if current is not None and current.finished else None,
         rss_bytes=rss_bytes,
         rows=driver.take_rows(),
@@ -116,7 +116,7 @@ def _prompts(settings: Configure) -> Prompts:
 
 
 def _tls_context(settings: Configure) -> ssl.SSLContext | None:
-    if settings.target.tls_name is None:
+    if settings.address.tls_name is None:
         return None
     context = ssl.create_default_context()
     if not settings.verify_tls:

@@ -21,8 +21,8 @@ from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
 from loadgen.stream.transport import Sockets
 from loadgen.worker.messages import BeginStage, Configure
-from loadgen.worker.pace import Lateness, PreciseTimer, lead_for
 from loadgen.worker.stage_run import StageRun
+from loadgen.worker.timing import LoopLag, PreciseTimer, timer_lead_ns
 from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
@@ -52,11 +52,11 @@ class Driver:
         self._filling = False
         self._preparing = False
         self._slot_free_ns = 0  # when the open loop was last held back by `max_concurrency` and a stream ended
-        self.meter = ClientSamples()
-        self._sockets = Sockets(self.meter)
-        self._sockets.urgent = self._timer.check
+        self.client = ClientSamples()
+        self._sockets = Sockets(self.client)
+        self._sockets.send_due = self._timer.check
         if tls is not None:
-            self._lateness = Lateness(self._loop, self.meter.read_lag_ns.append)
+            self._loop_lag = LoopLag(self._loop, self.client.read_lag_ns.append)
         self.rows: list[StreamRow] | None = [] if settings.rows else None
         """Of the streams that are over, until they are taken; None if nobody asks for them."""
         self.open: set[Channel] = set()  # channels that carry a stream
@@ -84,7 +84,7 @@ class Driver:
 
     def begin_stage(self, command: BeginStage) -> None:
         """End the running stage and begin another, once it can send what it begins with."""
-        run = StageRun(command, self._prompts, self.meter, self._settings.seed, self.rows)
+        run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
         self._coming = None
         if command.concurrency is None:
             self._begin_run(run)
@@ -98,7 +98,7 @@ class Driver:
         run = self._coming
         if run is None:
             return
-        missing = run.lacks(len(self.open) + len(self._unconnected))
+        missing = run.missing_streams(len(self.open) + len(self._unconnected))
         if all(run.prepare_one(missing) for _ in range(_SLICE)):
             self._loop.call_soon(self._make_ready)
         elif self._connected_enough(missing):
@@ -129,7 +129,7 @@ class Driver:
             self._fill_soon()
         else:
             self._connect_spares(run)
-            self._timer.lead_ns = lead_for(command.rate / command.ranks)
+            self._timer.lead_ns = timer_lead_ns(command.rate / command.ranks)
             self._next_due_ns = run.next_arrival()
             self._arm()
 
@@ -412,11 +412,11 @@ class Driver:
 
     async def _connect(self, run: StageRun | None, stream: Stream | None = None) -> None:
         """Open a connection: for a stream, for the next of a stage, or to have one; `run` is None for the last."""
-        channel = Channel(self.meter, self._stream_ended, self._unanswered)
+        channel = Channel(self.client, self._stream_ended, self._unanswered)
         settings = self._settings
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
-                await self._sockets.connect(channel, settings.target, self._tls)
+                await self._sockets.connect(channel, settings.address, self._tls)
         except asyncio.CancelledError:
             if stream is not None:
                 self._unconnected.discard(stream)
@@ -475,7 +475,7 @@ class Driver:
         self._closed(channel)
         stream.retried = True
         stream.restart()
-        stream.tally.retried += 1
+        stream.samples.retried += 1
         self._unconnected.add(stream)
         self._spawn(self._connect(self.stages[stream.stage], stream), self._tasks)
 
@@ -513,10 +513,10 @@ class Driver:
             elif now_s - stream.quiet_since_s >= self._settings.stall_timeout_s:
                 channel.give_up("stall", f"no event for {self._settings.stall_timeout_s:g} s")
 
-    def spoil_times(self) -> None:
+    def note_clock_step(self) -> None:
         """The wall clock was stepped: nothing stamped since the last tick, and no open stream, can be timed."""
         for channel in self.open:
             if channel.stream is not None:
-                channel.stream.spoil_times()
+                channel.stream.note_clock_step()
         for run in self.stages.values():
             run.drop_samples()

@@ -8,9 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
-from loadgen.stream.request import RequestTemplate
+from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.stream.samples import StreamLimits
-from loadgen.stream.transport import Target
 from loadgen.workload.work import Work
 
 TICK_NS = 250_000_000
@@ -29,7 +28,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     """The first command: who this worker is and where the server is."""
 
     worker: int
-    target: Target
+    address: ServerAddress
     verify_tls: bool
     vocabulary: Vocabulary
     seed: int
@@ -97,7 +96,7 @@ class Tick(msgspec.Struct, frozen=True):
     open_stages: dict[int, int]  # open streams by the stage in which they were sent
     running: int | None  # the stage that runs here
     open_sent: int  # its open streams that count in `sent`
-    awaits: int  # streams of its first wave that have no first token yet, sent or to be sent
+    first_wave_waiting: int  # streams of its first wave that have no first token yet, sent or to be sent
     finished: int | None  # the stage whose requests were all sent and answered, if the running one is such
     rss_bytes: int
     rows: list[StreamRow] = []  # of the streams that ended in this tick, if they are asked for

@@ -17,12 +17,11 @@ from loadgen.metrics.deltas import StageDelta, StreamRow
 from loadgen.metrics.stage import StageMetrics
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
-from loadgen.worker.load_bins import LoadBins
 from loadgen.worker.messages import BeginStage
-from loadgen.worker.requests import Requests, Turn
-from loadgen.worker.window import Window
+from loadgen.worker.queues import RequestQueue, Turn
+from loadgen.worker.window import LoadBins, Window
 from loadgen.workload.arrivals import arrival_offsets_s, share_of, slice_for
-from loadgen.workload.data import Reader
+from loadgen.workload.data import DatasetReader
 from loadgen.workload.prompts import Prompts
 
 
@@ -33,22 +32,22 @@ class StageRun:
         self,
         command: BeginStage,
         prompts: Prompts,
-        meter: ClientSamples,
+        client: ClientSamples,
         seed: int,
         rows: list[StreamRow] | None = None,
     ) -> None:
         """`rows` takes a row for each stream that is over."""
         self.command = command
-        self.tally = StageSamples(command.limits, is_open=False, whole_only=command.requests is not None, rows=rows)
-        self.window = Window(meter)
+        self.samples = StageSamples(command.limits, is_open=False, whole_only=command.requests is not None, rows=rows)
+        self.window = Window(client)
         self.open = 0
         self.open_sent = 0  # of the open streams, those that count in `sent`
         self.thinking = 0  # conversations whose next turn is not yet due
         self.target = command.concurrency
         """This worker's share of the closed loop; of a load that moves, at its present step."""
-        self.bins = LoadBins([share for _, share in command.steps], self.tally, meter) if command.steps else None
+        self.bins = LoadBins([share for _, share in command.steps], self.samples, client) if command.steps else None
         self._first_wave_left = 0
-        self._requests = Requests(command, prompts, seed)
+        self._requests = RequestQueue(command, prompts, seed)
         self._turns: dict[Stream, Turn] = {}
         reader = self._requests.writer.reader
         self._warmups = _warmups(command, seed, reader)
@@ -59,7 +58,7 @@ class StageRun:
         self._ended = False
         self._pending: list[StageDelta] = []  # what was measured before the end, until it is drained
 
-    def lacks(self, held: int) -> int:
+    def missing_streams(self, held: int) -> int:
         """How many requests the closed loop sends at once when it begins with so many streams open."""
         missing = max(0, (self.target or 0) - held)
         left = self._measured_left
@@ -69,12 +68,12 @@ class StageRun:
         """The stage begins while these streams of earlier ones are open."""
         self.window.held_changed(len(streams))
         for stream in streams:
-            stream.enter_window(self.tally)
-            self.tally.carried_in += 1
+            stream.enter_window(self.samples)
+            self.samples.carried_in += 1
         if self.command.first_wave_apart:
-            self._first_wave_left = self.tally.awaits = self.lacks(len(streams))
+            self._first_wave_left = self.samples.first_wave_waiting = self.missing_streams(len(streams))
 
-    # Requests.
+    # RequestQueue.
 
     @property
     def exhausted(self) -> bool:
@@ -95,22 +94,22 @@ class StageRun:
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         turn, wire = self._requests.take()
-        tally, measured = self.tally, self._is_measured()
+        samples, measured = self.samples, self._is_measured()
         first_wave = self._first_wave_left > 0
         if first_wave:
             self._first_wave_left -= 1
-            tally.first_wave += 1
+            samples.first_wave += 1
         if measured:
-            tally.sent += 1
+            samples.sent += 1
         else:
-            tally.warmup += 1
+            samples.warmup += 1
         if not measured:
             self._warmups_left = max(0, self._warmups_left - 1)
         elif self._measured_left is not None:
             self._measured_left -= 1
         stream = Stream(
             stage=self.command.index,
-            tally=tally,
+            samples=samples,
             wire=wire,
             intended_ns=intended_ns,
             measured=measured,
@@ -120,7 +119,7 @@ class StageRun:
         stream.cancel_after_s = self._requests.cancel_after_s(turn)
         model = stream.model = self._requests.model(turn)
         if model is not None and measured:
-            tally.models[model] = tally.models.get(model, 0) + 1
+            samples.models[model] = samples.models.get(model, 0) + 1
         if self.command.work.turns > 1:
             self._turns[stream] = turn
         return stream
@@ -161,7 +160,7 @@ class StageRun:
 
     def _open(self, now_ns: int) -> None:
         self.window.open(now_ns)
-        self.tally.open()
+        self.samples.open()
 
     # Open loop.
 
@@ -195,7 +194,7 @@ class StageRun:
         self._open(time.monotonic_ns())
         held = 0
         for stream in streams:
-            stream.enter_window(self.tally)
+            stream.enter_window(self.samples)
             held += 1
         if self.bins is not None:
             self.bins.begin(held)
@@ -213,28 +212,28 @@ class StageRun:
         """
         now_ns = time.time_ns()
         for intended_ns in unsent:
-            self.tally.note_unsent(intended_ns, now_ns)
+            self.samples.note_unsent(intended_ns, now_ns)
         for stream in streams:
             stream.leave_window(now_ns)
         self._pending.append(self._drained(lambda: None))
         self.window.close()
-        self.tally.close()
+        self.samples.close()
         self.open_sent = 0
         self._ended = True
 
-    def drain(self, urgent: Callable[[], None] = lambda: None) -> StageDelta:
-        """What happened since the last drain; `urgent` as in `StageSamples.drain`."""
+    def drain(self, send_due: Callable[[], None] = lambda: None) -> StageDelta:
+        """What happened since the last drain; `send_due` as in `StageSamples.drain`."""
         pending, self._pending = self._pending, []
-        drained = self._drained(urgent)
+        drained = self._drained(send_due)
         return StageMetrics.of(*pending, drained).encode() if pending else drained
 
-    def _drained(self, urgent: Callable[[], None]) -> StageDelta:
-        bins = self.bins.drain() if self.bins is not None and self.tally.is_open else {}
-        return msgspec.structs.replace(self.tally.drain(urgent), bins=bins, **self._take_window())
+    def _drained(self, send_due: Callable[[], None]) -> StageDelta:
+        bins = self.bins.drain() if self.bins is not None and self.samples.is_open else {}
+        return msgspec.structs.replace(self.samples.drain(send_due), bins=bins, **self._take_window())
 
     def drop_samples(self) -> None:
         """Throw away every time since the last drain: the wall clock was stepped."""
-        self.tally.drop_samples()
+        self.samples.drop_samples()
 
     def _take_window(self) -> dict[str, int | None]:
         # A stage bounded by requests ends with its last answer, not with the tick that sees it.
@@ -246,8 +245,8 @@ class StageRun:
         return self._ended and self.open == 0
 
 
-def _warmups(command: BeginStage, seed: int, reader: Reader | None) -> int:
-    """Requests of all workers that come before those that count, where requests bound the stage.
+def _warmups(command: BeginStage, seed: int, reader: DatasetReader | None) -> int:
+    """RequestQueue of all workers that come before those that count, where requests bound the stage.
 
     In open loop those that the schedule wants within the warm-up's time are known beforehand, and are warm-up however
     late they are sent: so the bound is reached, and by the same requests for any number of workers.
@@ -265,7 +264,7 @@ def _measured_share(command: BeginStage, warmups: int) -> int | None:
     return with_warmup - share_of(warmups, command.rank, command.ranks)
 
 
-def _schedule(command: BeginStage, seed: int, reader: Reader | None) -> Iterator[float]:
+def _schedule(command: BeginStage, seed: int, reader: DatasetReader | None) -> Iterator[float]:
     """When the requests of all workers are wanted, in seconds after the start; none in closed loop."""
     if command.rate is None:
         return iter(())

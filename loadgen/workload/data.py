@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
 import re
 import shutil
@@ -19,15 +18,13 @@ from array import array
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from loadgen.errors import ProfileError
 from loadgen.text import harmless
-from loadgen.workload.draws import draw
-from loadgen.workload.records import Entry, Format, entry_of, format_of
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
@@ -38,7 +35,7 @@ _SPACE = re.compile(r"[\s,]*")
 _KEPT_MESSAGE = 300
 
 
-class Data(msgspec.Struct, frozen=True):
+class Dataset(msgspec.Struct, frozen=True):
     """A dataset that was looked through and found good; travels to the workers."""
 
     path: str
@@ -66,20 +63,20 @@ class _Raw(NamedTuple):
     content: bytes
 
 
-def look_through(name: str, form: Format | None = None) -> Data:
+def index_dataset(name: str, form: Format | None = None) -> Dataset:
     """Read a whole dataset once; raises `ProfileError` that names file, line and what was expected."""
     path = (_SAMPLE_PATH if name == SAMPLE else Path(name).expanduser()).absolute()
     try:
         status = path.stat()
-        return _look_through(path, form, status.st_size, status.st_mtime_ns)
+        return _indexed(path, form, status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise ProfileError(f"load.data: {path}: cannot be read: {error.strerror}") from None
 
 
 @lru_cache(maxsize=16)
-def _look_through(path: Path, form: Format | None, _size: int, _changed_ns: int) -> Data:
+def _indexed(path: Path, form: Format | None, _size: int, _changed_ns: int) -> Dataset:
     with path.open("rb") as file:
-        known = form or format_of(file.read(65536), path.name)
+        known = form or guess_format(file.read(65536), path.name)
         file.seek(0)
         sums = _Sums(path, known)
         for raw in _array_records(file, path) if known == "sharegpt" else _line_records(file, path):
@@ -102,7 +99,7 @@ class _Sums:
     def add(self, raw: _Raw) -> None:
         """Check one record and remember where it lies."""
         try:
-            entry = entry_of(raw.content, self._form)
+            entry = parse_record(raw.content, self._form)
             if entry is None:
                 return
             self._check_time(entry)
@@ -116,7 +113,7 @@ class _Sums:
         self._has_messages = self._has_messages or bool(entry.messages)
         self._sharing += entry.shares
 
-    def _check_time(self, entry: Entry) -> None:
+    def _check_time(self, entry: DatasetRecord) -> None:
         if entry.at_s is None:
             return
         if self._first_s is not None and entry.at_s < self._last_s:
@@ -124,12 +121,12 @@ class _Sums:
         self._first_s = entry.at_s if self._first_s is None else self._first_s
         self._last_s = entry.at_s
 
-    def data(self) -> Data:
+    def data(self) -> Dataset:
         """The dataset; raises `ProfileError` for an empty one."""
         records = len(self._index) // 2
         if not records:
             raise ProfileError(f"load.data: {self._path}: no prompts in it; expected at least one {self._form} record")
-        return Data(
+        return Dataset(
             path=str(self._path),
             form=self._form,
             index=_write_index(self._index),
@@ -250,20 +247,20 @@ class _Window:
                 raise _malformed(self._path, self.line, "expected the ] that closes the array; is the file cut off?")
 
 
-class Reader:
+class DatasetReader:
     """The records of a dataset by number."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Dataset) -> None:
         self._form = data.form
         self._descriptor = os.open(data.path, os.O_RDONLY | os.O_CLOEXEC)
         # Open as long as its stage is; nobody is told when that is over.
         weakref.finalize(self, os.close, self._descriptor)
         self._index = np.load(data.index, mmap_mode="r")
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> DatasetRecord:
         """The record of this number; raises ValueError if the file was changed since it was looked through."""
         offset, length = self._index[number].tolist()
-        entry = entry_of(os.pread(self._descriptor, length, offset), self._form)
+        entry = parse_record(os.pread(self._descriptor, length, offset), self._form)
         if entry is None:
             raise ValueError("the dataset was changed while it was in use")
         return entry
@@ -275,15 +272,137 @@ class Reader:
             yield (self.entry(number).at_s or 0.0) - first_s
 
 
-def record_for(seed: int, stage: int, index: int, records: int) -> int:
-    """The record of a request: every record once, in an order of the stage's own, before any comes again."""
-    stride = _coprime(records)
-    return (index * stride + int(draw(seed, stage, 0, "record") * records)) % records
+Format = Literal["sharegpt", "jsonl", "text", "trace"]
+
+CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens: vramp has no tokenizer
+
+_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
+_ROLES |= {"system": "system"}
 
 
-@lru_cache(maxsize=64)
-def _coprime(records: int) -> int:
-    stride = max(1, int(records * 0.618))
-    while math.gcd(stride, records) != 1:
-        stride += 1
-    return stride
+class ChatMessage(msgspec.Struct, frozen=True):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class DatasetRecord(msgspec.Struct, frozen=True):
+    """What one record asks for."""
+
+    prompt: str = ""
+    messages: tuple[ChatMessage, ...] = ()  # in place of `prompt`, for chats
+    isl: int = 0  # tokens of the prompt: exact for a trace, else estimated
+    osl: int | None = None  # tokens of the answer, if the record has them: estimated where it has the text
+    at_s: float | None = None  # when a trace wants it
+    shares: bool = False  # A trace says which blocks of the prompt others have too
+
+
+class _Turn(msgspec.Struct):
+    from_: str = msgspec.field(name="from")
+    value: str
+
+
+class _Conversation(msgspec.Struct):
+    conversations: list[_Turn]
+
+
+class _JsonLine(msgspec.Struct):
+    prompt: str = ""
+    messages: tuple[ChatMessage, ...] = ()
+    output_tokens: int | None = None
+    output_length: int | None = None
+
+
+class _TraceLine(msgspec.Struct):
+    input_length: int
+    output_length: int
+    timestamp: float | None = None
+    timestamp_s: float | None = None
+    hash_ids: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_decode_conversation = msgspec.json.Decoder(_Conversation).decode
+_decode_line = msgspec.json.Decoder(_JsonLine).decode
+_decode_trace = msgspec.json.Decoder(_TraceLine).decode
+
+
+def parse_record(raw: bytes, form: Format) -> DatasetRecord | None:
+    """The record, or None for one that asks nothing (a conversation that a machine began); raises ValueError."""
+    try:
+        match form:
+            case "sharegpt":
+                return _conversation(_decode_conversation(raw))
+            case "jsonl":
+                return _line(_decode_line(raw))
+            case "trace":
+                return _trace(_decode_trace(raw))
+            case "text":
+                return _asked(raw.decode())
+    except UnicodeDecodeError:
+        raise ValueError("expected UTF-8 text") from None
+    except msgspec.DecodeError as error:  # a ValueError too, but without what was expected
+        raise ValueError(f"expected {_SHAPES[form]}; {error}") from None
+
+
+_SHAPES: dict[Format, str] = {
+    "sharegpt": '{"conversations": [{"from": "human", "value": "..."}, ...]}',
+    "jsonl": '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}',
+    "trace": '{"timestamp": milliseconds, "input_length": tokens, "output_length": tokens}',
+    "text": "a line of text",
+}
+
+
+def _asked(prompt: str, osl: int | None = None) -> DatasetRecord:
+    return DatasetRecord(prompt=prompt, isl=_estimate(prompt), osl=osl)
+
+
+def _conversation(document: _Conversation) -> DatasetRecord | None:
+    """The first question and the length of its answer, as the published ShareGPT runs took them."""
+    turns = document.conversations
+    for turn in turns:
+        if turn.from_ not in _ROLES:
+            raise ValueError(f'expected "from" to be one of {", ".join(_ROLES)}, not {turn.from_!r}')
+    first = next((number for number, turn in enumerate(turns) if _ROLES[turn.from_] != "system"), len(turns))
+    if first + 1 >= len(turns) or _ROLES[turns[first].from_] != "user" or not turns[first].value.strip():
+        return None
+    return _asked(turns[first].value, _estimate(turns[first + 1].value))
+
+
+def _line(line: _JsonLine) -> DatasetRecord:
+    osl = line.output_tokens if line.output_tokens is not None else line.output_length
+    if osl is not None and osl < 1:
+        raise ValueError(f"expected output_tokens of at least 1, not {osl}")
+    if bool(line.prompt) == bool(line.messages):
+        raise ValueError(f"expected {_SHAPES['jsonl']}, one of the two and not empty")
+    if line.prompt:
+        return _asked(line.prompt, osl)
+    return DatasetRecord(messages=line.messages, isl=sum(_estimate(each.content) for each in line.messages), osl=osl)
+
+
+def _trace(line: _TraceLine) -> DatasetRecord:
+    at_s = line.timestamp_s if line.timestamp is None else line.timestamp / 1000
+    if at_s is None or at_s < 0 or line.input_length < 1 or line.output_length < 1:
+        raise ValueError(f"expected {_SHAPES['trace']}, none of them missing, negative or without tokens")
+    shares = bytes(line.hash_ids) not in (b"[]", b"null")
+    return DatasetRecord(isl=line.input_length, osl=line.output_length, at_s=at_s, shares=shares)
+
+
+def _estimate(text: str) -> int:
+    return max(1, round(len(text) / CHARACTERS_A_TOKEN))
+
+
+def guess_format(start: bytes, name: str) -> Format:
+    """What a file holds, by its first bytes and, for plain text, its name; raises ValueError."""
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if name.endswith(".txt"):
+        return "text"
+    if start.startswith(b"["):
+        return "sharegpt"
+    if not start.startswith(b"{"):
+        return "text"
+    try:
+        keys: Any = msgspec.json.decode(start.splitlines()[0])
+    except msgspec.DecodeError:
+        return "jsonl"
+    return "trace" if {"timestamp", "timestamp_s"} & set(keys) else "jsonl"

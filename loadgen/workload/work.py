@@ -1,7 +1,7 @@
 """What the requests of a stage ask for: decided by a profile, carried out by the workers.
 
-`Work` is all that a worker needs beyond a stage's load; `Writer` makes requests of it by number. Invariant: a request
-is a pure function of the seed, the stage and its number, so it is the same whoever writes it and however often.
+`Work` is all that a worker needs beyond a stage's load; `RequestWriter` makes requests of it by number. Invariant: a
+request is a pure function of the seed, the stage and its number, so it is the same whoever writes it and however often.
 
 In a conversation each request repeats what was said before. What the server really answered is not kept: in its place
 stands made-up text of the same length, so a prefix cache knows the questions and the earlier turns up to the first
@@ -10,6 +10,9 @@ answer that it computed itself, and not more.
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -18,8 +21,7 @@ from loadgen.errors import ProfileError
 from loadgen.profile import Load
 from loadgen.profile.lengths import FROM_DATA, parse_lengths
 from loadgen.profile.workload import REPLAY
-from loadgen.workload.data import Data, Reader, look_through, record_for
-from loadgen.workload.draws import draw
+from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
 
 _PREFIXES = STAGES_A_RUN - 1  # the stage that shared prefixes are written as, so that all stages share them
@@ -31,7 +33,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
 
     isl: str = ""  # their distribution; empty for always the nominal one
     osl: str = ""
-    data: Data | None = None
+    data: Dataset | None = None
     replay: bool = False  # records in their own order and at their own times
     prefix_share: float = 0.0
     prefixes: int = 1
@@ -67,7 +69,7 @@ class Shape(NamedTuple):
 
 def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False) -> Shape:
     """What a stage of a profile asks for; raises `ProfileError` where keys do not fit each other or the dataset."""
-    data = look_through(load.data, load.data_format) if load.data is not None else None
+    data = index_dataset(load.data, load.data_format) if load.data is not None else None
     _check(load, data, isl, osl, replay=replay)
     known = data is not None and data.osl is not None and (osl == FROM_DATA or data.form == "trace")
     work = Work(
@@ -86,7 +88,7 @@ def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False
     return Shape(nominal_isl, nominal_osl, work)
 
 
-def _check(load: Load, data: Data | None, isl: int | str, osl: int | str, *, replay: bool) -> None:
+def _check(load: Load, data: Dataset | None, isl: int | str, osl: int | str, *, replay: bool) -> None:
     if data is None:
         for key, value in (("isl", isl), ("osl", osl)):
             if value == FROM_DATA:
@@ -103,7 +105,7 @@ def _check(load: Load, data: Data | None, isl: int | str, osl: int | str, *, rep
         raise ProfileError(f'load.arrival = "{REPLAY}": needs load.data = a trace, a file of timestamps with lengths')
 
 
-class Request(NamedTuple):
+class RequestContent(NamedTuple):
     """What one request asks for."""
 
     prompt: bytes  # JSON: a prompt, or the messages of a chat
@@ -111,7 +113,7 @@ class Request(NamedTuple):
     messages: bool = False
 
 
-class Writer:
+class RequestWriter:
     """Writes the requests of a stage on one worker."""
 
     def __init__(self, work: Work, prompts: Prompts, *, seed: int, stage: int, isl: int, osl: int) -> None:
@@ -123,19 +125,19 @@ class Writer:
         self._osl = osl
         self._isls = parse_lengths(work.isl).at if work.isl else None
         self._osls = parse_lengths(work.osl).at if work.osl else None
-        self.reader = Reader(work.data) if work.data is not None else None
+        self.reader = DatasetReader(work.data) if work.data is not None else None
 
-    def request(self, index: int, turn: int = 0) -> Request:
+    def request(self, index: int, turn: int = 0) -> RequestContent:
         """The request of a number; with turns, the one of a conversation of this number."""
         if self.reader is not None:
             return self._from_data(self.reader, index)
         osl = self._drawn_osl(index, turn)
         if self._work.chat and turn:
-            return Request(self._conversation(index, turn), osl, messages=True)
+            return RequestContent(self._conversation(index, turn), osl, messages=True)
         said = [
             piece for number in range(turn) for piece in (*self._question(index, number), self._answer(index, number))
         ]
-        return Request(self._prompts.compose([*said, *self._question(index, turn)]), osl)
+        return RequestContent(self._prompts.compose([*said, *self._question(index, turn)]), osl)
 
     def _drawn_osl(self, index: int, turn: int) -> int | None:
         if self._osls is None:
@@ -170,14 +172,38 @@ class Writer:
             said.append(b'{"role":"user","content":%b}' % question)
         return b"[%b]" % b",".join(said)
 
-    def _from_data(self, reader: Reader, index: int) -> Request:
+    def _from_data(self, reader: DatasetReader, index: int) -> RequestContent:
         work, data = self._work, self._work.data
         assert data is not None
         number = index % data.records if work.replay else record_for(self._seed, self._key, index, data.records)
         entry = reader.entry(number)
         osl = entry.osl if data.osl is not None else self._drawn_osl(index, 0)
         if data.form == "trace":
-            return Request(self._prompts(self._key, index, entry.isl), osl)
+            return RequestContent(self._prompts(self._key, index, entry.isl), osl)
         if entry.messages:
-            return Request(msgspec.json.encode(entry.messages), osl, messages=True)
-        return Request(msgspec.json.encode(entry.prompt), osl)
+            return RequestContent(msgspec.json.encode(entry.messages), osl, messages=True)
+        return RequestContent(msgspec.json.encode(entry.prompt), osl)
+
+
+_STEPS = 2.0**-64
+
+
+def draw(seed: int, stage: int, index: int, purpose: str) -> float:
+    """A number from 0 to below 1, even over requests and independent between purposes."""
+    digest = blake2b(f"{seed}/{stage}/{index}/{purpose}".encode(), digest_size=8).digest()
+    # 53 bits, so that the largest does not round up to 1.
+    return (int.from_bytes(digest) >> 11 << 11) * _STEPS
+
+
+def record_for(seed: int, stage: int, index: int, records: int) -> int:
+    """The record of a request: every record once, in an order of the stage's own, before any comes again."""
+    stride = _coprime(records)
+    return (index * stride + int(draw(seed, stage, 0, "record") * records)) % records
+
+
+@lru_cache(maxsize=64)
+def _coprime(records: int) -> int:
+    stride = max(1, int(records * 0.618))
+    while math.gcd(stride, records) != 1:
+        stride += 1
+    return stride

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from loadgen.errors import WorkerError
-from loadgen.fleet import child
 from loadgen.fleet import fleet as fleet_module
+from loadgen.fleet import worker_process
 from loadgen.fleet.fleet import Fleet, FleetSettings, FleetTick
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan import Stage
-from loadgen.stream.request import RequestTemplate, common_fields, request_template
-from loadgen.stream.transport import Target
+from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template
 from loadgen.worker.messages import Vocabulary
 from tests.engines import Simulator, simulator
 
@@ -33,7 +32,7 @@ def engine() -> Iterator[Simulator]:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "SILENT_S", 1.5)
+    monkeypatch.setattr(worker_process, "SILENT_S", 1.5)
 
 
 class Driven:
@@ -88,9 +87,9 @@ def template(engine: Simulator) -> RequestTemplate:
 
 
 def settings(engine: Simulator, servers: int = 1) -> FleetSettings:
-    target = Target(family=socket.AF_INET, address="127.0.0.1", port=int(engine.url.rpartition(":")[2]))
+    target = ServerAddress(family=socket.AF_INET, ip="127.0.0.1", port=int(engine.url.rpartition(":")[2]))
     return FleetSettings(
-        targets=(target,) * servers,
+        addresses=(target,) * servers,
         vocabulary=Vocabulary(ids=tuple(range(10, 200))),
         seed=1,
         timeout_s=60,
@@ -269,7 +268,7 @@ async def test_one_that_was_stopped_for_a_moment_is_not_ended(engine: Simulator)
 async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_lost(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "_CLOSE_S", 0.2)
+    monkeypatch.setattr(worker_process, "_CLOSE_S", 0.2)
     async with driven(engine, 2) as run:
         run.begin(0, concurrency=4)
         await run.until(lambda tick: tick.held == 4)
@@ -282,14 +281,14 @@ async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_l
 async def test_one_that_stops_while_it_starts_is_left_behind(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "START_S", 20.0)
+    monkeypatch.setattr(worker_process, "START_S", 20.0)
     fleet = Fleet(settings(engine), 2)
     try:
         await fleet.start()
         os.kill(fleet.pids[0], signal.SIGSTOP)
-        monkeypatch.setattr(fleet_module, "_LONGEST_LOOK_S", 20.0)
+        monkeypatch.setattr(fleet_module, "_LONGEST_CHECK_S", 20.0)
         await until_one_is_ready(fleet)
-        monkeypatch.setattr(child, "START_S", 0.5)
+        monkeypatch.setattr(worker_process, "START_S", 0.5)
         await fleet.wait_ready()
         assert fleet.size == 1
         assert "worker 0 did not start within 0.5 s" in (await fleet.tick()).deaths[0]
@@ -314,7 +313,7 @@ async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monk
     finally:
         await fleet.close()
     with monkeypatch.context() as patch:
-        patch.setattr(child, "_PROGRAM", ("/no/such/program",))
+        patch.setattr(worker_process, "_PROGRAM", ("/no/such/program",))
         nobody = Fleet(settings(engine), 1, most=2)
         with pytest.raises(WorkerError, match="worker 0 could not be started"):
             await nobody.start()

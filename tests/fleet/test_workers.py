@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen.errors import WorkerError
-from loadgen.fleet import child
+from loadgen.fleet import worker_process
 from loadgen.metrics.result import Result
 from loadgen.run import Run
 from tests.engines import Simulator, attach, simulator
@@ -22,7 +22,7 @@ def engine() -> Iterator[Simulator]:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "SILENT_S", 1.5)
+    monkeypatch.setattr(worker_process, "SILENT_S", 1.5)
 
 
 def stop_one(_: Run) -> None:

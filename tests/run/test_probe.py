@@ -113,12 +113,12 @@ async def test_a_server_that_refuses_everything_is_told_in_its_own_words() -> No
 async def test_ipv6_and_names() -> None:
     async with serving(Sparse(), "::1") as url:
         target = await resolve_target(url)
-        assert target.address == "::1"
+        assert target.ip == "::1"
         assert (await learn(url)).model == "m"
     async with serving(Sparse()) as url:
         # `localhost` may name both families; the one that answers is taken.
         target = await resolve_target(url.replace("127.0.0.1", "localhost"))
-        assert target.address == "127.0.0.1"
+        assert target.ip == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

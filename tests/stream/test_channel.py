@@ -24,12 +24,12 @@ class Wire:
     """A channel with one stream on it; reads are what the test feeds, with stamps that the test chooses."""
 
     def __init__(self) -> None:
-        self.meter = ClientSamples()
-        self.tally = StageSamples()
+        self.client = ClientSamples()
+        self.samples = StageSamples()
         self.ended: list[Stream] = []
         self.unanswered: list[Stream] = []
         self.sent: list[bytes] = []
-        self.channel = Channel(self.meter, lambda _, stream, __: self.ended.append(stream), self._unanswered)
+        self.channel = Channel(self.client, lambda _, stream, __: self.ended.append(stream), self._unanswered)
         self.channel.write = self._write
         self.channel.usable = True
         self.begin()
@@ -42,7 +42,7 @@ class Wire:
         self.unanswered.append(stream)
 
     def begin(self) -> None:
-        self.stream = Stream(stage=0, tally=self.tally, wire=b"POST", intended_ns=0)
+        self.stream = Stream(stage=0, samples=self.samples, wire=b"POST", intended_ns=0)
         self.channel.begin(self.stream)
         # A schedule of the test's own: sent at zero.
         self.stream.sent_ns = self.stream.last_ns = 0
@@ -51,7 +51,7 @@ class Wire:
         self.channel.feed(data, int(at_ms * MS))
 
     def delta(self) -> StageDelta:
-        return self.tally.drain()
+        return self.samples.drain()
 
 
 def head(status: str = "200 OK", *, framing: str = "Transfer-Encoding: chunked") -> bytes:
@@ -169,7 +169,7 @@ def test_without_usage_events_are_counted_and_it_is_said() -> None:
     wire.read(text("b") + text("c", finish="stop") + DONE + END, 20)
     result = wire.delta()
     assert (result.output_tokens, result.counted_by_events) == (3, 1)
-    assert wire.meter.coalesced_reads == 1
+    assert wire.client.coalesced_reads == 1
 
 
 def test_a_first_token_read_with_later_ones_has_a_time_that_is_not_sure() -> None:
@@ -177,8 +177,8 @@ def test_a_first_token_read_with_later_ones_has_a_time_that_is_not_sure() -> Non
     together.read(head() + text("a") + text("b") + text("c"), 10)
     apart.read(head() + text("a"), 10)
     apart.read(text("b") + text("c"), 20)
-    assert (together.meter.unsure_ttfts, apart.meter.unsure_ttfts) == (1, 0)
-    assert together.meter.coalesced_reads == apart.meter.coalesced_reads == 1
+    assert (together.client.unsure_ttfts, apart.client.unsure_ttfts) == (1, 0)
+    assert together.client.coalesced_reads == apart.client.coalesced_reads == 1
 
 
 def test_a_total_at_the_end_is_no_output_of_its_own() -> None:
@@ -205,9 +205,9 @@ def test_a_total_at_the_end_corrects_what_was_metered() -> None:
     wire = Wire()
     wire.read(head() + text("abc"), 10)
     wire.read(text("defg"), 20)
-    assert wire.meter.output_tokens == 2
+    assert wire.client.output_tokens == 2
     wire.read(text("", finish="stop") + total(7) + DONE + END, 30)
-    assert wire.meter.output_tokens == 7
+    assert wire.client.output_tokens == 7
     assert wire.delta().output_tokens == 7
 
 
@@ -220,11 +220,11 @@ def test_the_request_is_kept_until_the_response_begins() -> None:
 
 def test_a_request_that_goes_late_is_timed_from_its_last_byte() -> None:
     wire = Wire()
-    assert len(wire.meter.send_lag_ns) == 1
+    assert len(wire.client.send_lag_ns) == 1
     wire.channel.sent_late(25 * MS)
     wire.read(head() + text("a", 1, "stop") + DONE + END, 30)
     assert us(wire.delta().latency["ttft"]) == (1, 5_000, 5_000)
-    assert wire.meter.send_lag_ns[1] == 25 * MS
+    assert wire.client.send_lag_ns[1] == 25 * MS
 
 
 def failure_of(*reads: bytes, lost: bool = False) -> tuple[dict[str, int], dict[str, list[str]], bool]:
@@ -246,7 +246,7 @@ def plain(status: str, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "reads", "lost", "usable"),
     [
-        ("http_429", [plain("429 Too Many Requests", b"slow down")], False, True),
+        ("http_429", [plain("429 Too Many RequestQueue", b"slow down")], False, True),
         ("http_4xx", [plain("401 Unauthorized", b"who are you")], False, True),
         ("http_5xx", [plain("503 Service Unavailable", b"full")], False, True),
         ("protocol", [plain("302 Found", b"")], False, True),
@@ -325,8 +325,8 @@ def test_connection_close_is_honoured() -> None:
 def test_a_clock_step_takes_the_times_and_leaves_the_counts() -> None:
     wire = Wire()
     wire.read(head() + text("a", 1), 10)
-    wire.stream.spoil_times()
-    wire.tally.drop_samples()
+    wire.stream.note_clock_step()
+    wire.samples.drop_samples()
     wire.read(text("b", 2, "stop") + DONE + END, 20)
     result = wire.delta()
     assert (result.completed, result.clock_steps, result.output_tokens) == (1, 1, 2)
@@ -353,7 +353,7 @@ def test_no_split_of_the_reads_changes_what_is_counted(places: list[int]) -> Non
         split.read(WHOLE[low:high], 10)
     ours, theirs = split.delta(), whole.delta()
     assert ours == theirs
-    assert split.meter.output_tokens == whole.meter.output_tokens == 5
+    assert split.client.output_tokens == whole.client.output_tokens == 5
 
 
 JSON = b'{"choices": [{"text": "x"}], "usage": {"prompt_tokens": 7, "completion_tokens": %d}}'
@@ -428,7 +428,7 @@ def test_chunks_that_pass_the_parser_by_are_what_the_parser_sees(
                 for at_ms, data in [(1, head()), (2, text("a", 1)), (3, text("b", 2, "stop")), (4, DONE + END)]:
                     each.read(data, at_ms)
     assert wire.delta() == slow.delta()
-    assert wire.meter.output_tokens == slow.meter.output_tokens
+    assert wire.client.output_tokens == slow.client.output_tokens
     assert wire.channel.usable == slow.channel.usable
     assert len(wire.ended) == len(slow.ended)
 

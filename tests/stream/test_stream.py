@@ -13,18 +13,18 @@ def events(wire: Wire, *, first: int, count: int, at_ms: float, every_ms: float 
     return at_ms + (count - 1) * every_ms
 
 
-def reopened(tally: StageSamples, stream: Stream, at_ms: float) -> StageSamples:
+def reopened(samples: StageSamples, stream: Stream, at_ms: float) -> StageSamples:
     """The window of another stage, opened at a time of the test's own."""
-    tally.open()
-    tally.opened_ns = int(at_ms * MS)
-    stream.enter_window(tally)
-    return tally
+    samples.open()
+    samples.opened_ns = int(at_ms * MS)
+    stream.enter_window(samples)
+    return samples
 
 
 def next_stage(wire: Wire, at_ms: float) -> tuple[StageDelta, StageSamples]:
-    """End the stage of the stream, begin another; what the ended one has measured, and the new one's tally."""
+    """End the stage of the stream, begin another; what the ended one has measured, and the new one's samples."""
     wire.stream.leave_window(int(at_ms * MS))
-    ended = wire.tally.drain()
+    ended = wire.samples.drain()
     return ended, reopened(StageSamples(is_open=False), wire.stream, at_ms)
 
 
@@ -32,14 +32,14 @@ def test_each_stage_has_the_gaps_and_the_part_that_lie_in_it() -> None:
     wire = Wire()
     wire.read(head(), 40)
     last_ms = events(wire, first=1, count=10, at_ms=50, every_ms=10)
-    ended, tally = next_stage(wire, last_ms + 5)
+    ended, samples = next_stage(wire, last_ms + 5)
     assert us(ended.latency["itl"]) == (9, 10_000, 10_000)
     assert us(ended.latency["tpot"]) == (1, 10_000, 10_000)
     assert (ended.sent, ended.completed, ended.carried_over, ended.tpot_parts) == (0, 0, 1, 1)
     # The gap over the end of the stage is of two loads, and belongs to none of them.
     events(wire, first=11, count=10, at_ms=last_ms + 30, every_ms=30)
     wire.read(text("x", 21, "length") + DONE + END, last_ms + 30 + 9 * 30 + 30)
-    found = tally.drain()
+    found = samples.drain()
     assert us(found.latency["itl"]) == (10, 30_000, 30_000)
     assert us(found.latency["tpot"]) == (1, 30_000, 30_000)
     assert (found.completed, found.output_tokens, found.tpot_parts) == (0, 0, 1)
@@ -58,32 +58,32 @@ def test_bytes_that_came_before_the_window_are_not_in_it() -> None:
     wire = Wire()
     wire.read(head(), 40)
     last_ms = events(wire, first=1, count=2, at_ms=50)
-    _, tally = next_stage(wire, last_ms + 50)
+    _, samples = next_stage(wire, last_ms + 50)
     # They were read after the window had been opened.
     events(wire, first=3, count=3, at_ms=last_ms + 10)
     events(wire, first=6, count=3, at_ms=last_ms + 60, every_ms=20)
-    assert us(tally.drain().latency["itl"]) == (2, 20_000, 20_000)
+    assert us(samples.drain().latency["itl"]) == (2, 20_000, 20_000)
 
 
 def test_who_still_waits_has_waited_at_least_so_long() -> None:
     wire = Wire()
-    wire.tally.limits = StreamLimits(ttft_ns=20 * MS)
+    wire.samples.limits = StreamLimits(ttft_ns=20 * MS)
     wire.stream.sent_ns = 1
-    ended, tally = next_stage(wire, 30)
+    ended, samples = next_stage(wire, 30)
     assert us(ended.latency["ttft_censored"]) == us(ended.latency["e2e_censored"]) == (1, 30_000, 30_000)
     assert (ended.carried_over, ended.beyond) == (1, 1)
     # Its first token is no TTFT of a stage in which it was not sent.
     wire.read(head() + text("a", 1, "stop") + DONE + END, 90)
-    found = tally.drain()
+    found = samples.drain()
     assert us(found.latency["warmup_ttft"]) == (1, 90_000, 90_000)
     assert set(found.latency) == {"warmup_ttft"} and found.completed == 0
 
 
 def test_a_stream_that_fails_after_its_stage_fails_in_the_next() -> None:
     wire = Wire()
-    ended, tally = next_stage(wire, 30)
+    ended, samples = next_stage(wire, 30)
     wire.channel.lost("reset", "gone")
-    found = tally.drain()
+    found = samples.drain()
     assert (ended.failed, ended.carried_over) == (0, 1)
     assert (found.failed, found.carried_failed, found.errors) == (0, 1, {"reset": 1})
 
@@ -103,12 +103,12 @@ def test_events_of_several_tokens_without_usage_make_no_parts() -> None:
 
 def test_the_first_wave_is_told_apart() -> None:
     wire = Wire()
-    wire.tally.awaits = 1
-    stream = Stream(stage=0, tally=wire.tally, wire=b"POST", intended_ns=0, first_wave=True)
+    wire.samples.first_wave_waiting = 1
+    stream = Stream(stage=0, samples=wire.samples, wire=b"POST", intended_ns=0, first_wave=True)
     wire.channel.begin(stream)
     stream.sent_ns = stream.last_ns = 0
     wire.read(head() + text("a", 1), 50)
-    assert wire.tally.awaits == 0
+    assert wire.samples.first_wave_waiting == 0
     wire.read(text("b", 2, "stop") + DONE + END, 60)
     found = wire.delta()
     assert us(found.latency["first_wave_ttft"]) == (1, 50_000, 50_000)
@@ -117,11 +117,11 @@ def test_the_first_wave_is_told_apart() -> None:
 
 
 def test_a_first_wave_that_fails_is_not_awaited() -> None:
-    tally = StageSamples()
-    tally.awaits = 3
+    samples = StageSamples()
+    samples.first_wave_waiting = 3
     for end in (lambda one: one.fail("connect", "refused"), Stream.cancel, Stream.cut_off):
-        end(Stream(stage=0, tally=tally, wire=b"", intended_ns=0, first_wave=True))
-    assert tally.awaits == 0
+        end(Stream(stage=0, samples=samples, wire=b"", intended_ns=0, first_wave=True))
+    assert samples.first_wave_waiting == 0
 
 
 def test_whole_streams_only_where_requests_bound_the_stage() -> None:
@@ -129,19 +129,19 @@ def test_whole_streams_only_where_requests_bound_the_stage() -> None:
     wire.read(head(), 40)
     last_ms = events(wire, first=1, count=3, at_ms=50)
     wire.stream.leave_window(int((last_ms + 5) * MS))
-    tally = reopened(StageSamples(is_open=False, whole_only=True), wire.stream, last_ms + 5)
+    samples = reopened(StageSamples(is_open=False, whole_only=True), wire.stream, last_ms + 5)
     events(wire, first=4, count=20, at_ms=last_ms + 10)
     wire.read(text("x", 24, "stop") + DONE + END, last_ms + 500)
-    assert tally.drain().latency == {}
+    assert samples.drain().latency == {}
 
 
 def test_what_the_warm_up_sent_is_not_timed_but_its_gaps_in_the_window_are() -> None:
     wire = Wire()
-    wire.tally.is_open = False
+    wire.samples.is_open = False
     wire.stream.measured, wire.stream.warmup = False, True
     wire.read(head(), 5)
     last_ms = events(wire, first=1, count=4, at_ms=50)
-    reopened(wire.tally, wire.stream, last_ms + 1)
+    reopened(wire.samples, wire.stream, last_ms + 1)
     events(wire, first=5, count=3, at_ms=last_ms + 20)
     found = wire.delta()
     assert us(found.latency["itl"]) == (2, 10_000, 10_000)

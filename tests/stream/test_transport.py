@@ -13,9 +13,10 @@ import trustme
 import uvloop
 
 from loadgen.stream.channel import Channel
+from loadgen.stream.request import ServerAddress
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.transport import Sockets, Target
+from loadgen.stream.transport import Sockets
 from tests.server.fakes import eventually
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -38,9 +39,9 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 _opened: list[Sockets] = []
 
 
-def open_sockets(meter: ClientSamples) -> Sockets:
+def open_sockets(client: ClientSamples) -> Sockets:
     """Closed at the end of the test."""
-    _opened.append(Sockets(meter))
+    _opened.append(Sockets(client))
     return _opened[-1]
 
 
@@ -54,23 +55,23 @@ async def closes_sockets() -> AsyncIterator[None]:
 class Client:
     """A channel and an event for the end of its stream; as many more on the same sockets as a test wants."""
 
-    def __init__(self, sockets: Sockets | None = None, meter: ClientSamples | None = None) -> None:
-        self.meter = meter or ClientSamples()
-        self.tally = StageSamples()
+    def __init__(self, sockets: Sockets | None = None, client: ClientSamples | None = None) -> None:
+        self.client = client or ClientSamples()
+        self.samples = StageSamples()
         self.over = asyncio.Event()
-        self.sockets = sockets or open_sockets(self.meter)
-        self.channel = Channel(self.meter, self.ended, self.ended)
+        self.sockets = sockets or open_sockets(self.client)
+        self.channel = Channel(self.client, self.ended, self.ended)
 
     def ended(self, *_: object) -> None:
         self.over.set()
 
-    async def begin(self, target: Target, tls: ssl.SSLContext | None = None, wire: bytes = b"POST") -> Stream:
+    async def begin(self, target: ServerAddress, tls: ssl.SSLContext | None = None, wire: bytes = b"POST") -> Stream:
         await self.sockets.connect(self.channel, target, tls)
-        stream = Stream(stage=0, tally=self.tally, wire=wire, intended_ns=time.time_ns())
+        stream = Stream(stage=0, samples=self.samples, wire=wire, intended_ns=time.time_ns())
         self.channel.begin(stream)
         return stream
 
-    async def exchange(self, target: Target, tls: ssl.SSLContext | None = None, wire: bytes = b"POST") -> Stream:
+    async def exchange(self, target: ServerAddress, tls: ssl.SSLContext | None = None, wire: bytes = b"POST") -> Stream:
         stream = await self.begin(target, tls, wire)
         await self.over.wait()
         self.channel.close()
@@ -85,11 +86,11 @@ def reset(server: socket.socket) -> None:
 
 async def serve(
     handler: Serve, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
-) -> tuple[asyncio.Server, Target]:
+) -> tuple[asyncio.Server, ServerAddress]:
     server = await asyncio.start_server(handler, host, 0, ssl=tls)
     address = server.sockets[0].getsockname()
     family = server.sockets[0].family
-    return server, Target(int(family), address[0], address[1], "localhost" if tls else None)
+    return server, ServerAddress(int(family), address[0], address[1], "localhost" if tls else None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -101,14 +102,14 @@ async def test_reads_carry_the_kernels_stamp(host: str) -> None:
         for _ in range(100):
             client = Client()
             await client.exchange(target)
-            if client.meter.unstamped_reads == 0:
+            if client.client.unstamped_reads == 0:
                 break
-    assert client.tally.completed == 1
-    assert client.meter.unstamped_reads == 0
-    assert client.meter.reads > 0
-    assert len(client.meter.read_lag_ns) == 1
-    assert client.meter.read_lag_ns[0] >= 0
-    assert 0 < client.tally.ttft_ns[0] < 10_000_000_000
+    assert client.samples.completed == 1
+    assert client.client.unstamped_reads == 0
+    assert client.client.reads > 0
+    assert len(client.client.read_lag_ns) == 1
+    assert client.client.read_lag_ns[0] >= 0
+    assert 0 < client.samples.ttft_ns[0] < 10_000_000_000
 
 
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -127,9 +128,9 @@ async def test_tls_is_stamped_in_user_space_and_counted() -> None:
     async with server:
         client = Client()
         await client.exchange(target, client_side)
-    assert client.tally.completed == 1
-    assert client.meter.reads == client.meter.unstamped_reads > 0
-    assert client.meter.read_lag_ns == []
+    assert client.samples.completed == 1
+    assert client.client.reads == client.client.unstamped_reads > 0
+    assert client.client.read_lag_ns == []
 
 
 async def test_a_certificate_that_nobody_signed_is_refused() -> None:
@@ -144,7 +145,7 @@ async def test_a_certificate_that_nobody_signed_is_refused() -> None:
 async def test_nobody_listening() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        target = Target(int(socket.AF_INET), *taken.getsockname())
+        target = ServerAddress(int(socket.AF_INET), *taken.getsockname())
         with pytest.raises(ConnectionRefusedError):
             await Client().exchange(target)
 
@@ -158,14 +159,14 @@ async def test_a_connection_that_dies_is_a_reset() -> None:
     async with server:
         client = Client()
         await client.exchange(target)
-    assert client.tally.errors == {"reset": 1}
+    assert client.samples.errors == {"reset": 1}
 
 
 def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
     async def die() -> Client:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = Client()
-            await client.begin(Target(int(socket.AF_INET), *listener.getsockname()))
+            await client.begin(ServerAddress(int(socket.AF_INET), *listener.getsockname()))
             server, _ = listener.accept()
             # Both are there before the loop turns.
             server.sendall(ANSWER[:60])
@@ -175,7 +176,7 @@ def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
         _opened.pop().close()
         return client
 
-    assert uvloop.run(die()).tally.errors == {"reset": 1}
+    assert uvloop.run(die()).samples.errors == {"reset": 1}
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -194,16 +195,16 @@ async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte
         client = Client()
         stream = await client.begin(target, client_side, wire=BIG)
         at_first_ns = stream.sent_ns
-        assert client.meter.send_lag_ns == []
+        assert client.client.send_lag_ns == []
         wanted.set()
         await client.over.wait()
         client.channel.close()
     wanted_ns, size = received.result()
     assert size == len(BIG)
-    assert client.tally.completed == 1
+    assert client.samples.completed == 1
     assert stream.sent_ns > wanted_ns > at_first_ns
-    assert client.meter.send_lag_ns == [stream.sent_ns - stream.due_ns]
-    assert client.tally.ttft_ns == [stream.first_ns - stream.sent_ns]
+    assert client.client.send_lag_ns == [stream.sent_ns - stream.due_ns]
+    assert client.samples.ttft_ns == [stream.first_ns - stream.sent_ns]
 
 
 async def test_a_request_that_the_server_refuses_before_it_has_read_it_is_no_late_one() -> None:
@@ -223,9 +224,9 @@ async def test_a_request_that_the_server_refuses_before_it_has_read_it_is_no_lat
         await client.over.wait()
         client.channel.close()
         over.set()
-    assert client.tally.errors == {"http_4xx": 1}
+    assert client.samples.errors == {"http_4xx": 1}
     assert stream.sent_ns == at_first_ns
-    assert client.meter.send_lag_ns == []
+    assert client.client.send_lag_ns == []
 
 
 class NotedChannel(Channel):
@@ -242,15 +243,15 @@ async def streams_of(
     listener: socket.socket, count: int, read: Callable[[int], None] = lambda _: None
 ) -> list[tuple[Client, socket.socket]]:
     """Connections of one worker, each with a stream on it, and the server's ends; `read` is told of each read."""
-    meter = ClientSamples()
-    sockets = open_sockets(meter)
+    shared = ClientSamples()
+    sockets = open_sockets(shared)
     pairs = []
     for number in range(count):
-        client = Client(sockets, meter)
-        noted = NotedChannel(meter, client.ended, client.ended)
+        client = Client(sockets, shared)
+        noted = NotedChannel(shared, client.ended, client.ended)
         noted.note = partial(read, number)
         client.channel = noted
-        await client.begin(Target(int(socket.AF_INET), *listener.getsockname()))
+        await client.begin(ServerAddress(int(socket.AF_INET), *listener.getsockname()))
         pairs.append((client, listener.accept()[0]))
     return pairs
 
@@ -288,7 +289,7 @@ async def test_one_of_a_batch_may_close_the_next(replaced: bool, listener: socke
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
         for waiting in over:
             waiting.cancel()
-    assert sum(client.tally.completed for client, _ in pairs) == 1
+    assert sum(client.samples.completed for client, _ in pairs) == 1
     close_all(pairs)
     for sock in others:
         sock.close()
@@ -305,8 +306,8 @@ async def test_streams_of_a_batch_that_break_fail_each_for_itself(listener: sock
     async with asyncio.timeout(20):
         for client, _ in pairs:
             await client.over.wait()
-    assert [client.tally.completed for client, _ in pairs] == [0, 1] * 20
-    assert [client.tally.errors for client, _ in pairs] == [{"reset": 1}, {}] * 20
+    assert [client.samples.completed for client, _ in pairs] == [0, 1] * 20
+    assert [client.samples.errors for client, _ in pairs] == [{"reset": 1}, {}] * 20
     close_all(pairs)
 
 

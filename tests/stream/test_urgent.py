@@ -4,21 +4,22 @@ import asyncio
 import socket
 
 from loadgen.stream.channel import Channel
+from loadgen.stream.request import ServerAddress
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
-from loadgen.stream.transport import Sockets, Target
+from loadgen.stream.transport import Sockets
 from tests.server.fakes import eventually
 
 
 async def test_it_comes_before_each_read_of_a_stream() -> None:
-    meter, over = ClientSamples(), asyncio.Event()
-    channel = Channel(meter, lambda *_: over.set(), lambda *_: over.set())
-    sockets = Sockets(meter)
+    client, over = ClientSamples(), asyncio.Event()
+    channel = Channel(client, lambda *_: over.set(), lambda *_: over.set())
+    sockets = Sockets(client)
     seen: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        sockets.urgent = lambda: seen.append(channel.stream.events if channel.stream is not None else -1)
-        await sockets.connect(channel, Target(int(socket.AF_INET), *listener.getsockname()), None)
-        channel.begin(Stream(stage=0, tally=StageSamples(), wire=b"POST", intended_ns=0))
+        sockets.send_due = lambda: seen.append(channel.stream.events if channel.stream is not None else -1)
+        await sockets.connect(channel, ServerAddress(int(socket.AF_INET), *listener.getsockname()), None)
+        channel.begin(Stream(stage=0, samples=StageSamples(), wire=b"POST", intended_ns=0))
         server, _ = listener.accept()
         server.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b'data: {"choices": [{"text": "a"}]}\n\n')
         await eventually(lambda: bool(channel.stream and channel.stream.events))
@@ -29,23 +30,23 @@ async def test_it_comes_before_each_read_of_a_stream() -> None:
 
 
 def test_requests_sent_while_a_tick_is_drained_are_counted_once() -> None:
-    tally, meter = StageSamples(), ClientSamples()
-    tally.ttft_ns.append(5_000_000)
-    meter.read_lag_ns.append(1000)
+    samples, client = StageSamples(), ClientSamples()
+    samples.ttft_ns.append(5_000_000)
+    client.read_lag_ns.append(1000)
     sent = 0
 
     def send() -> None:
         nonlocal sent
         sent += 1
-        tally.sent += 1
-        meter.send_lag_ns.append(1000)
+        samples.sent += 1
+        client.send_lag_ns.append(1000)
 
-    counted, lags, samples = 0, 0, 0
-    for urgent in (send, send, lambda: None):
-        stage, client = tally.drain(urgent), meter.drain(0, 0, urgent)
+    counted, lags, timed = 0, 0, 0
+    for send_due in (send, send, lambda: None):
+        stage, delta = samples.drain(send_due), client.drain(0, 0, send_due)
         counted += stage.sent
-        lags += client.send_lag.count if client.send_lag is not None else 0
-        samples += stage.latency["ttft"].count if "ttft" in stage.latency else 0
+        lags += delta.send_lag.count if delta.send_lag is not None else 0
+        timed += stage.latency["ttft"].count if "ttft" in stage.latency else 0
     assert (counted, lags) == (sent, sent)
     assert sent > 10
-    assert samples == 1
+    assert timed == 1

@@ -11,7 +11,7 @@ from tests.tui.scripted import running
 from tui.panels.baseline import baseline, baseline_row
 from tui.panels.frame import Frame, Wanted
 from tui.panels.published import published
-from tui.widgets.paint import ROLES, Rows
+from tui.widgets.rows import ROLES, Rows
 
 
 def beside(scale: float = 1.2, concurrency: int = 16) -> BaselineView:

@@ -17,7 +17,7 @@ from tests.tui.scripted import LOOKED_S, host, running, starting, with_gpus, wit
 from tui.panels.frame import Frame, Wanted
 from tui.panels.gpu_grid import grid
 from tui.panels.gpus import gpus
-from tui.widgets.paint import ROLES, Rows, width_of
+from tui.widgets.rows import ROLES, Rows, width_of
 
 
 def painted(snapshot: Snapshot, width: int = 80, height: int = 10) -> Rows:

@@ -13,7 +13,7 @@ from tui import keys
 from tui.app import Cockpit
 from tui.config import Config
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help
-from tui.widgets.logview import LOG
+from tui.screens.log import LOG
 
 
 async def test_every_load_key_reaches_the_run() -> None:

@@ -84,7 +84,7 @@ class Accounting(RuleBasedStateMachine):
         for _ in range(tokens):
             self.at_ns += 1_000_000
             if not stream.first_ns:
-                stream.start_output(self.at_ns, 1)
+                stream.record_first_token(self.at_ns, 1)
             stream.tokens += 1
             stream.last_ns = self.at_ns
 
@@ -125,7 +125,7 @@ class Accounting(RuleBasedStateMachine):
             assert known.get("e2e_censored", 0) <= counters["carried_over"]
             assert counters["tpot_parts"] <= known.get("tpot", 0)
             assert known.get("ttft_from_intended_censored", 0) >= counters["unsent"]
-        awaited = [runs[-1].tally.awaits for runs in self.runs if runs]
+        awaited = [runs[-1].samples.first_wave_waiting for runs in self.runs if runs]
         assert all(count >= 0 for count in awaited)
 
 

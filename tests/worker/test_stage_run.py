@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.stream.request import Cancel, common_fields, model_shares, request_template
+from loadgen.stream.request import Cancellation, common_fields, model_shares, request_template
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.messages import BeginStage
@@ -24,7 +24,7 @@ TEMPLATE = msgspec.structs.replace(
         api_key=None,
     ),
     models=model_shares({"base": 1, "adapter": 2}),
-    cancel=Cancel(share=0.25, after_s=0.5),
+    cancel=Cancellation(share=0.25, after_s=0.5),
 )
 
 

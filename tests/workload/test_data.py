@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.workload.data import Reader, look_through, record_for
-from loadgen.workload.records import entry_of
+from loadgen.workload.data import DatasetReader, index_dataset, parse_record
+from loadgen.workload.work import record_for
 
 TALK = {"conversations": [{"from": "human", "value": "Grüße"}, {"from": "gpt", "value": "four and more"}]}
 TRACE = '{"timestamp": 1000, "input_length": 9, "output_length": 2}\n'
@@ -22,39 +22,39 @@ def written(folder: Path, text: str, name: str = "d.json") -> str:
 
 
 def test_the_sample_is_good() -> None:
-    data = look_through("sample")
+    data = index_dataset("sample")
     assert (data.form, data.records) == ("sharegpt", 36)
-    assert Reader(data).entry(35).prompt
+    assert DatasetReader(data).entry(35).prompt
 
 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_sharegpt_by_number(tmp_path: Path, indent: int | None) -> None:
     talks = [{"conversations": [{"from": "human", "value": f"ä{n}"}, TALK["conversations"][1]]} for n in range(9)]
-    data = look_through(written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False)))
-    assert [Reader(data).entry(number).prompt for number in range(9)] == [f"ä{n}" for n in range(9)]
+    data = index_dataset(written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False)))
+    assert [DatasetReader(data).entry(number).prompt for number in range(9)] == [f"ä{n}" for n in range(9)]
     assert data.osl == 3
 
 
 def test_lines(tmp_path: Path) -> None:
     text = '{"prompt": "a"}\n\n{"messages": [{"role": "user", "content": "b"}], "output_tokens": 7}\n'
-    data = look_through(written(tmp_path, text))
+    data = index_dataset(written(tmp_path, text))
     assert (data.form, data.records, data.has_messages, data.osl) == ("jsonl", 2, True, None)
-    assert Reader(data).entry(1).osl == 7
-    assert Reader(look_through(written(tmp_path, "one\ntwo\n", "d.txt"))).entry(1).prompt == "two"
+    assert DatasetReader(data).entry(1).osl == 7
+    assert DatasetReader(index_dataset(written(tmp_path, "one\ntwo\n", "d.txt"))).entry(1).prompt == "two"
 
 
 def test_a_trace(tmp_path: Path) -> None:
-    data = look_through(written(tmp_path, TRACE + TRACE.replace("1000", "2500")))
+    data = index_dataset(written(tmp_path, TRACE + TRACE.replace("1000", "2500")))
     assert (data.form, data.isl, data.osl, data.longest, data.span_s) == ("trace", 9, 2, 11, 1.5)
-    assert list(Reader(data).times_s()) == [0.0, 1.5]
+    assert list(DatasetReader(data).times_s()) == [0.0, 1.5]
 
 
 def test_a_trace_that_says_what_prompts_share_is_read_with_a_note(tmp_path: Path) -> None:
     sharing = TRACE.replace("}", ', "hash_ids": [0, 46, 47]}')
-    data = look_through(written(tmp_path, TRACE + sharing + sharing))
+    data = index_dataset(written(tmp_path, TRACE + sharing + sharing))
     assert data.records == 3
     assert data.note == f"{data.path}: hash_ids of 2 records are not replayed: shared prefixes are missing"
-    assert look_through(written(tmp_path, TRACE + TRACE, "other")).note is None
+    assert index_dataset(written(tmp_path, TRACE + TRACE, "other")).note is None
 
 
 @pytest.mark.parametrize(
@@ -76,22 +76,22 @@ def test_a_trace_that_says_what_prompts_share_is_read_with_a_note(tmp_path: Path
 def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
     path = written(tmp_path, text)
     if not words:
-        assert look_through(path).records == 1
+        assert index_dataset(path).records == 1
         return
     with pytest.raises(ProfileError) as caught:
-        look_through(path)
+        index_dataset(path)
     assert all(word in str(caught.value) for word in [path, *words])
 
 
 def test_no_such_file() -> None:
     with pytest.raises(ProfileError, match=r"/no/such: cannot be read"):
-        look_through("/no/such")
+        index_dataset("/no/such")
 
 
 @given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text", "trace"]))
 def test_any_bytes_are_a_record_or_a_value_error(raw: bytes, form: str) -> None:
     try:
-        entry_of(raw, form)  # type: ignore[arg-type]
+        parse_record(raw, form)  # type: ignore[arg-type]
     except ValueError:
         return
 

@@ -1,21 +1,24 @@
 """What requests ask for: pure functions of the seed, the stage and the number."""
 
 import json
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
 from loadgen.profile import Load
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
-from loadgen.workload.work import Request, Shape, Writer, shape_of
+from loadgen.workload.work import RequestContent, RequestWriter, Shape, draw, shape_of
 
 
-def requests(load: Load, *, stage: int = 0, again: int | None = None, turn: int = 0) -> list[Request]:
+def requests(load: Load, *, stage: int = 0, again: int | None = None, turn: int = 0) -> list[RequestContent]:
     shape = shape_of(load, load.isl, load.osl)
     work = shape.work if again is None else shape.work.pass_of(again)
     chat = load.endpoint != "completions"
     prompts = text_prompts(WORDS, 1, overhead=2) if chat else token_prompts(FALLBACK_IDS, 1)
-    writer = Writer(work, prompts, seed=1, stage=stage, isl=shape.isl, osl=shape.osl)
+    writer = RequestWriter(work, prompts, seed=1, stage=stage, isl=shape.isl, osl=shape.osl)
     return [writer.request(index, turn) for index in range(200)]
 
 
@@ -73,3 +76,22 @@ def test_keys_that_do_not_fit(load: dict[str, object], words: str) -> None:
     settings = Load.model_validate(load)
     with pytest.raises(ProfileError, match=words):
         shape_of(settings, settings.isl, settings.osl)
+
+
+number = st.integers(0, 2**63)
+
+
+@given(number, number, number, st.sampled_from(["model", "cancel"]))
+def test_the_same_request_draws_the_same_number(seed: int, stage: int, index: int, purpose: str) -> None:
+    drawn = draw(seed, stage, index, purpose)
+    assert drawn == draw(seed, stage, index, purpose)
+    assert 0.0 <= drawn < 1.0
+
+
+def test_draws_are_even_and_purposes_are_independent() -> None:
+    one = [draw(7, 0, index, "model") for index in range(4000)]
+    other = [draw(7, 0, index, "cancel") for index in range(4000)]
+    for drawn in (one, other):
+        assert abs(sum(drawn) / 4000 - 0.5) < 5 * math.sqrt(1 / 12 / 4000)
+    both = sum(left < 0.5 and right < 0.5 for left, right in zip(one, other, strict=True))
+    assert abs(both - 1000) < 5 * math.sqrt(4000 * 0.25 * 0.75)

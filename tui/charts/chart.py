@@ -19,7 +19,7 @@ from tui.charts.history import Folded, History
 from tui.charts.marks import Mark
 from tui.charts.raster import Ink, trace
 from tui.charts.scale import Scale, Span, linear, logarithmic
-from tui.widgets.paint import Row, Rows, Word, in_cells, joined, titled, width_of
+from tui.widgets.rows import Row, Rows, Word, in_cells, joined, titled, width_of
 
 GUTTER = 7  # cells left of the plot: a number of five, a space and the axis
 _SAMPLES: dict[Ink, str] = {"line": "─", "dots": "┄", "area": "▄"}

@@ -16,7 +16,7 @@ from loadgen import format as fmt
 from tui.charts.chart import GUTTER, runs, tick_rows
 from tui.charts.raster import Ink, polyline
 from tui.charts.scale import Floats, Scale, linear, logarithmic
-from tui.widgets.paint import Row, Rows, Word, joined, titled, width_of
+from tui.widgets.rows import Row, Rows, Word, joined, titled, width_of
 
 _BRAILLE, _SPACE = 0x2800, 0x20
 _ACROSS = "╌"

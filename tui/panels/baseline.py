@@ -6,7 +6,7 @@ from loadgen import format as fmt
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.result import Compared
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, cropped, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, titled
 
 _IN_A_ROW = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "output_tok_s", "req_s", "e2e_p50", "e2e_p99")
 """As many as fit."""
@@ -14,9 +14,9 @@ _ROLES = {"better": "good", "worse": "bad", "no evidence": "dim"}
 _SIGNS = {"better": " better", "worse": " worse", "no evidence": ""}
 
 
-def baseline_row(view: Frame, width: int) -> Row:
+def baseline_row(frame: Frame, width: int) -> Row:
     """The baseline's figures and how far from them the stage is; empty without a baseline."""
-    beside = view.snapshot.baseline
+    beside = frame.snapshot.baseline
     if beside is None:
         return ()
     row: list[Word] = [(f"baseline {fmt.plain(beside.name)}", "title")]
@@ -29,9 +29,9 @@ def baseline_row(view: Frame, width: int) -> Row:
     return cropped(tuple(row), width)
 
 
-def baseline(view: Frame, width: int, height: int) -> Rows:
+def baseline(frame: Frame, width: int, height: int) -> Rows:
     """All figures beside the baseline's, with the interval of each difference and what it says; at least 80 columns."""
-    beside = view.snapshot.baseline
+    beside = frame.snapshot.baseline
     if beside is None:
         return [titled("baseline", (), width), ((" none; --baseline RUN names one", "dim"),)]
     legend: Row = ((fmt.plain(beside.load or ""), "dim"),)

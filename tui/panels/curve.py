@@ -19,9 +19,8 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
 from tui.charts.plot import Curve, Limit, Plot, plot_rows, scale_of
-from tui.panels.beside import beside, widths_of
 from tui.panels.frame import Frame
-from tui.widgets.paint import Rows
+from tui.widgets.rows import Rows, beside, widths_of
 
 _LEAST_WIDTH = 52
 _NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the plot
@@ -43,11 +42,11 @@ class Point:
     latency: Mapping[str, Summary] = field(default_factory=dict)
 
 
-def curve(view: Frame, width: int, height: int) -> Rows:
+def curve(frame: Frame, width: int, height: int) -> Rows:
     """As many plots as have room: the chosen latency first, throughput beside it."""
-    shown = _shown(view.metric, max(1, min(3, width // _LEAST_WIDTH)))
+    shown = _shown(frame.metric, max(1, min(3, width // _LEAST_WIDTH)))
     plots = [
-        (plot_rows(_plot(view, name, each, height), each, height), each)
+        (plot_rows(_plot(frame, name, each, height), each, height), each)
         for name, each in zip(shown, widths_of(width, len(shown)), strict=True)
     ]
     return beside(plots, height)
@@ -82,13 +81,13 @@ def _of_rate(stage: StageView) -> Point:
     return Point(held, rate, f"{fmt.setting(rate)}/s", shape, "", stage.output_tokens_per_s, stage.latency)
 
 
-def _plot(view: Frame, name: str, width: int, height: int) -> Plot:
-    points = points_of(view.snapshot)
+def _plot(frame: Frame, name: str, width: int, height: int) -> Plot:
+    points = points_of(frame.snapshot)
     measured = tuple(_measured(points, name))
-    beside = (*_published(view, name), *_baseline(view, name))
+    beside = (*_published(frame, name), *_baseline(frame, name))
     standing = [one for one in points if not one.direction and math.isfinite(one.held)]
-    found = _found(view.snapshot.search, standing, name)
-    limits = limits_of(view.snapshot.slo_ms, name)
+    found = _found(frame.snapshot.search, standing, name)
+    limits = limits_of(frame.snapshot.slo_ms, name)
     values = [value for one in (*beside, *measured) for value in one.y]
     log = None if name != _OUTPUT else False
     near = [
@@ -129,12 +128,12 @@ def _value(point: Point, name: str, which: str) -> float:
     return _known(getattr(point.latency.get(name, Summary(count=0)), which))
 
 
-def _published(view: Frame, name: str) -> tuple[Curve, ...]:
+def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
     """What a publication has of the same stages."""
     by_stage: dict[tuple[int, str], dict[str, float]] = {}
-    for (stage, of, figure), one in view.timeline.published.items():
+    for (stage, of, figure), one in frame.timeline.published.items():
         by_stage.setdefault((stage, of), {})[figure] = one.published
-    stages = view.snapshot.stages
+    stages = frame.snapshot.stages
     found = [
         (_held(stages[stage]), _published_y(figures, name))
         for (stage, _), figures in by_stage.items()
@@ -154,11 +153,13 @@ def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None
     return (Curve(label, role, xs, ys, ink=None, sign=sign),) if known else ()
 
 
-def _baseline(view: Frame, name: str) -> tuple[Curve, ...]:
+def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:
     """The same loads in the baseline."""
     figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
-    known = view.timeline.baseline
-    found = [(_held(stage), known[stage.number].get(figure)) for stage in view.snapshot.stages if stage.number in known]
+    known = frame.timeline.baseline
+    found = [
+        (_held(stage), known[stage.number].get(figure)) for stage in frame.snapshot.stages if stage.number in known
+    ]
     return _points("baseline" if name == _OUTPUT else "baseline p50", "○", "before", found)
 
 

@@ -14,10 +14,9 @@ from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Sna
 from tui.charts.plot import Curve, Plot, plot_rows, scale_of
 from tui.charts.raster import Ink
 from tui.charts.scale import Scale
-from tui.panels.beside import beside, widths_of
 from tui.panels.curve import limits_of
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.paint import Row, Rows, Word, padded, titled
+from tui.widgets.rows import Row, Rows, Word, beside, padded, titled, widths_of
 
 _TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
@@ -43,27 +42,27 @@ class Extent(NamedTuple):
     latency: dict[str, Summary]
 
 
-def distribution(view: Frame, width: int, height: int) -> Rows:
+def distribution(frame: Frame, width: int, height: int) -> Rows:
     """The plot of the chosen latency over its table; where there is room, the others' tables beside it."""
-    plot = _plot(view, view.metric, height - _TABLE_ROWS)
+    plot = _plot(frame, frame.metric, height - _TABLE_ROWS)
     above = plot_rows(plot, width, height - _TABLE_ROWS)
-    shown = [view.metric, *(name for name in METRICS if name != view.metric)][: max(1, width // (_TABLE + 2))]
+    shown = [frame.metric, *(name for name in METRICS if name != frame.metric)][: max(1, width // (_TABLE + 2))]
     tables = [
-        (_table(view.snapshot, name, each), each)
+        (_table(frame.snapshot, name, each), each)
         for name, each in zip(shown, widths_of(width, len(shown)), strict=True)
     ]
     return [*above, *beside(tables, _TABLE_ROWS)]
 
 
-def _plot(view: Frame, name: str, height: int) -> Plot:
+def _plot(frame: Frame, name: str, height: int) -> Plot:
     curves = [
         _curve(one, name, role, ink)
-        for one, role, ink in _overlaid(view.snapshot)
+        for one, role, ink in _overlaid(frame.snapshot)
         if one is not None and name in one.curves_ms
     ]
     tail = max((x for curve in curves for x in curve.x), default=2.0)
     values = [y for curve in curves for y in curve.y]
-    limits = limits_of(view.snapshot.slo_ms, name)
+    limits = limits_of(frame.snapshot.slo_ms, name)
     y = scale_of([*values, *(limit.value for limit in limits)], max(2, height // 4))
     x = Scale(0.0, max(tail, 1.0), ())
     ticks = tuple((nines(percent), f"p{percent:g}" if percent else "min") for percent in _TICKS)

@@ -9,7 +9,7 @@ from loadgen.metrics.journal import EngineView
 from loadgen.metrics.snapshot import InstanceView
 from tui.charts.chart import Chart, Series
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, cropped, padded, titled
+from tui.widgets.rows import Row, Rows, cropped, padded, titled
 
 CHARTS = {
     "engine-queue": Chart(
@@ -42,22 +42,22 @@ _HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
 _CELL, _NAME, _INDENT = 9, 14, 3
 
 
-def engine(view: Frame, width: int, height: int) -> Rows:
+def engine(frame: Frame, width: int, height: int) -> Rows:
     """The gauges as a table: all together, then each engine, then each server."""
-    snapshot = view.snapshot
+    snapshot = frame.snapshot
     if snapshot.engine is None:
         return [titled("engine", (("publishes no metrics, or is not asked yet", "dim"),), width)]
     heads = f" {'':<{_NAME - 1}}" + "".join(f"{head:>{_CELL}}" for head in _HEADS)
     rows: Rows = [titled("engine", ((fmt.plain(snapshot.server.url), "dim"),), width), ((heads, "dim"),)]
-    rows += [_row(name, each) for name, each in engines(view)]
+    rows += [_row(name, each) for name, each in engines(frame)]
     rows += [_instance(each) for each in snapshot.server.instances]
-    rows += _truth(view, width)
+    rows += _truth(frame, width)
     return [cropped(row, width) for row in rows]
 
 
-def engines(view: Frame) -> list[tuple[str, EngineView]]:
+def engines(frame: Frame) -> list[tuple[str, EngineView]]:
     """All together, then each of a data-parallel server."""
-    together = view.snapshot.engine
+    together = frame.snapshot.engine
     if together is None:
         return []
     return [("all", together), *((f"engine {name}", each) for name, each in sorted(together.engines.items()))]
@@ -94,9 +94,9 @@ def _instance(one: InstanceView) -> Row:
     )
 
 
-def _truth(view: Frame, width: int) -> Rows:
+def _truth(frame: Frame, width: int) -> Rows:
     """What client and engine said of the last stage of which both have had their word."""
-    told = next((stage for stage in reversed(view.snapshot.stages) if stage.truth), None)
+    told = next((stage for stage in reversed(frame.snapshot.stages) if stage.truth), None)
     if told is None:
         return []
     role = {True: "good", False: "bad", None: "dim"}[told.truth_agrees]

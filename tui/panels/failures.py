@@ -8,7 +8,7 @@ from loadgen import format as fmt
 from loadgen.metrics.snapshot import ErrorView
 from loadgen.report.notes import account_words
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, cropped, titled
+from tui.widgets.rows import Row, Rows, cropped, titled
 
 REMEDIES = {
     "connect": "is the server up, and is its port the one of the profile? `ss -ltn` shows what listens",
@@ -26,17 +26,17 @@ REMEDIES = {
 _INDENT = 10
 
 
-def failures(view: Frame, width: int, height: int) -> Rows:
+def failures(frame: Frame, width: int, height: int) -> Rows:
     """As many kinds as fit, each whole, the most frequent first."""
-    kinds = view.snapshot.errors
+    kinds = frame.snapshot.errors
     total = sum(error.count for error in kinds)
     legend: Row = (
-        ((f"{fmt.count(total)} of {fmt.count(_sent(view))} requests", "bad"),) if total else (("none", "dim"),)
+        ((f"{fmt.count(total)} of {fmt.count(_sent(frame))} requests", "bad"),) if total else (("none", "dim"),)
     )
-    account = _account(view, width)
+    account = _account(frame, width)
     rows: Rows = []
     for number, error in enumerate(kinds):
-        group = _kind(error, total, view, width)
+        group = _kind(error, total, frame, width)
         if rows and len(rows) + len(group) > height - 2 - len(account):
             rows.append(((f" … {len(kinds) - number} kinds more", "dim"),))
             break
@@ -44,11 +44,11 @@ def failures(view: Frame, width: int, height: int) -> Rows:
     return [titled("errors", legend, width), *account, *rows]
 
 
-def _account(view: Frame, width: int) -> Rows:
+def _account(frame: Frame, width: int) -> Rows:
     """What became of every request of the run, and of those of the running stage."""
-    stage, whole = view.stage, view.snapshot.whole
+    stage, whole = frame.stage, frame.snapshot.whole
     found = [("run", whole)] if whole is not None and whole.sent else []
-    found += [(f"stage {stage.number}", stage)] if stage is not None and len(view.snapshot.stages) > 1 else []
+    found += [(f"stage {stage.number}", stage)] if stage is not None and len(frame.snapshot.stages) > 1 else []
     rows: Rows = []
     for name, each in found:
         first, *others = _wrapped(account_words(each), width, "text")
@@ -56,16 +56,16 @@ def _account(view: Frame, width: int) -> Rows:
     return [*rows, ()] if rows else []
 
 
-def _sent(view: Frame) -> int | None:
-    return view.snapshot.whole.sent if view.snapshot.whole is not None else None
+def _sent(frame: Frame) -> int | None:
+    return frame.snapshot.whole.sent if frame.snapshot.whole is not None else None
 
 
-def _kind(error: ErrorView, total: int, view: Frame, width: int) -> Rows:
+def _kind(error: ErrorView, total: int, frame: Frame, width: int) -> Rows:
     share = fmt.percent(error.count / total if total else None)
     head: Row = (
         (f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}", "bad"),
         (f"{share:>6}  ", "text"),
-        (seen(view, error.kind), "dim"),
+        (seen(frame, error.kind), "dim"),
     )
     rows: Rows = [head]
     for example in error.examples or (error.message,):
@@ -75,9 +75,9 @@ def _kind(error: ErrorView, total: int, view: Frame, width: int) -> Rows:
     return [cropped(row, width) for row in rows] + [()]
 
 
-def seen(view: Frame, kind: str) -> str:
+def seen(frame: Frame, kind: str) -> str:
     """When a kind of failure was first and last seen."""
-    times_s = view.timeline.error_times_s.get(kind)
+    times_s = frame.timeline.error_times_s.get(kind)
     return f"first {fmt.clock(times_s[0])}, last {fmt.clock(times_s[1])}" if times_s is not None else ""
 
 

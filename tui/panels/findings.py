@@ -7,7 +7,7 @@ import textwrap
 from loadgen import format as fmt
 from loadgen.metrics.journal import Finding
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, cropped, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, titled
 
 _SIGNS: dict[str, Word] = {
     "blocks": (" ! blocks  ", "bad"),
@@ -17,9 +17,9 @@ _SIGNS: dict[str, Word] = {
 _INDENT = 11
 
 
-def findings(view: Frame, width: int, height: int) -> Rows:
+def findings(frame: Frame, width: int, height: int) -> Rows:
     """As many findings as fit, each whole; what was left out is counted."""
-    found = view.snapshot.findings
+    found = frame.snapshot.findings
     groups = [finding_rows(finding, width) for finding in found]
     rows: Rows = []
     for number, group in enumerate(groups):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from textual.events import Click
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
+from textual.message import Message
 
 from loadgen.metrics.snapshot import Snapshot, StageView
 from loadgen.plan.request import PlanRequest
+from tui.charts.chart import Chart, chart_rows
 from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
-from tui.widgets.paint import Word
+from tui.widgets.painted import Painted
+from tui.widgets.rows import Rows, Word
 
 STALE_AFTER_S = 0.75  # two beats of 250 ms without a snapshot, and half a beat of patience
 Operator = Literal["owner", "guest", "watcher", "player"]
@@ -153,3 +157,50 @@ def key_written(name: str) -> str:
     """A key as it is written on the keyboard: `+` for `plus`; one without a character by its name."""
     character = key_to_character(_LONG_NAMES.get(name, name))
     return character if character is not None and character.isprintable() and not character.isspace() else name
+
+
+Paint = Callable[[Frame, int, int], Rows]  # frame, width and height to rows; more rows than the height are cut
+
+
+def of_chart(chart: Chart) -> Paint:
+    """What a panel of a chart paints."""
+
+    def paint(frame: Frame, width: int, height: int) -> Rows:
+        return chart_rows(chart, frame.timeline.history, frame.span, frame.timeline.marks.all, width, height)
+
+    return paint
+
+
+class Panel(Painted):
+    """Draws what its function makes of the latest frame."""
+
+    class Chosen(Message):
+        """A click on the panel."""
+
+        def __init__(self, panel: Panel) -> None:
+            super().__init__()
+            self.panel = panel
+
+    def __init__(self, paint: Paint, *, id: str) -> None:
+        super().__init__(id=id)
+        self._paint = paint
+        self._frame: Frame | None = None
+
+    def show(self, frame: Frame) -> None:
+        self._frame = frame
+        if self.is_on_screen:
+            self._draw()
+
+    def on_resize(self) -> None:
+        """Rows depend on the size; this comes too when the panel is shown again."""
+        self._draw()
+
+    def on_click(self, event: Click) -> None:
+        """The screen knows what to do."""
+        event.stop()
+        self.post_message(self.Chosen(self))
+
+    def _draw(self) -> None:
+        width, height = self.size
+        if self._frame is not None and width and height:
+            self.put(self._paint(self._frame, width, height))

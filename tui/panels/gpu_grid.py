@@ -14,10 +14,9 @@ from loadgen.metrics.snapshot import GpuView
 from tui.charts.chart import MarkColumns, Series, axis_row, mark_columns, traced_rows
 from tui.charts.history import Folded
 from tui.charts.scale import Scale
-from tui.panels.beside import GAP, beside, widths_of
 from tui.panels.frame import Frame
 from tui.panels.gpus import energy, gpus
-from tui.widgets.paint import Row, Rows, cropped, titled
+from tui.widgets.rows import GAP, Row, Rows, beside, cropped, titled, widths_of
 
 _LEAST_WIDTH, _MOST_COLUMNS = 36, 4
 _LEAST_ROWS, _ROOMY = 2, 5  # A title and a strip; a title and all strips
@@ -52,22 +51,22 @@ class _Shape:
     rows: int  # of each cell
 
 
-def grid(view: Frame, width: int, height: int) -> Rows:
+def grid(frame: Frame, width: int, height: int) -> Rows:
     """All GPUs, or the table where they have no room."""
-    found = view.snapshot.gpus
+    found = frame.snapshot.gpus
     shape = _shape_of(len(found), width, height - 2)
     if shape is None:
-        return gpus(view, width, height)
+        return gpus(frame, width, height)
     widths = widths_of(width, shape.columns)
     each = min(widths)
-    folded = view.timeline.gpus.folded(view.span.start_s, view.span.end_s, (each - _GUTTER) * 2)
-    marks = mark_columns(view.timeline.marks.all, view.span, each - _GUTTER)
-    legend: Row = (*energy(view), (f"  {fmt.plain(view.snapshot.telemetry)}", "dim"))
+    folded = frame.timeline.gpus.folded(frame.span.start_s, frame.span.end_s, (each - _GUTTER) * 2)
+    marks = mark_columns(frame.timeline.marks.all, frame.span, each - _GUTTER)
+    legend: Row = (*energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
     rows: Rows = [titled("gpus", legend, width)]
     for first in range(0, len(found), shape.columns):
         cells = [(_cell(gpu, folded, marks, each, shape.rows), each) for gpu in found[first : first + shape.columns]]
         rows += beside(cells, shape.rows)
-    axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, view.span, each - _GUTTER))
+    axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, frame.span, each - _GUTTER))
     return [*rows, *beside([([axis], each)] * min(shape.columns, len(found)), 1)]
 
 

@@ -17,7 +17,7 @@ from loadgen import format as fmt
 from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuView, Snapshot
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, bar, cropped, spread, titled
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
 
 _NUMBER = 4
 _BAR = 8
@@ -40,9 +40,9 @@ class _Column(NamedTuple):
     value: Callable[[GpuStatic, GpuSample], str]
 
 
-def gpus(view: Frame, width: int, height: int) -> Rows:
+def gpus(frame: Frame, width: int, height: int) -> Rows:
     """As many rows as the height allows; one that says why where there is no GPU."""
-    snapshot = view.snapshot
+    snapshot = frame.snapshot
     if not snapshot.gpus:
         return [titled("gpus", ((fmt.plain(snapshot.telemetry), "dim"),), width)]
     top = 1 if height < _TITLED_FROM else 2
@@ -55,9 +55,9 @@ def gpus(view: Frame, width: int, height: int) -> Rows:
     if top == 1:
         return [_heads(columns, " ".join(filter(None, (_age(snapshot), hidden))), width), *body]
     below = len(body) + 3 <= height
-    legend = _legend(snapshot, hidden) if below else (*energy(view), *_legend(snapshot, hidden))
+    legend = _legend(snapshot, hidden) if below else (*energy(frame), *_legend(snapshot, hidden))
     rows = [titled("gpus", legend, width), _heads(columns, "", width), *body]
-    return [*rows, cropped((*energy(view), *_straggler(snapshot)), width)] if below else rows
+    return [*rows, cropped((*energy(frame), *_straggler(snapshot)), width)] if below else rows
 
 
 # Which rows.
@@ -213,11 +213,11 @@ def _age(snapshot: Snapshot) -> str:
     return f"STALE: {fmt.duration(snapshot.host.t_s - newest_s)} old"
 
 
-def energy(view: Frame) -> Row:
+def energy(frame: Frame) -> Row:
     """What a token costs, what a watt gives, and what all sockets draw."""
-    stage = view.stage
+    stage = frame.stage
     joules, per_watt = (stage.joules_per_output_token, stage.tokens_per_s_per_w) if stage else (None, None)
-    watts = [gpu.sample.power_w for gpu in view.snapshot.gpus if gpu.sample is not None and gpu.static.partition == 0]
+    watts = [gpu.sample.power_w for gpu in frame.snapshot.gpus if gpu.sample is not None and gpu.static.partition == 0]
     known = [value for value in watts if value is not None]
     return (
         (" J/token ", "dim"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from loadgen import format as fmt
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, cropped, spread, width_of
+from tui.widgets.rows import Row, Rows, Word, cropped, spread, width_of
 
 _GAP: Word = ("  ", "text")
 Item = tuple[int, Row]  # an importance, 0 for never dropped, and what to show
@@ -28,23 +28,23 @@ _PHASES = {
 }
 
 
-def header(view: Frame, width: int, height: int) -> Rows:
+def header(frame: Frame, width: int, height: int) -> Rows:
     """One row where there is room for one, else identity above and progress below."""
     if height > 1:
-        above = _fitted(_identity(view), width - 1)
-        return [((" ", "text"), *above), _beside_verdict(view, _progress(view), width)]
-    return [_beside_verdict(view, [*_identity(view), *_progress(view)], width)]
+        above = _fitted(_identity(frame), width - 1)
+        return [((" ", "text"), *above), _beside_verdict(frame, _progress(frame), width)]
+    return [_beside_verdict(frame, [*_identity(frame), *_progress(frame)], width)]
 
 
-def _beside_verdict(view: Frame, items: list[Item], width: int) -> Row:
+def _beside_verdict(frame: Frame, items: list[Item], width: int) -> Row:
     least = width_of(_spaced([item for item in items if not item[0] and width_of(item[1])]))
-    verdict = cropped(_verdict(view), max(width // 2, width - least - 4))
+    verdict = cropped(_verdict(frame), max(width // 2, width - least - 4))
     left = _fitted(items, width - width_of(verdict) - 4)
     return ((" ", "text"), *spread(left, verdict, width - 2))
 
 
-def _identity(view: Frame) -> list[Item]:
-    snapshot, server = view.snapshot, view.snapshot.server
+def _identity(frame: Frame) -> list[Item]:
+    snapshot, server = frame.snapshot, frame.snapshot.server
     state_role = {"ready": "good", "died": "bad"}.get(server.state, "warn")
     engine = " ".join(fmt.plain(text) for text in (server.engine, server.version) if text)
     return [
@@ -57,34 +57,34 @@ def _identity(view: Frame) -> list[Item]:
     ]
 
 
-def _progress(view: Frame) -> list[Item]:
-    load, phase = view.snapshot.load, view.snapshot.phase
+def _progress(frame: Frame) -> list[Item]:
+    load, phase = frame.snapshot.load, frame.snapshot.phase
     stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
-    value = fmt.setting(view.wanted.value)
-    wanted = f"rate {value}/s" if view.wanted.open_loop else f"conc {value}"
+    value = fmt.setting(frame.wanted.value)
+    wanted = f"rate {value}/s" if frame.wanted.open_loop else f"conc {value}"
     role = "warn" if phase in ("blocked", "paused", "stopping", "holding") else "dim"
     return [
         (0, ((stage, "text"),)),
-        (0, ((wanted, "strong"), (" ?" if view.wanted.unconfirmed else "  ", "dim"))),
-        (1, ((_moves(view), "text"),)),
-        (0, _replay(view)),
-        (1, _watching(view)),
-        (1, (("/".join(str(length) for length in view.wanted.shape), "dim"),)),
+        (0, ((wanted, "strong"), (" ?" if frame.wanted.unconfirmed else "  ", "dim"))),
+        (1, ((_moves(frame), "text"),)),
+        (0, _replay(frame)),
+        (1, _watching(frame)),
+        (1, (("/".join(str(length) for length in frame.wanted.shape), "dim"),)),
         (2, ((_PHASES.get(phase, ""), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
-        (3, ((fmt.clock(view.snapshot.t_s), "dim"),)),
+        (3, ((fmt.clock(frame.snapshot.t_s), "dim"),)),
     ]
 
 
-def _moves(view: Frame) -> str:
+def _moves(frame: Frame) -> str:
     """What the stage is whose load moves: `ramp 1 to 64`."""
-    stage = view.stage
+    stage = frame.stage
     return fmt.plain(stage.label) if stage is not None and stage.running and stage.moves is not None else ""
 
 
-def _replay(view: Frame) -> Row:
+def _replay(frame: Frame) -> Row:
     """Where a replay is, and how fast it goes; nothing where a run goes on by itself."""
-    now = view.snapshot.replay
+    now = frame.snapshot.replay
     if now is None:
         return ()
     paused = " PAUSED" if now.paused else ""
@@ -92,17 +92,17 @@ def _replay(view: Frame) -> Row:
     return ((f"REPLAY x{fmt.setting(now.speed)}{paused} {where}", "warn"),)
 
 
-def _watching(view: Frame) -> Row:
+def _watching(frame: Frame) -> Row:
     """That the run is somebody else's, and whether the keys change it."""
     words = {"guest": "watching", "watcher": "watching, read-only"}
-    return ((words.get(view.operator, ""), "warn"),)
+    return ((words.get(frame.operator, ""), "warn"),)
 
 
-def _verdict(view: Frame) -> Row:
-    if view.stale:
-        return ((f"! no data for {view.age_s:.0f} s", "bad"),)
-    headline = fmt.plain(view.snapshot.headline) or fmt.UNKNOWN
-    return ((headline, "good"),) if view.snapshot.healthy else ((f"! {headline}", "bad"),)
+def _verdict(frame: Frame) -> Row:
+    if frame.stale:
+        return ((f"! no data for {frame.age_s:.0f} s", "bad"),)
+    headline = fmt.plain(frame.snapshot.headline) or fmt.UNKNOWN
+    return ((headline, "good"),) if frame.snapshot.healthy else ((f"! {headline}", "bad"),)
 
 
 def _fitted(items: list[Item], width: int) -> Row:

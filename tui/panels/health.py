@@ -6,16 +6,16 @@ from loadgen import format as fmt
 from loadgen.metrics.health import HOST_FULL_PERCENT
 from loadgen.metrics.result import Verdict
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, bar, cropped, spread, titled
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
 
 
-def server(view: Frame, width: int, height: int) -> Rows:
+def server(frame: Frame, width: int, height: int) -> Rows:
     """What the engine says of itself; unknown where it publishes no metrics."""
-    engine = view.snapshot.engine
+    engine = frame.snapshot.engine
     running, waiting, kv, preempted = (
         (engine.running, engine.waiting, engine.kv_usage, engine.preemptions) if engine else (None,) * 4
     )
-    state = view.snapshot.server.state
+    state = frame.snapshot.server.state
     legend: Row = ((state, "bad" if state == "died" else "dim"),)
     return [
         titled("server", legend, width),
@@ -30,14 +30,14 @@ def server(view: Frame, width: int, height: int) -> Rows:
     ]
 
 
-def client(view: Frame, width: int, height: int) -> Rows:
+def client(frame: Frame, width: int, height: int) -> Rows:
     """Our own health, and the reason when it is not good."""
-    state = view.snapshot.client
+    state = frame.snapshot.client
     rows = [
-        titled("client", (_trust(view),), width),
+        titled("client", (_trust(frame),), width),
         _pair("read lag p99, ms", fmt.number(state.read_lag_p99_ms), width),
         _pair("cpu, % of one core", fmt.number(state.cpu_percent), width),
-        _pair("held, of wanted", _held_of_wanted(view), width),
+        _pair("held, of wanted", _held_of_wanted(frame), width),
         _pair("timestamps", state.timestamps, width),
         _pair("coalesced reads", fmt.percent(state.coalesced_share), width),
         _pair("workers", fmt.count(state.workers), width),
@@ -47,32 +47,32 @@ def client(view: Frame, width: int, height: int) -> Rows:
     return rows
 
 
-def host(view: Frame, width: int, height: int) -> Rows:
+def host(frame: Frame, width: int, height: int) -> Rows:
     """The machine that the server and we run on; one row across a narrow terminal."""
     if height == 1:
         return [
             cropped(
-                ((" host   ", "dim"), *_host_cpu(view), *_host_memory(view), ("  ", "dim"), *_governor(view)), width
+                ((" host   ", "dim"), *_host_cpu(frame), *_host_memory(frame), ("  ", "dim"), *_governor(frame)), width
             )
         ]
     return [
-        titled("host", _governor(view), width),
-        cropped(_host_cpu(view), width),
-        cropped(_host_memory(view), width),
+        titled("host", _governor(frame), width),
+        cropped(_host_cpu(frame), width),
+        cropped(_host_memory(frame), width),
     ]
 
 
-def verdicts(view: Frame, width: int, height: int) -> Rows:
+def verdicts(frame: Frame, width: int, height: int) -> Rows:
     """What limits the stage and what is wrong with the GPUs, the bad ones first; what has no room is counted."""
-    found, room = view.snapshot.verdicts, max(0, height - 1)
+    found, room = frame.snapshot.verdicts, max(0, height - 1)
     bad, more = sum(verdict.bad for verdict in found), len(found) - room
     legend: list[Word] = [(f"+{more} more  ", "dim")] if more > 0 else []
     legend.append((f"{bad} bad", "bad") if bad else ("nothing bad", "dim"))
     return [titled("verdicts", tuple(legend), width), *[_verdict(verdict, width) for verdict in found[:room]]]
 
 
-def server_strip(view: Frame) -> Row:
-    engine = view.snapshot.engine
+def server_strip(frame: Frame) -> Row:
+    engine = frame.snapshot.engine
     running, waiting, kv = (engine.running, engine.waiting, engine.kv_usage) if engine else (None,) * 3
     return (
         (" server  running ", "dim"),
@@ -82,12 +82,12 @@ def server_strip(view: Frame) -> Row:
         ("   KV ", "dim"),
         (f"{fmt.percent(kv):>5}", _kv_role(kv)),
         ("   errors ", "dim"),
-        _failures(view),
+        _failures(frame),
     )
 
 
-def client_strip(view: Frame) -> Row:
-    state = view.snapshot.client
+def client_strip(frame: Frame) -> Row:
+    state = frame.snapshot.client
     return (
         (" client  lag p99 ", "dim"),
         (f"{fmt.number(state.read_lag_p99_ms):>5} ms", "text"),
@@ -95,14 +95,14 @@ def client_strip(view: Frame) -> Row:
         (f"{fmt.number(state.cpu_percent):>5} %", "text"),
         ("   stamps ", "dim"),
         (f"{state.timestamps:<7}  ", "text"),
-        _trust(view),
+        _trust(frame),
         (f": {fmt.plain(state.why)}" if state.limited and state.why else "", "bad"),
     )
 
 
-def _host_cpu(view: Frame) -> Row:
+def _host_cpu(frame: Frame) -> Row:
     """All cores, the busiest one, and the server's processes, of which 100 % is one core."""
-    now = view.snapshot.host
+    now = frame.snapshot.host
     mean, busiest, server = (now.cpu_percent, now.cpu_busiest_percent, now.server_cpu_percent) if now else (None,) * 3
     return (
         (" cpu ", "dim"),
@@ -114,8 +114,8 @@ def _host_cpu(view: Frame) -> Row:
     )
 
 
-def _host_memory(view: Frame) -> Row:
-    now = view.snapshot.host
+def _host_memory(frame: Frame) -> Row:
+    now = frame.snapshot.host
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
     return (
         (" memory ", "dim"),
@@ -125,9 +125,9 @@ def _host_memory(view: Frame) -> Row:
     )
 
 
-def _governor(view: Frame) -> Row:
+def _governor(frame: Frame) -> Row:
     """Only one that holds the cores back is worth a word."""
-    now = view.snapshot.host
+    now = frame.snapshot.host
     if now is None or now.governor in (None, "performance"):
         return ()
     return ((f"governor {fmt.plain(now.governor or '')}", "warn"),)
@@ -143,22 +143,22 @@ def _verdict(verdict: Verdict, width: int) -> Row:
     return cropped((sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim")), width)
 
 
-def _failures(view: Frame) -> Word:
-    total = sum(error.count for error in view.snapshot.errors)
+def _failures(frame: Frame) -> Word:
+    total = sum(error.count for error in frame.snapshot.errors)
     return (fmt.count(total), "bad" if total else "text")
 
 
-def _trust(view: Frame) -> Word:
-    return ("! LIMITED", "bad") if view.snapshot.client.limited else ("ok", "good")
+def _trust(frame: Frame) -> Word:
+    return ("! LIMITED", "bad") if frame.snapshot.client.limited else ("ok", "good")
 
 
 def _kv_role(usage: float | None) -> str:
     return "warn" if usage is not None and usage >= 0.95 else "text"
 
 
-def _held_of_wanted(view: Frame) -> str:
+def _held_of_wanted(frame: Frame) -> str:
     """Over the stage; of a load that moves, now."""
-    stage, load = view.stage, view.snapshot.load
+    stage, load = frame.stage, frame.snapshot.load
     if stage is not None and stage.moves is not None and stage.running:
         return (
             f"{fmt.count(load.held)} of {fmt.count(load.concurrency)}" if stage.rate is None else fmt.count(load.held)

@@ -9,7 +9,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.snapshot import RECENT_S, StageView
 from tui.panels.frame import Frame
 from tui.panels.published import published
-from tui.widgets.paint import Row, Rows, Word
+from tui.widgets.rows import Row, Rows, Word
 
 _METRICS = (("TTFT", "ttft", "ms"), ("TPOT", "tpot", "ms"), ("ITL", "itl", "ms"), ("E2E", "e2e", "s"))
 _COLUMNS = (
@@ -25,12 +25,12 @@ _LABEL = 7
 _HALF = _CELL * len(_COLUMNS)
 
 
-def latency(view: Frame, width: int, height: int) -> Rows:
+def latency(frame: Frame, width: int, height: int) -> Rows:
     """Two tables of one height, their names as the panel's title; below them what was published."""
-    stage, recent = view.stage, view.snapshot.recent
+    stage, recent = frame.stage, frame.snapshot.recent
     whole = stage.latency if stage else {}
     needs_s = (stage.e2e_needs_s or 0.0) if stage else 0.0
-    return [_title(stage, recent), _heads(), *_body(whole, recent, needs_s), published(view, width)]
+    return [_title(stage, recent), _heads(), *_body(whole, recent, needs_s), published(frame, width)]
 
 
 def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:

@@ -7,34 +7,34 @@ import textwrap
 from loadgen import format as fmt
 from tui.panels.frame import Frame
 from tui.panels.health import client_strip, server_strip
-from tui.widgets.paint import Row, Rows, Word, bar, cropped, spread, titled, width_of
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled, width_of
 
 _HINT_CELLS = 18
 _ROOMY = 8  # with so many rows there is one for more than the load
 _STRIP_FROM = 60  # from this width on the panel is a strip across a narrow terminal
 
 
-def load(view: Frame, width: int, height: int) -> Rows:
+def load(frame: Frame, width: int, height: int) -> Rows:
     """As many rows as the height allows, the keys last."""
     if width >= _STRIP_FROM:
-        state = _state(view)
-        needs = cropped(_beside(_needs(view)), width - width_of(state) - len("load "))
-        return [titled("load", (*needs, *state), width), _strip(view, width), server_strip(view), client_strip(view)]
-    roomy, told = height >= _ROOMY, _needs(view)
+        state = _state(frame)
+        needs = cropped(_beside(_needs(frame)), width - width_of(state) - len("load "))
+        return [titled("load", (*needs, *state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
+    roomy, told = height >= _ROOMY, _needs(frame)
     rows = [
-        titled("load", _state(view) if roomy or not told else told[0][:1], width),
-        spread(((f" {view.wanted.unit}", "text"),), _value(view), width - 1),
-        spread((), _held(view), width - 1),
-        ((" ", "text"), *bar(_share(view), width - 2, "held")),
-        _stage_row(view, width),
+        titled("load", _state(frame) if roomy or not told else told[0][:1], width),
+        spread(((f" {frame.wanted.unit}", "text"),), _value(frame), width - 1),
+        spread((), _held(frame), width - 1),
+        ((" ", "text"), *bar(_share(frame), width - 2, "held")),
+        _stage_row(frame, width),
     ]
     lines = [line for need in told for line in _wrapped(need, width)] if roomy else []
-    return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(view)[len(lines) :]]
+    return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(frame)[len(lines) :]]
 
 
-def _needs(view: Frame) -> list[Row]:
+def _needs(frame: Frame) -> list[Row]:
     """What the running stage still waits for or takes to be known, and the streams that it has from before."""
-    stage = view.stage
+    stage = frame.stage
     if stage is None or not stage.running:
         return []
     if stage.waits_for:
@@ -42,8 +42,8 @@ def _needs(view: Frame) -> list[Row]:
     found: list[Row] = []
     if stage.e2e_needs_s:
         row: Row = ((f"E2E needs {stage.e2e_needs_s:.0f} s more", "warn"),)
-        asks = view.steers and view.snapshot.load.stage_progress is not None
-        found.append((*row, (": ", "text"), view.key("extend", "e")) if asks else row)
+        asks = frame.steers and frame.snapshot.load.stage_progress is not None
+        found.append((*row, (": ", "text"), frame.key("extend", "e")) if asks else row)
     if stage.slo_needs:
         found.append(((fmt.plain(stage.slo_needs), "dim"),))
     if stage.carried_in:
@@ -64,21 +64,21 @@ def _wrapped(need: Row, width: int) -> Rows:
     return [((f" {line}", role),) for line in textwrap.wrap(text, max(10, width - 2))]
 
 
-def _hints(view: Frame) -> Rows:
+def _hints(frame: Frame) -> Rows:
     """The keys of who may use them, two in a row."""
     double, half, pause, forward = (
-        view.key(*each) for each in (("double", "]"), ("half", "["), ("pause", "space"), ("next", "."))
+        frame.key(*each) for each in (("double", "]"), ("half", "["), ("pause", "space"), ("next", "."))
     )
-    match view.operator:
+    match frame.operator:
         case "watcher":
             return []
         case "player":
             return [_hint((double, half), "speed") + _hint((pause,), "pause"), _hint((forward,), "step")]
         case _:
             return [
-                _hint((view.key("more", "+"), view.key("less", "-")), "one") + _hint((double, half), "double, half"),
-                _hint((view.key("number", "n"),), "number") + _hint((pause,), "pause"),
-                _hint((forward,), "next") + _hint((view.key("note", "m"),), "note"),
+                _hint((frame.key("more", "+"), frame.key("less", "-")), "one") + _hint((double, half), "double, half"),
+                _hint((frame.key("number", "n"),), "number") + _hint((pause,), "pause"),
+                _hint((forward,), "next") + _hint((frame.key("note", "m"),), "note"),
             ]
 
 
@@ -87,85 +87,85 @@ def _hint(keys: Row, what: str) -> Row:
     return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
 
 
-def notice(view: Frame, width: int, height: int) -> Rows:
+def notice(frame: Frame, width: int, height: int) -> Rows:
     """The line above the keys when the operator should know something; no row otherwise."""
-    row = _notice(view)
+    row = _notice(frame)
     return [((" ", "text"), *cropped(row, width - 2))] if row else []
 
 
-def _notice(view: Frame) -> Row:
-    leave = view.key("leave", "q")
-    if view.done:
-        return (("run done  ", "strong"), *_result(view), ("   ", "text"), leave, (" leaves", "text"))
-    if view.operator == "player":
+def _notice(frame: Frame) -> Row:
+    leave = frame.key("leave", "q")
+    if frame.done:
+        return (("run done  ", "strong"), *_result(frame), ("   ", "text"), leave, (" leaves", "text"))
+    if frame.operator == "player":
         return ()
-    if view.ending == "abort":
+    if frame.ending == "abort":
         return (("aborting: ", "warn"), ("streams are cut, what was measured is kept", "text"))
-    if view.ending == "stop" or view.snapshot.phase == "stopping":
-        again: Row = (("  ctrl+c", "key"), (" again aborts", "text")) if view.operator == "owner" else ()
+    if frame.ending == "stop" or frame.snapshot.phase == "stopping":
+        again: Row = (("  ctrl+c", "key"), (" again aborts", "text")) if frame.operator == "owner" else ()
         return (("finishing: the result is being kept", "warn"), *again)
-    choice = _choice(view)
-    if not choice or not view.steers:
+    choice = _choice(frame)
+    if not choice or not frame.steers:
         return choice[:1]
-    leaves = " finishes" if view.snapshot.phase == "holding" and view.operator == "owner" else " leaves"
+    leaves = " finishes" if frame.snapshot.phase == "holding" and frame.operator == "owner" else " leaves"
     return (*choice, leave, (leaves, "text"))
 
 
-def _choice(view: Frame) -> Row:
+def _choice(frame: Frame) -> Row:
     """What the run waits for, then the keys that decide; empty where it waits for nobody."""
-    match view.snapshot.phase:
+    match frame.snapshot.phase:
         case "blocked":
-            anyway = view.key("start_anyway", "x")
+            anyway = frame.key("start_anyway", "x")
             return (("the start would fail", "bad"), (": ", "text"), anyway, (" starts all the same, ", "text"))
         case "failed":
-            restart = view.key("restart", "R")
+            restart = frame.key("restart", "R")
             return (("there is no server", "bad"), (": ", "text"), restart, (" starts it again, ", "text"))
         case "holding":
             ids = (("more", "+"), ("less", "-"), ("double", "]"), ("half", "["), ("number", "n"))
-            keys = " ".join(view.key(*each)[0] for each in ids)
+            keys = " ".join(frame.key(*each)[0] for each in ids)
             held: Word = ("the plan is done, the server is up", "warn")
             return (held, (": ", "text"), (keys, "key"), (" go on with load, ", "text"))
         case _:
             return ()
 
 
-def _result(view: Frame) -> Row:
-    path = view.snapshot.result_path
+def _result(frame: Frame) -> Row:
+    path = frame.snapshot.result_path
     return (("no result was written", "bad"),) if path is None else ((fmt.plain(path), "text"),)
 
 
-def _state(view: Frame) -> Row:
-    if view.snapshot.replay is not None:
+def _state(frame: Frame) -> Row:
+    if frame.snapshot.replay is not None:
         return (("REPLAY", "warn"),)
-    if view.wanted.paused:
+    if frame.wanted.paused:
         return (("PAUSED", "warn"),)
-    if view.snapshot.phase == "holding":
+    if frame.snapshot.phase == "holding":
         return (("plan done", "warn"),)
-    if view.snapshot.load.held_open:
+    if frame.snapshot.load.held_open:
         return (("held open", "warn"),)
-    return (("by hand", "dim"),) if view.snapshot.load.manual else (("by plan", "dim"),)
+    return (("by hand", "dim"),) if frame.snapshot.load.manual else (("by plan", "dim"),)
 
 
-def _value(view: Frame) -> Row:
-    sign: Word = (" ?", "dim") if view.wanted.unconfirmed else ("  ", "dim")
-    return ((f"{fmt.setting(view.wanted.value):>5}", "strong"), sign)
+def _value(frame: Frame) -> Row:
+    sign: Word = (" ?", "dim") if frame.wanted.unconfirmed else ("  ", "dim")
+    return ((f"{fmt.setting(frame.wanted.value):>5}", "strong"), sign)
 
 
-def _held(view: Frame) -> Row:
-    load = view.snapshot.load
+def _held(frame: Frame) -> Row:
+    load = frame.snapshot.load
     waiting: Word = (f"{fmt.count(load.queued):>5}  ", "warn" if load.queued else "text")
     return (("held ", "dim"), (f"{fmt.count(load.held):>5}", "held"), ("   waiting ", "dim"), waiting)
 
 
-def _share(view: Frame) -> float | None:
+def _share(frame: Frame) -> float | None:
     """How much of what is wanted is there: streams in closed loop, requests a second in open loop."""
-    wanted = view.wanted.value
-    got = view.snapshot.point.requests_per_s if view.wanted.open_loop else view.snapshot.load.held
+    wanted = frame.wanted.value
+    got = frame.snapshot.point.requests_per_s if frame.wanted.open_loop else frame.snapshot.load.held
     return got / wanted if wanted and got is not None else None
 
 
-def _stage_row(view: Frame, width: int) -> Row:
-    load = view.snapshot.load
+def _stage_row(frame: Frame, width: int) -> Row:
+    load = frame.snapshot.load
     elapsed = f"{fmt.duration(load.stage_elapsed_s):>7}  "
     left: Row = ((" stage  ", "text"),)
     if load.stage_progress is None:
@@ -174,9 +174,9 @@ def _stage_row(view: Frame, width: int) -> Row:
     return (*left, *bar(load.stage_progress, room, "text"), (elapsed, "text"))
 
 
-def _strip(view: Frame, width: int) -> Row:
-    unit = "rate/s" if view.wanted.open_loop else "conc"
-    left = ((f" {unit} ", "dim"), *_value(view), *_held(view))
-    stage = ((f"stage {fmt.duration(view.snapshot.load.stage_elapsed_s):>6} ", "dim"),)
+def _strip(frame: Frame, width: int) -> Row:
+    unit = "rate/s" if frame.wanted.open_loop else "conc"
+    left = ((f" {unit} ", "dim"), *_value(frame), *_held(frame))
+    stage = ((f"stage {fmt.duration(frame.snapshot.load.stage_elapsed_s):>6} ", "dim"),)
     room = max(0, width - sum(len(text) for text, _ in (*left, *stage)) - 4)
-    return spread((*left, *bar(_share(view), room, "held")), stage, width - 1)
+    return spread((*left, *bar(_share(frame), room, "held")), stage, width - 1)

@@ -11,7 +11,7 @@ from loadgen import format as fmt
 from loadgen.metrics.result import CurvePoint
 from tui.panels.frame import Frame
 from tui.panels.stages import stages
-from tui.widgets.paint import Row, Rows, Word, titled
+from tui.widgets.rows import Row, Rows, Word, titled
 
 _HEADS = (
     ("load", 9, "dim"),

@@ -9,7 +9,7 @@ from loadgen.metrics.result import RunEvent
 from loadgen.metrics.snapshot import ErrorView
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, cropped, titled
+from tui.widgets.rows import Row, Rows, cropped, titled
 
 _MOST_EVENTS = 2_000
 _HEAD = re.compile(
@@ -17,35 +17,35 @@ _HEAD = re.compile(
 )
 
 
-def errors(view: Frame, width: int, height: int) -> Rows:
+def errors(frame: Frame, width: int, height: int) -> Rows:
     """The kinds of failure, the most frequent first."""
-    kinds = sorted(view.snapshot.errors, key=lambda error: -error.count)
+    kinds = sorted(frame.snapshot.errors, key=lambda error: -error.count)
     total = sum(error.count for error in kinds)
     legend: Row = ((fmt.count(total), "bad"),) if total else (("none", "dim"),)
     return [titled("errors", legend, width), *[_error(error, width) for error in kinds]]
 
 
-def events(view: Frame, width: int, height: int) -> Rows:
+def events(frame: Frame, width: int, height: int) -> Rows:
     """The last things that happened, on the clock of the charts."""
     room = max(1, height - 1)
-    return [titled("events", (), width), *[_event(event, width) for event in view.snapshot.events[-room:]]]
+    return [titled("events", (), width), *[_event(event, width) for event in frame.snapshot.events[-room:]]]
 
 
-def chronicle(view: Frame, width: int, height: int) -> Rows:
+def chronicle(frame: Frame, width: int, height: int) -> Rows:
     """All that happened and passes the filter, what shows in the numbers alone too; the newest at the bottom."""
-    found = happened(view)
+    found = happened(frame)
     room = max(1, height - 1)
     notes = sum(event.kind == "note" for event in found)
-    wanted: Row = ((f"/{fmt.plain(view.event_filter)}  ", "key"),) if view.event_filter else ()
+    wanted: Row = ((f"/{fmt.plain(frame.event_filter)}  ", "key"),) if frame.event_filter else ()
     legend: Row = (*wanted, (f"{fmt.count(len(found))}, notes {fmt.count(notes)}", "dim"))
     return [titled("events and notes", legend, width), *[_event(event, width) for event in found[-room:]]]
 
 
-def happened(view: Frame) -> list[RunEvent]:
+def happened(frame: Frame) -> list[RunEvent]:
     """The run's events and the marks that only the numbers tell, in their order, as far as they pass the filter."""
-    marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in view.timeline.marks.all if mark.text]
-    wanted = view.event_filter.casefold()
-    found = [event for event in (*view.snapshot.events[-_MOST_EVENTS:], *marks) if _passes(event, wanted)]
+    marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in frame.timeline.marks.all if mark.text]
+    wanted = frame.event_filter.casefold()
+    found = [event for event in (*frame.snapshot.events[-_MOST_EVENTS:], *marks) if _passes(event, wanted)]
     return sorted(found, key=lambda event: event.t_s)
 
 
@@ -53,12 +53,12 @@ def _passes(event: RunEvent, wanted: str) -> bool:
     return wanted in event.kind.casefold() or wanted in event.text.casefold()
 
 
-def log(view: Frame, width: int, height: int) -> Rows:
+def log(frame: Frame, width: int, height: int) -> Rows:
     """The last lines that fit, of those that pass the filter."""
-    room, wanted = max(1, height - 1), view.log_filter.casefold()
-    lines = [line for line in view.snapshot.server.log_tail if wanted in line.casefold()]
+    room, wanted = max(1, height - 1), frame.log_filter.casefold()
+    lines = [line for line in frame.snapshot.server.log_tail if wanted in line.casefold()]
     rows = [cropped(((" " + _without_head(fmt.plain(line)), "dim"),), width) for line in lines[-room:]]
-    legend: Row = ((f"/{fmt.plain(view.log_filter)}: {fmt.counted(len(lines), 'line')}", "key"),) if wanted else ()
+    legend: Row = ((f"/{fmt.plain(frame.log_filter)}: {fmt.counted(len(lines), 'line')}", "key"),) if wanted else ()
     return [titled("server log", legend, width), *rows]
 
 

@@ -9,7 +9,7 @@ from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import StageResult
 from tui.screens.catalog import PastRun, State
-from tui.widgets.paint import Row, Rows, Word, cropped, padded, spread, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
 
 _STATES: dict[State, Word] = {
     "complete": ("complete", "good"),

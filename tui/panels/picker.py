@@ -14,7 +14,7 @@ from loadgen.report.findings import findings_count
 from tui.panels.findings import finding_rows
 from tui.panels.past import ago, best_words, state_word, wrapped
 from tui.screens.catalog import Entry, PastRun
-from tui.widgets.paint import Row, Rows, Word, cropped, padded, spread, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
 
 _LABEL_CELLS = 11
 _LOADS_SHOWN = 8

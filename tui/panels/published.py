@@ -9,7 +9,7 @@ from loadgen.metrics.result import Comparison
 from loadgen.metrics.snapshot import StageView
 from tui.panels.baseline import baseline_row
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, cropped, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, titled
 
 _NAMES = {
     "ttft_p50_ms": "TTFT p50",
@@ -29,23 +29,23 @@ _NAMES = {
 """In the order in which they are shown, as many as fit."""
 
 
-def published(view: Frame, width: int) -> Row:
+def published(frame: Frame, width: int) -> Row:
     """The publication's figures and the differences, else the baseline's; empty where there is neither."""
-    stage = view.stage
-    found = [one for one in view.snapshot.reference if stage is not None and one.stage == stage.number - 1]
+    stage = frame.stage
+    found = [one for one in frame.snapshot.reference if stage is not None and one.stage == stage.number - 1]
     if not found:
-        return baseline_row(view, width)
+        return baseline_row(frame, width)
     of = found[0].of
     return cropped(((f"published{f' {fmt.plain(of)}' if of else ''}", "title"), *_figures(found, of)), width)
 
 
-def published_stages(view: Frame, width: int, height: int) -> Rows:
+def published_stages(frame: Frame, width: int, height: int) -> Rows:
     """A row for each stage that a publication has figures of, under their title; empty where there is none."""
     by_stage: dict[int, list[Comparison]] = {}
-    for one in view.timeline.published.values():
+    for one in frame.timeline.published.values():
         by_stage.setdefault(one.stage, []).append(one)
     of = next((found[0].of for found in by_stage.values()), "")
-    measured = [stage for stage in view.snapshot.stages if stage.number - 1 in by_stage]
+    measured = [stage for stage in frame.snapshot.stages if stage.number - 1 in by_stage]
     rows = [cropped((_name(stage), *_figures(by_stage[stage.number - 1], of)), width) for stage in measured]
     left_out = len(rows) - max(1, height - 1)
     legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()

@@ -12,7 +12,7 @@ from tui.panels.curve import curve
 from tui.panels.frame import Frame
 from tui.panels.published import published_stages
 from tui.panels.stages import stages
-from tui.widgets.paint import Row, Rows, Word, cropped, spread, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, spread, titled
 
 _LEAST_CURVE = 9  # rows below which a curve says nothing
 _TABLE_HEADS = 2

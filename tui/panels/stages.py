@@ -10,7 +10,7 @@ from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.snapshot import StageView
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, titled
+from tui.widgets.rows import Row, Rows, Word, titled
 
 _HEADS = (
     ("#", 4, "dim"),

@@ -6,20 +6,20 @@ from loadgen import format as fmt
 from loadgen.metrics.journal import Diagnosis, Milestone
 from loadgen.metrics.snapshot import ServerView
 from tui.panels.frame import Frame
-from tui.widgets.paint import Row, Rows, Word, bar, cropped, padded, titled
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled
 
 _SIGNS: dict[str, Word] = {"done": (" ✓ ", "good"), "running": (" ▸ ", "key"), "waiting": (" · ", "dim")}
 _BAR = 24
 
 
-def startup(view: Frame, width: int, height: int) -> Rows:
+def startup(frame: Frame, width: int, height: int) -> Rows:
     """One row for each milestone; above them what is the matter, if something is, below them signs of life."""
-    server = view.snapshot.server
+    server = frame.snapshot.server
     died = server.state == "died"
     title = titled("server died" if died else "server start", ((_age(server), "dim"),), width)
     label = min(40, max((len(milestone.label) for milestone in server.milestones), default=0))
     steps = [_milestone(milestone, label) for milestone in server.milestones]
-    rows = [*(_death(view) if died else []), *steps, *_life(server)]
+    rows = [*(_death(frame) if died else []), *steps, *_life(server)]
     return [title, *[cropped(row, width) for row in rows]]
 
 
@@ -30,9 +30,9 @@ def _age(server: ServerView) -> str:
     return f"{age} of about {fmt.clock(server.expected_s)}" if server.expected_s is not None else age
 
 
-def _death(view: Frame) -> Rows:
-    headline: Row = ((" ! " + fmt.plain(view.snapshot.headline), "bad"),)
-    cause = view.snapshot.server.diagnosis
+def _death(frame: Frame) -> Rows:
+    headline: Row = ((" ! " + fmt.plain(frame.snapshot.headline), "bad"),)
+    cause = frame.snapshot.server.diagnosis
     return [headline, *(_diagnosis(cause) if cause is not None else []), ()]
 
 

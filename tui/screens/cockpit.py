@@ -20,17 +20,15 @@ from tui import keys
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Operator, Player, RunControl
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Operator, Panel, Player, RunControl, of_chart
 from tui.screens.arrangement import arrangement
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
+from tui.screens.log import LogBook, LogView
 from tui.screens.pages import BY_NAME, CHARTS, OVERVIEW, PANEL_PAGES, compose
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
-from tui.widgets.keybar import Hint, KeyBar
-from tui.widgets.logbook import LogBook
-from tui.widgets.logview import LogView
-from tui.widgets.paint import ROLE_CLASSES
-from tui.widgets.panel import Panel, of_chart
+from tui.widgets.painted import Hint, KeyBar
+from tui.widgets.rows import ROLE_CLASSES
 
 
 class CockpitScreen(Screen[None]):
@@ -314,7 +312,7 @@ class CockpitScreen(Screen[None]):
 
     def on_panel_chosen(self, message: Panel.Chosen) -> None:
         """A click on a panel of the overview opens its view, on a chart makes it large; another one goes back."""
-        panel = message.board
+        panel = message.panel
         if self.maximized is not None:
             self.minimize()
         elif panel.id in PANEL_PAGES:

@@ -28,9 +28,8 @@ from tui.panels.past import wrapped
 from tui.screens.catalog import Choice, is_shipped
 from tui.screens.dialogs import AskChoice, AskText, Help
 from tui.screens.editor_check import Problem, check_text
-from tui.widgets.keybar import KeyBar
-from tui.widgets.paint import ROLE_CLASSES, Row, Rows, cropped, spread
-from tui.widgets.rows import Pane
+from tui.widgets.painted import KeyBar, Pane
+from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread
 
 _DEBOUNCE_S = 0.25
 

@@ -26,11 +26,9 @@ from tui.panels import (
     messages,
     results,
 )
-from tui.panels.frame import Frame
+from tui.panels.frame import Frame, Paint, Panel, of_chart
 from tui.screens import tables
-from tui.widgets.logbook import LogBook
-from tui.widgets.logview import LogView
-from tui.widgets.panel import Paint, Panel, of_chart
+from tui.screens.log import LogBook, LogView
 
 
 @dataclass(frozen=True, slots=True)

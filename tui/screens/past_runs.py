@@ -24,9 +24,8 @@ from tui.config import keymap_of
 from tui.panels import past as panel
 from tui.screens.catalog import PastRun, past_run, past_runs
 from tui.screens.dialogs import AskChoice, Help
-from tui.widgets.keybar import KeyBar
-from tui.widgets.paint import ROLE_CLASSES, Rows
-from tui.widgets.rows import Pane, RowList, blank
+from tui.widgets.painted import KeyBar, Pane, RowList, blank
+from tui.widgets.rows import ROLE_CLASSES, Rows
 
 _ENDED = ("complete", "stopped", "failed", "server_died")
 _AT_ONCE = 20  # runs that are read before the list shows them

@@ -35,9 +35,8 @@ from tui.screens.dialogs import AskChoice, Help
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker_dialogs import AskUrl
-from tui.widgets.keybar import KeyBar
-from tui.widgets.paint import ROLE_CLASSES, Row, Rows
-from tui.widgets.rows import Pane, RowList, blank
+from tui.widgets.painted import KeyBar, Pane, RowList, blank
+from tui.widgets.rows import ROLE_CLASSES, Row, Rows
 
 _DEBOUNCE_S = 0.25  # A cursor that only passes by a profile does not check the box
 _AS_IT_IS = ""

@@ -1,87 +1,145 @@
-"""What the picker's screens are made of: a list of painted rows, and a pane that grows with its rows."""
+"""What a panel writes: rows of words, each with a role.
+
+A role is a name of `ROLES`, styled in `app.tcss`; a panel never names a colour. Words are plain strings and are never
+parsed as markup. Numbers are padded by the panels, so that they keep their place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from rich.style import Style
-from rich.text import Text
-from textual.events import Click
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
+from rich.cells import cell_len, chop_cells
 
-from tui.widgets.paint import ROLES, Painted, Row, Rows, Word
+Word = tuple[str, str]  # A text and its role
+Row = tuple[Word, ...]
 
-_MARGIN: Word = (" ", "text")
+ROLES = (
+    "text",
+    "strong",
+    "dim",
+    "rule",
+    "title",
+    "key",
+    "good",
+    "warn",
+    "bad",
+    "throughput",
+    "p50",
+    "p99",
+    "held",
+    "running",
+    "waiting",
+    "kv",
+    "busy",
+    "power",
+    "heat",
+    "hbm",
+    "before",
+    "mark",
+    "found",
+)
 
-Paint = Callable[[int], Rows]  # A width to rows
+ROLE_CLASSES = frozenset(f"role-{role}" for role in ROLES)
 
+Rows = list[Row]
 
-def blank(width: int) -> Rows:
-    return []
-
-
-class RowList(OptionList):
-    """A list whose cursor a click moves; only a second click on the same row, or Enter, chooses it."""
-
-    def on_click(self, event: Click) -> None:
-        """Before Textual's own handler, which would choose at the first."""
-        if event.chain < 2:
-            event.prevent_default()
-            clicked = event.style.meta.get("option")
-            if isinstance(clicked, int) and not self.get_option_at_index(clicked).disabled:
-                self.highlighted = clicked
-
-    @property
-    def row_width(self) -> int:
-        """The cells of a row, without a blank at both ends."""
-        return max(0, self.scrollable_content_region.width - 2)
-
-    def fill(self, rows: Sequence[tuple[str | None, Row]], begin_at: str | None = None) -> None:
-        """Show these rows, each with its id, or None for a heading.
-
-        The cursor stays on the row that it was on; one that was on none begins at `begin_at`.
-        """
-        at = self.highlighted_id or begin_at
-        styles = {role: self._style_of(role) for role in ROLES}
-        options = [Option(text_of((_MARGIN, *row), styles), id=name, disabled=name is None) for name, row in rows]
-        self.set_options(options)
-        ids = [name for name, _ in rows]
-        first = next((place for place, name in enumerate(ids) if name is not None), None)
-        self.highlighted = ids.index(at) if at is not None and at in ids else first
-
-    def _style_of(self, role: str) -> Style:
-        """Only what is written: what lies under it is the cursor's."""
-        style = self.screen.get_component_rich_style(f"role-{role}")
-        return Style(color=style.color, bold=style.bold)
-
-    @property
-    def highlighted_id(self) -> str | None:
-        option = self.highlighted_option
-        return option.id if option is not None else None
+GAP = 2  # cells between panels side by side
 
 
-def text_of(row: Row, styles: Mapping[str, Style]) -> Text:
-    """A row for a widget of Textual's; its words are not parsed as markup."""
-    return Text.assemble(*((text, styles[role]) for text, role in row), no_wrap=True)
+def width_of(row: Row) -> int:
+    """The cells that a row takes; some characters take two, others none."""
+    return sum(len(text) if text.isascii() else cell_len(text) for text, _ in row)
 
 
-class Pane(Painted):
-    """Rows as high as they are: what is around it scrolls."""
+def padded(text: str, width: int) -> str:
+    """A text on exactly so many cells: cut with a sign that it was, or filled up with blanks."""
+    if cell_len(text) > width:
+        text = _beginning(text, width - 1) + "…"[: max(0, width)]
+    return text + " " * (width - cell_len(text))
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(id=id)
-        self._paint: Paint = blank
-        self._painted: Rows = []
 
-    def show(self, paint: Paint) -> None:
-        """Paint this from now on, at any width."""
-        self._paint = paint
-        self.on_resize()
+def _beginning(text: str, width: int) -> str:
+    """As much of a text as has room."""
+    if text.isascii() or width <= 0:
+        return text[: max(0, width)]
+    return chop_cells(text, width)[0]
 
-    def on_resize(self) -> None:
-        """Another width, other rows; another height only lets more of them show."""
-        if self.size.width:
-            self._painted = self._paint(self.size.width)
-            self.styles.height = max(1, len(self._painted))
-            self.put(self._painted)
+
+def in_cells(text: str, width: int) -> list[str]:
+    """A text cell by cell, as much as has room: a wide character leaves its second cell empty."""
+    cells: list[str] = []
+    for character in text:
+        taken = cell_len(character)
+        if len(cells) + taken > width:
+            break
+        if taken:
+            cells += [character, *[""] * (taken - 1)]
+        elif cells:
+            cells[-1] += character
+    return cells
+
+
+def spread(left: Row, right: Row, width: int) -> Row:
+    """Two rows in one: the right one ends at the edge and wins over what does not fit of the left."""
+    room = width - width_of(right) - (1 if right else 0)
+    left = cropped(left, max(0, room))
+    return (*left, (" " * max(0, width - width_of(left) - width_of(right)), "text"), *right)
+
+
+def cropped(row: Row, width: int) -> Row:
+    """A row cut at a width, with a sign that it was."""
+    if width_of(row) <= width:
+        return row
+    kept: list[Word] = []
+    room = max(0, width - 1)
+    for text, role in row:
+        kept.append((_beginning(text, room), role))
+        room -= width_of(((text, role),))
+        if room <= 0:
+            break
+    return (*kept, ("…"[:width], "dim"))
+
+
+def joined(words: Iterable[Word]) -> Row:
+    """Neighbours of one role as one word."""
+    found: list[Word] = []
+    for text, role in words:
+        if found and found[-1][1] == role:
+            found[-1] = (found[-1][0] + text, role)
+        else:
+            found.append((text, role))
+    return tuple(found)
+
+
+def titled(title: str, legend: Row, width: int) -> Row:
+    """The first row of a panel: its title on a rule, with what belongs to it at the right end."""
+    legend = cropped(legend, max(0, width - len(title) - 1))
+    rule = max(0, width - len(title) - 1 - width_of(legend))
+    line = "─" * rule if not legend or rule < 2 else "─" * (rule - 1) + " "
+    return ((f"{title} ", "title"), (line.replace("─", " ") if rule < 3 else line, "rule"), *legend)
+
+
+def bar(share: float | None, width: int, role: str) -> Row:
+    """A bar that can be read without colour."""
+    filled = 0 if share is None else round(min(max(share, 0.0), 1.0) * width)
+    return (("━" * filled, role), ("╌" * (width - filled), "rule"))
+
+
+def beside(panels: Sequence[tuple[Rows, int]], height: int) -> Rows:
+    """Rows of panels, given with their widths, as rows across all of them."""
+    return [_across(panels, y) for y in range(min(height, max((len(rows) for rows, _ in panels), default=0)))]
+
+
+def widths_of(width: int, count: int) -> list[int]:
+    """How wide each of some panels is; what is left over goes to the first ones."""
+    room = width - GAP * (count - 1)
+    return [room // count + (number < room % count) for number in range(count)]
+
+
+def _across(panels: Sequence[tuple[Rows, int]], y: int) -> Row:
+    words: list[Word] = []
+    for number, (rows, width) in enumerate(panels):
+        row = cropped(rows[y], width) if y < len(rows) else ()
+        last = number == len(panels) - 1
+        words += [*row, (" " * (width - width_of(row) + (0 if last else GAP)), "text")]
+    return tuple(words)

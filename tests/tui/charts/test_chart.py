@@ -17,7 +17,7 @@ from tui.charts.history import History
 from tui.charts.marks import KINDS, Mark
 from tui.charts.raster import Ink, polyline, trace
 from tui.charts.scale import Span, linear, logarithmic, span
-from tui.widgets.paint import Rows
+from tui.widgets.rows import Rows
 
 SHARES = st.floats(allow_nan=True, allow_infinity=True, width=32)
 

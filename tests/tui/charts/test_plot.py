@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tui.charts.plot import Curve, Limit, Plot, plot_rows, scale_of
 from tui.charts.scale import Scale, linear
-from tui.widgets.paint import Rows, width_of
+from tui.widgets.rows import Rows, width_of
 
 VALUES = st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=12)
 

@@ -14,7 +14,7 @@ from tui.panels.curve import curve, points_of
 from tui.panels.frame import Frame, Wanted
 from tui.panels.loads import loads
 from tui.screens import tables
-from tui.widgets.paint import width_of
+from tui.widgets.rows import width_of
 
 replace = msgspec.structs.replace
 

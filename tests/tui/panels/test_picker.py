@@ -11,7 +11,7 @@ from loadgen.profile import Profile, build_profile
 from tui.panels.past import ago, run_detail, run_head, run_row
 from tui.panels.picker import detail, entry_head, entry_row, load_words, preflight
 from tui.screens.catalog import Entry, PastRun
-from tui.widgets.paint import Rows, width_of
+from tui.widgets.rows import Rows, width_of
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

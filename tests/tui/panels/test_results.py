@@ -10,7 +10,7 @@ from tests.tui.scripted import running
 from tui.charts.timeline import Timeline
 from tui.panels.frame import Frame, Wanted
 from tui.panels.results import results
-from tui.widgets.paint import width_of
+from tui.widgets.rows import width_of
 
 PATH = "runs/20260102T030405Z-mine/result.json"
 FOUND = SearchResult("knee", "concurrency", 48.0, 40.0, 56.0, resolved=True, why="", probes=9)

@@ -11,7 +11,7 @@ from tests.tui.scripted import running, summary
 from tui.charts.timeline import Timeline
 from tui.panels import failures, header, health, latency, load, results, stages
 from tui.panels.frame import Frame, Wanted
-from tui.widgets.paint import Rows, width_of
+from tui.widgets.rows import Rows, width_of
 
 replace = msgspec.structs.replace
 WAITS = "not measured before the streams of a higher load had ended"

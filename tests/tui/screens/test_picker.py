@@ -22,7 +22,7 @@ from tui.screens.catalog import Choice
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
-from tui.widgets.rows import RowList
+from tui.widgets.painted import RowList
 
 FINDINGS = [
     Finding("port-taken", "blocks", "port 8000 is taken", "the server could not listen", "vramp stop 8000"),

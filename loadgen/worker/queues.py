@@ -10,9 +10,8 @@ from collections import deque
 from typing import NamedTuple
 
 from loadgen.worker.messages import BeginStage
-from loadgen.workload.draws import draw
 from loadgen.workload.prompts import Prompts
-from loadgen.workload.work import Writer
+from loadgen.workload.work import RequestWriter, draw
 
 _PREPARED_BYTES = 64 * 1024 * 1024
 
@@ -24,7 +23,7 @@ class Turn(NamedTuple):
     number: int = 0
 
 
-class Requests:
+class RequestQueue:
     """What is to be sent next."""
 
     def __init__(self, command: BeginStage, prompts: Prompts, seed: int) -> None:
@@ -32,7 +31,9 @@ class Requests:
         self._seed = seed
         self._work = command.work
         self._key = command.index if command.work.key is None else command.work.key
-        self.writer = Writer(command.work, prompts, seed=seed, stage=command.index, isl=command.isl, osl=command.osl)
+        self.writer = RequestWriter(
+            command.work, prompts, seed=seed, stage=command.index, isl=command.isl, osl=command.osl
+        )
         self._next = command.rank
         self._prepared: deque[bytes] = deque()
         self._unwritten: deque[Turn] = deque()

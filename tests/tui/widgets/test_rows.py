@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen import format as fmt
-from tui.widgets.paint import cropped, in_cells, padded, spread, titled, width_of
+from tui.widgets.rows import cropped, in_cells, padded, spread, titled, width_of
 
 TEXTS = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("模型🚀e\u0301─⣿ a")), max_size=40).map(fmt.plain)
 WIDTHS = st.integers(0, 60)

@@ -1,4 +1,4 @@
-"""Requests on one worker: the same whoever writes them and when, and conversations in their order."""
+"""RequestQueue on one worker: the same whoever writes them and when, and conversations in their order."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.stream.request import common_fields, request_template
 from loadgen.worker.messages import BeginStage
-from loadgen.worker.requests import Requests, Turn
+from loadgen.worker.queues import RequestQueue, Turn
 from loadgen.workload.prompts import FALLBACK_IDS, token_prompts
 from loadgen.workload.work import Work
 
@@ -14,7 +14,7 @@ FIELDS = common_fields("completions", model="m", temperature=0.0, options={}, ex
 TEMPLATE = request_template("http://a", "completions", FIELDS, osl=4, api_key=None)
 
 
-def requests(work: Work, rank: int = 0, ranks: int = 1) -> Requests:
+def requests(work: Work, rank: int = 0, ranks: int = 1) -> RequestQueue:
     command = BeginStage(
         index=0,
         template=TEMPLATE,
@@ -31,7 +31,7 @@ def requests(work: Work, rank: int = 0, ranks: int = 1) -> Requests:
         requests=None,
         work=work,
     )
-    return Requests(command, token_prompts(FALLBACK_IDS, 5), 5)
+    return RequestQueue(command, token_prompts(FALLBACK_IDS, 5), 5)
 
 
 def body(wire: bytes) -> dict[str, object]:

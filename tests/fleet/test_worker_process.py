@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from loadgen.errors import WorkerError
-from loadgen.fleet import child as child_module
-from loadgen.fleet.child import Child
+from loadgen.fleet import worker_process
+from loadgen.fleet.worker_process import WorkerProcess
 from loadgen.worker.messages import OpenWindow
 
 TICKS = """
@@ -23,7 +23,7 @@ from loadgen.worker.messages import TICK_NS, Tick
 
 def tick(held=0, open_sent=0, worker=7, ahead=1):
     number = time.monotonic_ns() // TICK_NS + ahead
-    counts = dict(held=held, queued=0, open_stages={}, running=3, open_sent=open_sent, awaits=0)
+    counts = dict(held=held, queued=0, open_stages={}, running=3, open_sent=open_sent, first_wave_waiting=0)
     line = Tick(worker, number, {}, ClientDelta(), finished=None, rss_bytes=0, **counts)
     sys.stdout.write(messages.encode(line).decode() + "\\n")
     sys.stdout.flush()
@@ -39,7 +39,7 @@ class Talk:
 
     def __init__(self) -> None:
         self.heard = asyncio.Event()
-        self.child = Child(7, 0, self.heard.set)
+        self.worker = WorkerProcess(7, 0, self.heard.set)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
@@ -49,12 +49,12 @@ class Talk:
 
     async def gone(self) -> str:
         """Wait for its death, and that nothing is left of the process."""
-        await self.until(lambda: not self.child.alive)
-        return self.child.take_death() or ""
+        await self.until(lambda: not self.worker.alive)
+        return self.worker.take_death() or ""
 
     async def looked_at_until_gone(self) -> str:
-        while self.child.alive:
-            self.child.look(0.25)
+        while self.worker.alive:
+            self.worker.check_silence(0.25)
             await asyncio.sleep(0)
         return await self.gone()
 
@@ -62,24 +62,24 @@ class Talk:
 @asynccontextmanager
 async def talk(code: str) -> AsyncIterator[Talk]:
     talking = Talk()
-    await talking.child.start([sys.executable, "-c", TICKS + code])
-    pid = talking.child.pid
+    await talking.worker.start([sys.executable, "-c", TICKS + code])
+    pid = talking.worker.pid
     assert pid is not None
     try:
         yield talking
     finally:
-        await talking.child.close()
+        await talking.worker.close()
     assert not psutil.pid_exists(pid)
 
 
 async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
     async with talk("tick()\nbeat()\ntick()\n" + WAITS) as talking:
-        await talking.until(lambda: talking.child.ready)
-        first = talking.child.last
-        await talking.until(lambda: talking.child.last is not first)
-        assert len(talking.child.take().ticks) == 2
-        assert not talking.child.has_ticked
-    assert (talking.child.alive, talking.child.pid, talking.child.take_death()) == (False, None, None)
+        await talking.until(lambda: talking.worker.ready)
+        first = talking.worker.last
+        await talking.until(lambda: talking.worker.last is not first)
+        assert len(talking.worker.take().ticks) == 2
+        assert not talking.worker.has_ticked
+    assert (talking.worker.alive, talking.worker.pid, talking.worker.take_death()) == (False, None, None)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
 async def test_deaths_and_nonsense_are_told_once(code: str, words: str) -> None:
     async with talk(code) as talking:
         assert words in await talking.gone()
-        assert talking.child.take_death() is None
+        assert talking.worker.take_death() is None
 
 
 async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_module, "_LINE_LIMIT", 100_000)
+    monkeypatch.setattr(worker_process, "_LINE_LIMIT", 100_000)
     async with talk("while True: sys.stdout.write('x' * 10_000)") as talking:
         assert "sent what is not a tick" in await talking.gone()
 
@@ -117,15 +117,15 @@ async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_streams_of_one_that_dies_are_lost_once() -> None:
     async with talk("tick(7, 5)\nos._exit(1)") as talking:
         assert (await talking.gone()).endswith("; 7 streams are lost with it")
-        taken = talking.child.take()
+        taken = talking.worker.take()
         assert {index: (delta.unfinished, delta.lost) for index, delta in taken.lost.items()} == {3: (5, 5)}
-        assert talking.child.take().lost == {}
+        assert talking.worker.take().lost == {}
 
 
 async def test_a_stopped_one_is_ended_after_a_while() -> None:
     async with talk("tick(4, 4)\nos.kill(os.getpid(), signal.SIGSTOP)") as talking:
-        await talking.until(lambda: talking.child.ready)
-        talking.child.take()
+        await talking.until(lambda: talking.worker.ready)
+        talking.worker.take()
         assert (
             await talking.looked_at_until_gone()
         ) == "worker 7 was silent for 5 s and was ended; 4 streams are lost with it"
@@ -133,8 +133,8 @@ async def test_a_stopped_one_is_ended_after_a_while() -> None:
 
 async def test_one_that_closed_its_output_is_silent() -> None:
     async with talk("tick()\nos.close(1)\n" + WAITS) as talking:
-        await talking.until(lambda: talking.child.ready)
-        talking.child.take()
+        await talking.until(lambda: talking.worker.ready)
+        talking.worker.take()
         assert "was silent for 5 s" in await talking.looked_at_until_gone()
 
 
@@ -146,39 +146,39 @@ async def test_one_that_stops_while_it_starts() -> None:
 async def test_ticks_end_the_silence() -> None:
     async with talk("while True:\n    beat()\n    tick()") as talking:
         for _ in range(3):
-            await talking.until(lambda: talking.child.has_ticked)
-            talking.child.take()
-            talking.child.look(4.0)
-            await talking.until(lambda: talking.child.has_ticked)
-            talking.child.look(4.0)
-        assert talking.child.alive
+            await talking.until(lambda: talking.worker.has_ticked)
+            talking.worker.take()
+            talking.worker.check_silence(4.0)
+            await talking.until(lambda: talking.worker.has_ticked)
+            talking.worker.check_silence(4.0)
+        assert talking.worker.alive
 
 
 @pytest.mark.parametrize("code", ["os.kill(os.getpid(), signal.SIGSTOP)", "while True: time.sleep(1)"])
 async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(child_module, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(worker_process, "_CLOSE_S", 0.1)
     async with talk("tick(1, 1)\n" + code) as talking:
-        await talking.until(lambda: talking.child.ready)
-    assert talking.child.take().lost[3].lost == 1
-    assert "did not end by itself" in (talking.child.take_death() or "")
+        await talking.until(lambda: talking.worker.ready)
+    assert talking.worker.take().lost[3].lost == 1
+    assert "did not end by itself" in (talking.worker.take_death() or "")
 
 
 async def test_a_program_that_is_not_there() -> None:
     talking = Talk()
     with pytest.raises(WorkerError, match="worker 7 could not be started: No such file"):
-        await talking.child.start(["/no/such/program"])
-    await talking.child.close()
-    assert (talking.child.alive, talking.child.ready, talking.child.pid) == (False, False, None)
+        await talking.worker.start(["/no/such/program"])
+    await talking.worker.close()
+    assert (talking.worker.alive, talking.worker.ready, talking.worker.pid) == (False, False, None)
 
 
 async def test_what_is_told_to_a_dead_or_stopped_one_does_no_harm() -> None:
     async with talk("tick()\nos.kill(os.getpid(), signal.SIGSTOP)") as talking:
-        await talking.until(lambda: talking.child.ready)
+        await talking.until(lambda: talking.worker.ready)
         big = OpenWindow(index=10**9)
         for _ in range(10_000):
-            talking.child.tell(big)
-        pid = talking.child.pid
+            talking.worker.send(big)
+        pid = talking.worker.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         await talking.gone()
-        talking.child.tell(big)
+        talking.worker.send(big)

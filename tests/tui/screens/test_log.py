@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.snapshot import ServerView
-from tui.widgets.logbook import MOST, LogBook
+from tui.screens.log import MOST, LogBook
 
 
 def server(total: int, kept: int = 200) -> ServerView:

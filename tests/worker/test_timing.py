@@ -1,11 +1,14 @@
 """The precise timer: never early, once a setting, silent when cancelled."""
 
 import asyncio
+import random
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from loadgen.worker.pace import Lateness, PreciseTimer, lead_for
+from loadgen.worker.timing import STEP_NS, ClockWatch, LoopLag, PreciseTimer, timer_lead_ns
 
 
 async def test_it_wakes_at_or_after_its_time_and_only_once() -> None:
@@ -82,8 +85,8 @@ async def test_woken_early_it_still_calls_back_at_its_time() -> None:
 
 @pytest.mark.parametrize(("rate", "lead_ns"), [(0.01, 100_000), (500, 100_000), (1000, 100_000), (10_000, 10_000)])
 def test_the_lead_is_a_tenth_of_the_time_at_most(rate: float, lead_ns: int) -> None:
-    assert lead_for(rate) == lead_ns
-    assert rate * lead_for(rate) <= 0.1 * 1e9
+    assert timer_lead_ns(rate) == lead_ns
+    assert rate * timer_lead_ns(rate) <= 0.1 * 1e9
 
 
 async def test_a_loop_that_is_held_up_is_late() -> None:
@@ -94,10 +97,80 @@ async def test_a_loop_that_is_held_up_is_late() -> None:
         late_ns.append(lag_ns)
         over.set()
 
-    lateness = Lateness(asyncio.get_running_loop(), record)
+    loop_lag = LoopLag(asyncio.get_running_loop(), record)
     time.sleep(0.1)  # noqa: ASYNC251 - what holds it up
     await over.wait()
     assert late_ns[0] >= 80_000_000
     over.clear()
     await over.wait()
-    lateness.close()
+    loop_lag.close()
+
+
+class Clocks:
+    """Two clocks that go on between the readings, now and then for long: another process had the core."""
+
+    def __init__(self, seed: int, interrupted: float) -> None:
+        self._random = random.Random(seed)
+        self._interrupted = interrupted
+        self.now_ns = 10**15
+        self.offset_ns = 1_700_000_000 * 10**9
+
+    def _pass(self) -> int:
+        self.now_ns += self._random.randrange(100, 400)
+        if self._random.random() < self._interrupted:
+            self.now_ns += self._random.randrange(1_000, 10_000_000)
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self._pass()
+
+    def realtime_ns(self) -> int:
+        return self._pass() + self.offset_ns
+
+
+def watched(clocks: Clocks) -> ClockWatch:
+    return ClockWatch(clocks.monotonic_ns, clocks.realtime_ns)
+
+
+@given(st.integers(0, 2**32), st.floats(0, 1))
+def test_without_a_step_none_is_told(seed: int, interrupted: float) -> None:
+    watch = watched(Clocks(seed, interrupted))
+    assert not any(watch.stepped() for _ in range(50))
+
+
+@given(st.integers(0, 2**32), st.floats(0, 0.6), st.integers(STEP_NS, 10**12), st.sampled_from([1, -1]))
+def test_a_step_is_told_once(seed: int, interrupted: float, step_ns: int, direction: int) -> None:
+    clocks = Clocks(seed, interrupted)
+    watch = watched(clocks)
+    assert not watch.stepped()
+    clocks.offset_ns += direction * step_ns
+    assert watch.stepped()
+    assert not any(watch.stepped() for _ in range(20))
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_step_made_in_parts_is_told_too(direction: int) -> None:
+    clocks = Clocks(1, 0.1)
+    watch = watched(clocks)
+    told = []
+    for _ in range(10):
+        clocks.offset_ns += direction * 30_000
+        told.append(watch.stepped())
+    assert sum(told) == 2
+    assert not watch.stepped()
+
+
+def test_an_interrupted_look_hides_a_step_only_until_the_next() -> None:
+    clocks = Clocks(1, 0.0)
+    watch = watched(clocks)
+    clocks.offset_ns += 200_000
+    clocks._interrupted = 1.0
+    told = [watch.stepped()]
+    clocks._interrupted = 0.0
+    told.append(watch.stepped())
+    assert sum(told) == 1
+
+
+def test_the_clocks_of_this_machine_are_not_stepped_by_being_read() -> None:
+    watch = ClockWatch()
+    assert not any(watch.stepped() for _ in range(2000))

@@ -33,10 +33,10 @@ class Taken(NamedTuple):
     lost: dict[int, StageDelta]  # the streams that it took with it when it died, by stage
 
 
-class Child:
-    """A worker process; `hear` is called whenever it ticks or dies."""
+class WorkerProcess:
+    """A worker process; `on_change` is called whenever it ticks or dies."""
 
-    def __init__(self, number: int, instance: int, hear: Callable[[], None]) -> None:
+    def __init__(self, number: int, instance: int, on_change: Callable[[], None]) -> None:
         """It drives the server with number `instance`."""
         self.number = number
         self.instance = instance
@@ -46,7 +46,7 @@ class Child:
         self.death: str | None = None  # why it is gone, until that is taken
         self._ticks: list[Tick] = []
         self._lost: dict[int, StageDelta] = {}
-        self._hear = hear
+        self._on_change = on_change
         self._silent_s = 0.0
         self._closing = False
         self._stderr = b""
@@ -102,12 +102,12 @@ class Child:
         errors = asyncio.create_task(self._read_stderr(process.stderr))
         self._tasks = [errors, asyncio.create_task(self._read_ticks(process, process.stdout, errors))]
 
-    def tell(self, command: messages.Command) -> None:
+    def send(self, command: messages.Command) -> None:
         """Send a command; one that is gone is told nothing."""
         if self.alive and self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(messages.encode(command) + b"\n")
 
-    def look(self, span_s: float) -> None:
+    def check_silence(self, span_s: float) -> None:
         """Such a time has passed: end it if it has been silent for too long.
 
         The time is counted in looks and not by a clock: where vramp itself was stopped, its workers were not silent.
@@ -171,7 +171,7 @@ class Child:
         if self.alive:
             self.last = tick
             self._ticks.append(tick)
-            self._hear()
+            self._on_change()
 
     def _gone(self, why: str) -> None:
         if not self.alive:
@@ -183,7 +183,7 @@ class Child:
         if not self._closing or self._lost:
             streams = last.held if last is not None else 0
             self.death = why if not streams else f"{why}; {streams} streams are lost with it"
-        self._hear()
+        self._on_change()
 
     async def _read_stderr(self, errors: asyncio.StreamReader) -> None:
         while text := await errors.read(4096):

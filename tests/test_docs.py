@@ -1,0 +1,15 @@
+"""The pages outside the manual: their links lead somewhere. Those of the manual itself are checked by mkdocs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+_LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_the_pages_outside_the_manual(page: str) -> None:
+    missing = [link for link in _LINK.findall((ROOT / page).read_text()) if not (ROOT / link).exists()]
+    assert not missing

@@ -1,0 +1,208 @@
+"""The server's log over the whole page: thousands of lines, those that pass a filter; it follows, scrolls, and finds.
+
+A snapshot has the last lines alone; the book keeps what they were before, up to `MOST` lines, and says where some were
+lost because they came too fast. Nothing is scanned anew unless the filter changes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import ClassVar
+
+from rich.cells import chop_cells
+from textual.binding import Binding, BindingType
+from textual.events import Click, MouseScrollDown, MouseScrollUp
+
+from loadgen import format as fmt
+from loadgen.metrics.snapshot import ServerView
+from tui.panels.frame import Frame, Panel
+from tui.screens.dialogs import AskText
+from tui.widgets.rows import Row, Rows, Word, titled
+
+MOST = 20_000
+
+
+class LogBook:
+    """Lines of a log, and a window on those that pass the filter."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=MOST)
+        self._passing: deque[str] = deque(maxlen=MOST)
+        self._filter = ""
+        self._total = 0
+        self._last: tuple[str, ...] = ()
+        self.search = ""  # what is looked for, without regard to case; empty: nothing
+        self.end: int | None = None  # how many lines lie above the window's lower edge; None: it follows the log
+
+    def __len__(self) -> int:
+        return len(self._passing)
+
+    def see(self, server: ServerView) -> None:
+        """Take the lines that are new."""
+        tail = server.log_tail
+        if tail == self._last:
+            return
+        total = server.log_total or len(tail)
+        if not server.log_total:  # nothing says what is new
+            self._clear()
+        elif total < self._total:
+            self._append(["… the log of another server"])
+            self._total = 0
+        new = min(total - self._total, len(tail))
+        if self._total and total - self._total > len(tail):
+            self._append([f"… {total - self._total - len(tail)} lines came too fast to be kept here"])
+        self._append([fmt.plain(line) for line in tail[len(tail) - new :]])
+        self._total, self._last = total, tail
+
+    def _clear(self) -> None:
+        self._lines.clear()
+        self._passing.clear()
+        self._total = 0
+
+    def _append(self, lines: list[str]) -> None:
+        self._lines.extend(lines)
+        passed = self._passed(lines)
+        if self.end is not None:  # what drops off at the top must not move the window
+            self.end = max(0, self.end - max(0, len(self._passing) + len(passed) - MOST))
+        self._passing.extend(passed)
+
+    def _passed(self, lines: list[str] | deque[str]) -> list[str]:
+        wanted = self._filter.casefold()
+        return [line for line in lines if wanted in line.casefold()] if wanted else list(lines)
+
+    def filter(self, text: str) -> None:
+        """Only lines with this text, from now on and of the past; follows again."""
+        if text != self._filter:
+            self._filter = text
+            self._passing = deque(self._passed(self._lines), maxlen=MOST)
+            self.end = None
+
+    # The window.
+
+    def window(self, height: int) -> list[str]:
+        """The lines in sight, at most `height`."""
+        end = len(self._passing) if self.end is None else min(self.end, len(self._passing))
+        start = max(0, end - height)
+        return [self._passing[place] for place in range(start, end)]
+
+    def scroll(self, lines: int, height: int) -> None:
+        """Move the window; at the end of the log it follows again."""
+        end = len(self._passing) if self.end is None else self.end
+        end = min(max(end + lines, min(height, len(self._passing))), len(self._passing))
+        self.end = None if end == len(self._passing) else end
+
+    def find(self, text: str, step: int, height: int) -> bool:
+        """Put the nearest line with a text into the middle, above (-1) or below; whether there is one."""
+        self.search = text
+        lines, wanted = list(self._passing), text.casefold()
+        end = len(lines) if self.end is None else self.end
+        middle = max(0, end - height // 2 - 1) if self.end is not None else len(lines)
+        places = range(middle - 1, -1, -1) if step < 0 else range(middle + 1, len(lines))
+        place = next((place for place in places if wanted in lines[place].casefold()), None) if wanted else None
+        if place is not None:
+            self.end = min(max(place + height // 2 + 1, min(height, len(lines))), len(lines))
+        return place is not None
+
+
+LOG = (
+    Binding("up", "scroll(-1)", "up", tooltip="In the log: a line up", id="log.up"),
+    Binding("down", "scroll(1)", "down", tooltip="In the log: a line down", id="log.down"),
+    Binding("pageup", "page(-1)", "page up", tooltip="In the log: a screenful up", id="log.page_up"),
+    Binding("pagedown", "page(1)", "page down", tooltip="In the log: a screenful down", id="log.page_down"),
+    Binding("home", "scroll(-1000000)", "begin", tooltip="In the log: to its first line", id="log.begin"),
+    Binding("end,f", "follow", "follow", tooltip="In the log: to its last line, and stay there", id="log.follow"),
+    Binding("ctrl+f", "search", "search", tooltip="In the log: find a text", id="log.search"),
+    Binding("<", "find(-1)", "above", tooltip="In the log: the text once more, above", id="log.above"),
+    Binding(">", "find(1)", "below", tooltip="In the log: the text once more, below", id="log.below"),
+)
+"""Live while the view of the log shows."""
+_WHEEL = 3
+_INDENT = 4  # of what a long line goes on with
+
+
+class LogView(Panel):
+    """A window on the log book; its keys are live while it shows."""
+
+    can_focus = True
+    BINDINGS: ClassVar[list[BindingType]] = list(LOG)
+
+    def __init__(self, book: LogBook, *, id: str) -> None:
+        super().__init__(self._rows_of, id=id)
+        self._book = book
+
+    def _rows_of(self, frame: Frame, width: int, height: int) -> Rows:
+        room = max(1, height - 1)
+        rows = [row for line in self._book.window(room) for row in _line(line, self._book.search, width)]
+        return [titled("server log", self._legend(frame), width), *rows[-room:]]
+
+    def _legend(self, frame: Frame) -> Row:
+        """How many lines of which, and whether it follows."""
+        words: list[Word] = [("without answered requests  ", "dim")]
+        if frame.log_filter:
+            words.append((f"/{fmt.plain(frame.log_filter)}  ", "key"))
+        if self._book.search:
+            words.append((f"< {fmt.plain(self._book.search)} >  ", "found"))
+        words.append((f"{fmt.counted(len(self._book), 'line')}  ", "dim"))
+        standing: Word = ("STANDS, f follows", "warn")
+        return (*words, ("follows", "good") if self._book.end is None else standing)
+
+    @property
+    def _room(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def action_scroll(self, lines: int) -> None:
+        self._book.scroll(lines, self._room)
+        self._draw()
+
+    def action_page(self, direction: int) -> None:
+        self.action_scroll(direction * max(1, self._room - 1))
+
+    def action_follow(self) -> None:
+        """To the end, and stay there."""
+        self._book.end = None
+        self._draw()
+
+    def action_search(self) -> None:
+        self.app.push_screen(AskText("Look in the log for (< above, > below)", self._book.search), self._search)
+
+    def _search(self, text: str | None) -> None:
+        if text is not None:
+            self._book.search = text
+            self.action_find(-1)
+
+    def action_find(self, step: int) -> None:
+        """The next one above or below."""
+        if self._book.search and not self._book.find(self._book.search, step, self._room):
+            where = "above" if step < 0 else "below"
+            self.notify(f"Not found {where}: {fmt.plain(self._book.search)}", timeout=2, markup=False)
+        self._draw()
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        event.stop()
+        self.action_scroll(-_WHEEL)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        event.stop()
+        self.action_scroll(_WHEEL)
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+
+
+def _line(line: str, search: str, width: int) -> Rows:
+    """A line on as many rows as it needs, with what was looked for standing out."""
+    room = max(8, width - 1 - _INDENT)
+    first = (chop_cells(line, room + _INDENT) or [""])[0]
+    pieces = [first, *chop_cells(line[len(first) :], room)]
+    return [
+        ((" " if number == 0 else " " * (1 + _INDENT), "text"), *_marked(piece, search.casefold()))
+        for number, piece in enumerate(pieces)
+    ]
+
+
+def _marked(text: str, wanted: str) -> Row:
+    place = text.casefold().find(wanted) if wanted else -1
+    if place < 0 or not text.isascii():
+        return ((text, "found" if place >= 0 else "dim"),)
+    end = place + len(wanted)
+    return ((text[:place], "dim"), (text[place:end], "found"), (text[end:], "dim"))

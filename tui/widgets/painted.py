@@ -1,0 +1,196 @@
+"""Widgets that draw rows: `Painted` itself, a pane as high as its rows, a list, and the bar of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.events import Click
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from tui.widgets.rows import ROLES, Row, Rows, Word, width_of
+
+
+class Painted(Widget):
+    """A widget of rows: new ones refresh only the lines that they change, and nothing is laid out again.
+
+    Its screen has `ROLE_CLASSES` as component classes.
+    """
+
+    ALLOW_MAXIMIZE = True
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._rows: Rows = []
+        self._styles_of: dict[str, Style] = {}
+        self._styled_for = ""
+
+    def put(self, rows: Rows) -> None:
+        """Show these rows; those below the edge are cut."""
+        width, height = self.size
+        before, self._rows = self._rows, rows[:height]
+        for y in range(max(len(before), len(self._rows))):
+            if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]:
+                self.refresh(Region(0, y, width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        """One row, padded to the width."""
+        styles = self._styles_by_role()
+        row = self._rows[y] if y < len(self._rows) else ()
+        segments = [Segment(text, styles[role]) for text, role in row if text]
+        return Strip(segments).adjust_cell_length(self.size.width, styles["text"])
+
+    def notify_style_update(self) -> None:
+        """The style sheet says something new."""
+        self._styles_of.clear()
+        super().notify_style_update()
+
+    def _styles_by_role(self) -> dict[str, Style]:
+        """The screen's, once for all panels; kept by us, because Textual forgets its own at every refresh."""
+        if not self._styles_of or self._styled_for != self.app.theme:
+            self._styled_for = self.app.theme
+            self._styles_of = {role: self.screen.get_component_rich_style(f"role-{role}") for role in ROLES}
+        return self._styles_of
+
+
+_MARGIN: Word = (" ", "text")
+
+RowsAtWidth = Callable[[int], Rows]
+
+
+def blank(width: int) -> Rows:
+    return []
+
+
+class RowList(OptionList):
+    """A list whose cursor a click moves; only a second click on the same row, or Enter, chooses it."""
+
+    def on_click(self, event: Click) -> None:
+        """Before Textual's own handler, which would choose at the first."""
+        if event.chain < 2:
+            event.prevent_default()
+            clicked = event.style.meta.get("option")
+            if isinstance(clicked, int) and not self.get_option_at_index(clicked).disabled:
+                self.highlighted = clicked
+
+    @property
+    def row_width(self) -> int:
+        """The cells of a row, without a blank at both ends."""
+        return max(0, self.scrollable_content_region.width - 2)
+
+    def fill(self, rows: Sequence[tuple[str | None, Row]], begin_at: str | None = None) -> None:
+        """Show these rows, each with its id, or None for a heading.
+
+        The cursor stays on the row that it was on; one that was on none begins at `begin_at`.
+        """
+        at = self.highlighted_id or begin_at
+        styles = {role: self._style_of(role) for role in ROLES}
+        options = [Option(text_of((_MARGIN, *row), styles), id=name, disabled=name is None) for name, row in rows]
+        self.set_options(options)
+        ids = [name for name, _ in rows]
+        first = next((place for place, name in enumerate(ids) if name is not None), None)
+        self.highlighted = ids.index(at) if at is not None and at in ids else first
+
+    def _style_of(self, role: str) -> Style:
+        """Only what is written: what lies under it is the cursor's."""
+        style = self.screen.get_component_rich_style(f"role-{role}")
+        return Style(color=style.color, bold=style.bold)
+
+    @property
+    def highlighted_id(self) -> str | None:
+        option = self.highlighted_option
+        return option.id if option is not None else None
+
+
+def text_of(row: Row, styles: Mapping[str, Style]) -> Text:
+    """A row for a widget of Textual's; its words are not parsed as markup."""
+    return Text.assemble(*((text, styles[role]) for text, role in row), no_wrap=True)
+
+
+class Pane(Painted):
+    """Rows as high as they are: what is around it scrolls."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._rows_at: RowsAtWidth = blank
+        self._painted: Rows = []
+
+    def show(self, rows_at: RowsAtWidth) -> None:
+        """Paint this from now on, at any width."""
+        self._rows_at = rows_at
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        """Another width, other rows; another height only lets more of them show."""
+        if self.size.width:
+            self._painted = self._rows_at(self.size.width)
+            self.styles.height = max(1, len(self._painted))
+            self.put(self._painted)
+
+
+class Hint(NamedTuple):
+    """Keys with the words for them."""
+
+    keys: tuple[tuple[str, str], ...]  # each as it is written on the keyboard, and its action
+    label: str
+    role: str = "dim"
+
+
+Bar = Sequence[Hint]  # one row, the most needed first
+
+
+class KeyBar(Painted):
+    """Shows keys and takes clicks on them."""
+
+    def __init__(self, hints: Callable[[int], Sequence[Bar]], *, id: str) -> None:
+        """`hints` makes the rows for a height."""
+        super().__init__(id=id)
+        self._hints = hints
+
+    def on_resize(self) -> None:
+        """Another width, other keys; the screen calls it too when there is something else to show."""
+        self.put([tuple(word for word, _ in row) for row in self._rows_of_words()])
+
+    async def on_click(self, event: Click) -> None:
+        """Act as if the key had been pressed; the words of a single key are as good as the key."""
+        rows = self._rows_of_words()
+        column = 0
+        for word, action in rows[event.y] if 0 <= event.y < len(rows) else ():
+            cells = width_of((word,))
+            if column <= event.x < column + cells and action:
+                await self.screen.run_action(action)
+            column += cells
+
+    def _rows_of_words(self) -> list[list[tuple[Word, str]]]:
+        width, height = self.size
+        return [_fitted(row, width) for row in self._hints(height)]
+
+
+def _fitted(hints: Bar, width: int) -> list[tuple[Word, str]]:
+    """The words of those that have room, each with its action."""
+    found: list[tuple[Word, str]] = []
+    room = width + 1
+    for hint in hints:
+        item = _words(hint)
+        cells = width_of(tuple(word for word, _ in item))
+        if cells <= room:
+            found += item
+            room -= cells
+    return found
+
+
+def _words(hint: Hint) -> list[tuple[Word, str]]:
+    action = hint.keys[0][1] if len(hint.keys) == 1 else ""
+    return [
+        ((" ", "text"), ""),
+        *(((key, "key"), action) for key, action in hint.keys),
+        ((f" {hint.label}", hint.role), action),
+        ((" ", "text"), ""),
+    ]
