@@ -16,21 +16,12 @@ import msgspec
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import (
-    BEAT_S,
-    InstanceView,
-    LoadView,
-    Phase,
-    Point,
-    ReplayView,
-    ServerView,
-    Snapshot,
-)
+from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Point, ReplayView, ServerView, Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, load_view, snapshot_of
-from loadgen.server.process.log_tail import LogTail
+from loadgen.server.process.log import LogTail
 from loadgen.store.files import read_journal
 from loadgen.store.runs import RESULT
 

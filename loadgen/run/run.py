@@ -38,7 +38,8 @@ from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.store.files import RowsFormat
-from loadgen.telemetry.candidates import BackendOption, Vendor
+from loadgen.telemetry.options import BackendOption
+from loadgen.vendors import VendorName
 
 
 class Run:
@@ -52,7 +53,7 @@ class Run:
         json_path: Path | None = None,
         hold_open: bool = False,
         force: bool = False,
-        replay: dict[Vendor, list[BackendOption]] | None = None,
+        replay: dict[VendorName, list[BackendOption]] | None = None,
         records: RowsFormat | None = None,
         baseline: Baseline | None = None,
         variant: str | None = None,

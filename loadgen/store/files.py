@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import msgspec
 
 from loadgen.errors import ResultError
+from loadgen.format import harmless
 from loadgen.metrics.deltas import LATENCIES, StreamRow
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
@@ -34,7 +35,6 @@ from loadgen.metrics.journal import (
     encode_line,
 )
 from loadgen.metrics.stage import StageMetrics
-from loadgen.text import harmless
 
 JOURNAL = "journal.jsonl"
 HISTOGRAMS = "histograms.hlog"

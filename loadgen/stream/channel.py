@@ -14,6 +14,7 @@ from collections.abc import Callable
 import httptools
 import msgspec
 
+from loadgen.format import harmless
 from loadgen.stream.events import (
     DONE,
     EVENT_BELOW,
@@ -35,7 +36,6 @@ from loadgen.stream.events import (
 )
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Failure, Stream, http_failure
-from loadgen.text import harmless
 
 _KEPT_BODY = 4096
 _KEPT_MESSAGE = 300

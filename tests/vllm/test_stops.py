@@ -15,8 +15,7 @@ import pytest
 
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
-from loadgen.server.process.locks import list_servers
-from loadgen.server.process.ports import require_free_port
+from loadgen.server.process.locks import list_servers, require_free_port
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
 

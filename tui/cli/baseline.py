@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 _EPILOG = """\
 RUN is the folder of a run, a result.json, a name or its beginning in runs/, or: last

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli import bench_options
 
 if TYPE_CHECKING:

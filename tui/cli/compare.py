@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

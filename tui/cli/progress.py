@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli.non_blocking_writer import NonBlockingWriter
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 
 def recover(words: list[str]) -> int:

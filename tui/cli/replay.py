@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from loadgen.errors import ProfileError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 
 def replay(words: list[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 if TYPE_CHECKING:
     from loadgen.metrics.result import Result

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError, VrampError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli.options import BASE, add_profile_options, find_profile, profile_of
 from tui.cli.run import INTERRUPTED, exit_code
 

@@ -22,7 +22,6 @@ _LEAST_WIDTH, _MOST_COLUMNS = 36, 4
 _LEAST_ROWS, _ROOMY = 2, 5  # A title and a strip; a title and all strips
 _HOTTEST_C = 110.0
 _GUTTER = 18
-_GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +113,11 @@ def _value(gpu: GpuView, figure: str) -> str:
         case "heat":
             return f"{fmt.count(now.temperature_hotspot_c)} C"
         case _:
-            return f"{_of(_gib(now.hbm_used_bytes), _gib(gpu.static.hbm_total_bytes))} G"
+            return f"{_of(fmt.gib(now.hbm_used_bytes), fmt.gib(gpu.static.hbm_total_bytes))} G"
 
 
 def _of(value: float | None, most: float | None) -> str:
     return fmt.count(value) if most is None else f"{fmt.count(value)}/{fmt.count(most)}"
-
-
-def _gib(count: int | None) -> float | None:
-    return None if count is None else count / _GIB
 
 
 def _short(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
-from loadgen.server.preflight.box_view import Setup, read_setting
+from loadgen.server.preflight.box import Setup, read_setting
 
 _SPARE_FILES = 64  # what a process has open besides its connections
 _SPARE_FILES_OF_SERVER = 256

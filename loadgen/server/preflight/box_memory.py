@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from loadgen.metrics.journal import Finding
-from loadgen.server.preflight.box_view import Box, Setup, command_of, gib, shown_command
+from loadgen.server.preflight.box import Box, Setup, command_of, gib, shown_command
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.gpu_memory import GpuMemory, Holder
-from loadgen.server.process.instances import devices_each
+from loadgen.server.vllm.command import devices_each
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
 _UTILIZATION = 0.9  # vLLM's default of gpu-memory-utilization; later versions ask for a little more

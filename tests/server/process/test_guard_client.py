@@ -11,10 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.server.process.locks import list_servers
-from loadgen.server.process.outcome import ProcessName, StopReport
-from loadgen.server.process.records import ServerRecord, record_path
-from loadgen.server.process.stopping import end_without_guard, stop_server
+from loadgen.server.process.guard_client import ProcessName, StopReport, end_without_guard, stop_server
+from loadgen.server.process.locks import ServerRecord, list_servers, record_path
 from loadgen.server.process.tree import ProcessId, kill_seen
 from tests.server.fakes import PATIENCE_S, FakeServer, fake_docker, wait_until
 
@@ -131,7 +129,7 @@ async def test_a_container_is_ended_by_its_command(
 async def test_a_command_that_does_not_do_its_work_is_told(
     fake: FakeServer, monkeypatch: pytest.MonkeyPatch, habits: str
 ) -> None:
-    monkeypatch.setattr("loadgen.server.process.stopping._COMMAND_WAIT_S", 0.1)
+    monkeypatch.setattr("loadgen.server.process.guard_client._COMMAND_WAIT_S", 0.1)
     with fake_docker(fake.folder) as docker:
         for name, value in docker.env(habits).items():
             monkeypatch.setenv(name, value)

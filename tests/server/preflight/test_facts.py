@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.server.preflight.model_facts import ModelFacts, model_facts
+from loadgen.server.preflight.facts import ModelFacts, model_facts
 
 LLAMA = {"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 131072}
 
