@@ -13,7 +13,6 @@ from tui import keys
 from tui.app import Cockpit
 from tui.config import Config
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help
-from tui.screens.log import LOG
 
 
 async def test_every_load_key_reaches_the_run() -> None:
@@ -94,14 +93,14 @@ async def test_help_names_every_key() -> None:
         await seat.show(running())
         await seat.press("?")
         assert isinstance(seat.dialog, Help)
-        for binding in (*keys.ACTIONS, *LOG):
+        for binding in (*keys.COCKPIT, *keys.LOG):
             assert binding.tooltip and binding.id
             assert binding.tooltip[:30] in seat.text
         assert "ctrl+c" in seat.text and "escape" in seat.text
 
 
 async def test_hints_name_the_keys_that_were_moved() -> None:
-    moved = {binding.id or "": chr(place) for place, binding in enumerate(keys.ACTIONS, start=0x100)}
+    moved = {binding.id or "": chr(place) for place, binding in enumerate(keys.COCKPIT, start=0x100)}
     phases: tuple[Phase, ...] = ("running", "holding", "failed", "blocked")
     for size in ((80, 24), (240, 60)):
         app = Cockpit(run := ScriptedRun(), config=Config(keys=moved))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
 
@@ -16,7 +15,7 @@ def replay(words: list[str]) -> int:
 
     from loadgen.run.replay import FASTEST, SLOWEST, Replay
     from loadgen.store.runs import open_journal, was_killed
-    from tui.cli.progress import plain_reason
+    from tui.terminal import plain_reason
 
     if not SLOWEST <= options.speed <= FASTEST:
         raise ProfileError(f"--speed {options.speed:g}: expected a number from {SLOWEST:g} to {FASTEST:g}")

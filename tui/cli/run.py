@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
 import loadgen
+import sys
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from loadgen.vendors import TelemetryMode
+from pathlib import Path
 from tui.cli.options import BASE, add_profile_options, document_of, profile_from, variants_from
+from typing import Any, TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +57,7 @@ def cockpit(words: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"vramp {loadgen.__version__}")
     add_run_options(parser)
     options = parser.parse_args(words)
-    from tui.cli.progress import plain_reason
+    from tui.terminal import plain_reason
 
     reason = plain_reason()
     if reason is None:
@@ -154,8 +153,8 @@ def _run_cockpit(options: argparse.Namespace) -> int:
     import asyncio
 
     from tui.app import Cockpit, open_cockpit
+    from tui.catalog import Choice
     from tui.config import config_path, read_config
-    from tui.screens.catalog import Choice
 
     def chosen(choice: Choice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from textual.events import Click
-from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 from textual.message import Message
 
 from loadgen.metrics.snapshot import Snapshot, StageView
@@ -15,12 +14,11 @@ from loadgen.plan.request import PlanRequest
 from tui.charts.chart import Chart, chart_rows
 from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
+from tui.keys import Operator, key_of
 from tui.widgets.painted import Painted
 from tui.widgets.rows import Rows, Word
 
 STALE_AFTER_S = 0.75  # two beats of 250 ms without a snapshot, and half a beat of patience
-Operator = Literal["owner", "guest", "watcher", "player"]
-"""Who looks at a run: whose it is; who may steer somebody else's; who may only look at it; who plays it again."""
 METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can be about
 
 
@@ -121,10 +119,9 @@ class Frame:
     keymap: Mapping[str, str] = field(default_factory=dict)
     """The keys that the operator has moved, by the id of their binding."""
 
-    def key(self, id: str, default: str) -> Word:
+    def key(self, id: str) -> Word:
         """What to press for an action, wherever its key is now."""
-        moved = self.keymap.get(f"cockpit.{id}", default)
-        return (key_written(moved.partition(",")[0]), "key")
+        return (key_of(id, self.keymap), "key")
 
     @property
     def steers(self) -> bool:
@@ -148,15 +145,6 @@ class Frame:
     @property
     def done(self) -> bool:
         return self.ended or self.snapshot.phase == "done"
-
-
-_LONG_NAMES = {short: long for long, short in KEY_NAME_REPLACEMENTS.items()}
-
-
-def key_written(name: str) -> str:
-    """A key as it is written on the keyboard: `+` for `plus`; one without a character by its name."""
-    character = key_to_character(_LONG_NAMES.get(name, name))
-    return character if character is not None and character.isprintable() and not character.isspace() else name
 
 
 Paint = Callable[[Frame, int, int], Rows]  # frame, width and height to rows; more rows than the height are cut

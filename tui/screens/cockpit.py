@@ -19,15 +19,15 @@ from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
 from tui import keys
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
+from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Operator, Panel, Player, RunControl, of_chart
-from tui.screens.arrangement import arrangement
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.screens.log import LogBook, LogView
-from tui.screens.pages import BY_NAME, CHARTS, OVERVIEW, PANEL_PAGES, compose
+from tui.screens.pages import CHARTS, COPIES, PANEL_PAGES, arrangement, compose
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
-from tui.widgets.painted import Hint, KeyBar
+from tui.widgets.painted import KeyBar
 from tui.widgets.rows import ROLE_CLASSES
 
 
@@ -37,7 +37,7 @@ class CockpitScreen(Screen[None]):
     AUTO_FOCUS = ""
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     ALLOW_IN_MAXIMIZED_VIEW = "#keys, #header"
-    BINDINGS: ClassVar[list[BindingType]] = keys.COCKPIT
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.COCKPIT)
 
     def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
         """A watcher is one of several: leaving is only its own affair; a read-only one cannot steer either."""
@@ -155,7 +155,7 @@ class CockpitScreen(Screen[None]):
         )
 
     def _hints(self, height: int) -> list[list[Hint]]:
-        return keys.hints(self._operator, self._page, keymap_of(self.app), height)
+        return keys.cockpit_hints(self._operator, self._page, keymap_of(self.app), height)
 
     def _show(self, page: str) -> None:
         """Another view; the log takes the keys that move in it."""
@@ -329,13 +329,14 @@ class CockpitScreen(Screen[None]):
         """The table of the view to the clipboard, by the terminal (OSC 52)."""
         if self.snapshot is None:
             return
-        page = BY_NAME[self._page]
-        text = page.copies(self._view(self.snapshot))
+        text = COPIES[self._page](self._view(self.snapshot))
         self.app.copy_to_clipboard(text)
-        self.notify(f"{page.name}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
+        self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
 
     def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table(keymap_of(self.app))))
+        self.app.push_screen(
+            Help(keys.table((*keys.COCKPIT, *keys.LOG, keys.PALETTE, keys.INTERRUPT), keymap_of(self.app)))
+        )
 
     def action_leave(self) -> None:
         """Leave at once when the run is over or somebody else's, else ask."""

@@ -5,14 +5,14 @@ All panels are composed once; a view shows by CSS class. The overview is what th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 from textual.containers import Grid, Vertical
 from textual.widget import Widget
 
 from loadgen import format as fmt
 from tui.charts.chart import Chart, Series
+from tui.keys import OVERVIEW
 from tui.panels import (
     baseline,
     curve,
@@ -22,6 +22,7 @@ from tui.panels import (
     findings,
     gpu_grid,
     health,
+    load,
     loads,
     messages,
     results,
@@ -30,31 +31,19 @@ from tui.panels.frame import Frame, Paint, Panel, of_chart
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A view."""
-
-    key: str
-    name: str
-    what: str  # for help and palette
-    copies: Callable[[Frame], str]  # what goes to the clipboard
-
-
-OVERVIEW = "overview"
-PAGES = (
-    Page("1", OVERVIEW, "Charts, percentiles, stages and what is the matter, on one screen", tables.stages),
-    Page("2", "curve", "The load curve: TTFT, time per token and tok/s against the streams held", tables.loads),
-    Page("3", "latency", "Every percentile of this stage over the one before it", tables.percentiles),
-    Page("4", "gpus", "Each GPU with its history", tables.gpus),
-    Page("5", "engine", "Queue, KV cache, tokens, prefix hits and preemptions over time", tables.engine),
-    Page("6", "log", "The server's log: scroll, / filter, ctrl+f search, f follow", tables.log),
-    Page("7", "errors", "Failures with their messages and what to do", tables.errors),
-    Page("8", "events", "All that happened, and your notes", tables.events),
-    Page("9", "verdicts", "What is the limit, what is wrong, and what the preflight found", tables.verdicts),
-    Page("0", "results", "What came of the run, once it is done", tables.stages),
-)
-BY_NAME = {page.name: page for page in PAGES}
+COPIES: Mapping[str, Callable[[Frame], str]] = {
+    OVERVIEW: tables.stages,
+    "curve": tables.loads,
+    "latency": tables.percentiles,
+    "gpus": tables.gpus,
+    "engine": tables.engine,
+    "log": tables.log,
+    "errors": tables.errors,
+    "events": tables.events,
+    "verdicts": tables.verdicts,
+    "results": tables.stages,
+}
+"""What goes to the clipboard from each view."""
 
 PANEL_PAGES = {
     "stages": "curve",
@@ -86,6 +75,8 @@ CHARTS = {
 }
 """Of the overview; what has one role has one colour on all of them."""
 
+_FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
+
 
 def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
@@ -111,3 +102,33 @@ def _page(name: str, *panels: Widget) -> Vertical:
 
 def _board(paint: Paint, name: str) -> Panel:
     return Panel(paint, id=name)
+
+
+def arrangement(view: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:
+    """Class to whether it is set; one that is already set costs nothing."""
+    snapshot = view.snapshot
+    checking = snapshot.phase in ("checking", "blocked")
+    starting = checking or snapshot.phase in ("starting", "restarting", "probing", "failed")
+    classes = {
+        "-paged": page != OVERVIEW,
+        "-full": full,
+        "-startup": starting or snapshot.server.state == "died",
+        "-findings": checking,
+        "-empty": starting and not snapshot.stages,
+        "-baseline": snapshot.baseline is not None,
+        "-errors": bool(snapshot.errors),
+        "-notice": bool(load.notice(view, width, 1)),
+        "-stale": view.stale,
+    }
+    return classes | _of_gpus(view)
+
+
+def _of_gpus(view: Frame) -> dict[str, bool]:
+    """No more room than there are GPUs; a row that says why there are none, unless nobody wants to know."""
+    count = len(view.snapshot.gpus)
+    return {
+        "-gpus": count > 0,
+        "-few-gpus": 0 < count <= _FEW_GPUS,
+        "-some-gpus": _FEW_GPUS < count <= _SOME_GPUS,
+        "-no-gpus": not count and view.snapshot.telemetry not in ("", "off"),
+    }

@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from loadgen.errors import VrampError
+from loadgen.metrics.journal import Finding
+from loadgen.plan import plan_of
+from loadgen.profile import build_profile
+from loadgen.server.preflight.check import check_profile
 from pathlib import Path
-from time import monotonic
-from typing import ClassVar
-
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -21,22 +23,17 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, OptionList
-
-from loadgen.errors import VrampError
-from loadgen.metrics.journal import Finding
-from loadgen.plan import plan_of
-from loadgen.profile import build_profile
-from loadgen.server.preflight.check import check_profile
-from tui import picker_keys as keys
+from time import monotonic
+from tui import keys
+from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
 from tui.config import keymap_of
 from tui.panels import picker as panel
-from tui.screens.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
-from tui.screens.dialogs import AskChoice, Help
+from tui.screens.dialogs import AskChoice, AskUrl, Help
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
-from tui.screens.picker_dialogs import AskUrl
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows
+from typing import ClassVar
 
 _DEBOUNCE_S = 0.25  # A cursor that only passes by a profile does not check the box
 _AS_IT_IS = ""
@@ -280,7 +277,7 @@ class PickerScreen(Screen[None]):
         self._shelf.focus()
 
     def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table(keys.PICKER, keymap_of(self.app))))
+        self.app.push_screen(Help(keys.table((*keys.PICKER, keys.PALETTE), keymap_of(self.app))))
 
     def action_leave(self) -> None:
         self.app.exit()

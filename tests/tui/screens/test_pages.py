@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
-from textual.events import MouseScrollUp
-
+from collections.abc import AsyncIterator
 from loadgen.metrics.result import RunEvent
 from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
+from textual.events import MouseScrollUp
 from tui.charts.history import CAPACITY
 from tui.charts.marks import MOST
 from tui.charts.timeline import Timeline
-from tui.screens.pages import PAGES, PANEL_PAGES, Page
+from tui.keys import PAGES, Page
+from tui.screens.pages import PANEL_PAGES
 
 
 async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_makes_it_large() -> None:

@@ -8,13 +8,28 @@ writes, so that no control sequence is torn apart; each loss is told once the re
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
 MOST_WAITING = 128 * 1024  # characters: a few full screens of a large terminal
+_LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
 _LAST_WORDS_S = 1.0  # A reader that has not taken the rest by then does not get it
+
+
+def plain_reason() -> str | None:
+    """Why the cockpit cannot be shown here, in words; None where it can."""
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        return "there is no terminal"
+    if os.environ.get("TERM") == "dumb":
+        return "TERM=dumb: this terminal cannot place text"
+    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    # A terminal that does not tell its size has none of 0.
+    if 0 < columns < _LEAST_COLUMNS or 0 < rows < _LEAST_ROWS:
+        return f"the terminal has {columns}x{rows} cells, and the cockpit takes {_LEAST_COLUMNS}x{_LEAST_ROWS}"
+    return None
 
 
 class NonBlockingWriter:

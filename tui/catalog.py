@@ -6,23 +6,22 @@ without a result, is shown as just that. Of a result only what is shown is decod
 
 from __future__ import annotations
 
+import msgspec
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
-
 from loadgen.errors import ProfileError
 from loadgen.metrics.result import StageResult
 from loadgen.profile import Profile, build_profile, load_document, variant_names
 from loadgen.report.assessment import best_of
 from loadgen.store.files import JOURNAL, journal_is_held
 from loadgen.store.runs import RESULT, run_folders
-from tui.cli.options import profile_folders, shipped_folders
+from pathlib import Path
+from typing import Any, Literal
+
+_PACKAGE = Path(__file__).parent
 
 State = Literal["complete", "stopped", "failed", "server_died", "goes on", "killed", "unreadable"]
 
@@ -85,6 +84,28 @@ class PastRun:
     def best(self) -> StageResult | None:
         """The stage of the most output tokens a second that met its limits; of all, where none met them."""
         return best_of([stage for stage in self.stages if stage.requests.completed])
+
+
+def find_profile(name: str) -> Path:
+    """A path as given, or the profile of that name which ships with vramp."""
+    path = Path(name)
+    if path.exists() or path.suffix == ".toml":
+        return path
+    for folder in profile_folders():
+        shipped = folder / f"{name}.toml"
+        if shipped.exists():
+            return shipped
+    return path
+
+
+def profile_folders() -> tuple[Path, ...]:
+    """Where profiles are looked for by name, the operator's own first."""
+    return (Path("profiles"), *shipped_folders())
+
+
+def shipped_folders() -> tuple[Path, ...]:
+    """Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
+    return (_PACKAGE / "profiles", _PACKAGE.parent / "profiles")
 
 
 def entries() -> list[Entry]:

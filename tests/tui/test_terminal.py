@@ -9,7 +9,7 @@ from typing import TextIO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tui.cli.non_blocking_writer import MOST_WAITING, NonBlockingWriter
+from tui.terminal import MOST_WAITING, NonBlockingWriter
 
 PATIENCE_S = 30.0
 
