@@ -16,6 +16,7 @@ from functools import partial
 from loadgen.errors import VrampError
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
+from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from loadgen.store.files import JOURNAL
@@ -308,7 +309,7 @@ async def open_cockpit(cockpit: Cockpit) -> bool:
         nonlocal interrupted
         interrupted = True
         for run in cockpit.runs[-1:]:
-            run.stop()
+            run.apply(Stop())
         cockpit.exit()
 
     for number in (signal.SIGHUP, signal.SIGTERM):

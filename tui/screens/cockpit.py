@@ -16,6 +16,7 @@ from textual.containers import Container, Vertical
 from textual.screen import Screen
 
 from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
+from loadgen.run.operations import Abort, Extend, NextStage, Note, Pause, Redo, Resume, StartAnyway, Stop
 from tui import keys
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
@@ -221,26 +222,24 @@ class CockpitScreen(Screen[None]):
 
     def action_pause(self) -> None:
         if self._replayed is not None:
-            player, now = self._replayed
-            (player.resume if now.paused else player.pause)()
+            _, now = self._replayed
+            self._control.apply(Resume() if now.paused else Pause())
         elif self._steerable():
             self._pending.toggle_pause()
             self._draw()
 
     def action_next_stage(self) -> None:
         """On with the plan; in a replay a beat."""
-        if self._replayed is not None:
-            self._replayed[0].step()
-        elif self._steerable():
-            self._control.next_stage()
+        if self._replayed is not None or self._steerable():
+            self._control.apply(NextStage())
 
     def action_extend(self) -> None:
         if self._steerable():
-            self._control.extend()
+            self._control.apply(Extend())
 
     def action_redo(self) -> None:
         if self._steerable():
-            self._control.redo()
+            self._control.apply(Redo())
 
     def action_steer(self, what: str) -> None:
         """A larger change, which a dialog asks for."""
@@ -255,7 +254,7 @@ class CockpitScreen(Screen[None]):
 
     def _put_note(self, text: str | None) -> None:
         if text and not self.over:
-            self._control.note(text)
+            self._control.apply(Note(text))
 
     def action_window(self) -> None:
         """The next span of the time axis."""
@@ -284,7 +283,7 @@ class CockpitScreen(Screen[None]):
 
     def action_start_anyway(self) -> None:
         if self.snapshot is not None and self.snapshot.phase == "blocked":
-            self._control.start_anyway()
+            self._control.apply(StartAnyway())
         else:
             self.notify("Nothing holds the start back", timeout=2, markup=False)
 
@@ -365,7 +364,7 @@ class CockpitScreen(Screen[None]):
 
     def _end(self, how: Leave) -> None:
         if not self.over:
-            (self._control.stop if how == "stop" else self._control.abort)()
+            self._control.apply(Stop() if how == "stop" else Abort())
             self._ending = how
             self._draw()
 

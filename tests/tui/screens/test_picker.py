@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
 from loadgen.run import Run
+from loadgen.run.operations import Stop
 from loadgen.store.runs import RESULT
 from pathlib import Path
 from tests.engines import simulator
@@ -211,7 +212,7 @@ async def run_to_its_end(seat: Desk) -> None:
     await seat.press("b")
     assert seat.app.screen is screen, "a live run is not left"
     await seat.until(lambda: screen.snapshot is not None and screen.snapshot.phase == "holding")
-    seat.app.runs[-1].stop()
+    seat.app.runs[-1].apply(Stop())
     await seat.until(lambda: screen.over)
     await seat.sees("vramp report runs/")
 
