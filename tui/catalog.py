@@ -6,20 +6,22 @@ without a result, is shown as just that. Of a result only what is shown is decod
 
 from __future__ import annotations
 
-import msgspec
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
 from loadgen.errors import ProfileError
 from loadgen.metrics.result import StageResult
 from loadgen.profile import Profile, build_profile, load_document, variant_names
 from loadgen.report.assessment import best_of
 from loadgen.store.files import JOURNAL, journal_is_held
 from loadgen.store.runs import RESULT, run_folders
-from pathlib import Path
-from typing import Any, Literal
 
 _PACKAGE = Path(__file__).parent
 

@@ -8,8 +8,11 @@ measured, started or written.
 from __future__ import annotations
 
 import asyncio
-import msgspec
 from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, time_of
 from loadgen.metrics.record import Record
@@ -21,7 +24,6 @@ from loadgen.run.view import Now, load_view, snapshot_of
 from loadgen.server.process.log import LogTail
 from loadgen.store.files import read_journal
 from loadgen.store.runs import RESULT
-from pathlib import Path
 
 SLOWEST, FASTEST = 1.0, 100.0
 _LOG_NAMES = ("server.log", "server-0.log")

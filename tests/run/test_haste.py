@@ -1,7 +1,9 @@
 """A load that changes faster than it can be measured: each change is an event, each stage has numbers or a reason."""
 
-import pytest
 from collections.abc import Iterator
+
+import pytest
+
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import math
-import msgspec
 from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import msgspec
+
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.health import flags, gpu_facts, gpu_verdicts
 from loadgen.metrics.journal import EngineView, Milestone
 from loadgen.metrics.result import CurvePoint, RunEvent, Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
-from loadgen.metrics.snapshot import ClientView, ErrorView, GpuView, LoadView, Phase, Point, ServerView, Snapshot, StageView
+from loadgen.metrics.snapshot import (
+    ClientView,
+    ErrorView,
+    GpuView,
+    LoadView,
+    Phase,
+    Point,
+    ServerView,
+    Snapshot,
+    StageView,
+)
 from loadgen.run.operations import Operation
-from typing import Any, Literal
 
 LADDER = (8, 16, 32, 64)
 STAGE_S = 60.0

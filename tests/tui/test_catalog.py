@@ -1,15 +1,26 @@
 """What the picker reads from disk, and that nothing there can make it fail."""
 
 import fcntl
-import msgspec
 import os
+from pathlib import Path
+
+import msgspec
 import pytest
+
 from loadgen.metrics.result import SloCheck
 from loadgen.store.files import JOURNAL
 from loadgen.store.runs import RESULT, read_result, write_result
-from pathlib import Path
 from tests.tui.past_runs import leave_run
-from tui.catalog import entries, entry_of, is_shipped, newest_by_profile, past_run, past_runs, profile_of, shipped_folders
+from tui.catalog import (
+    entries,
+    entry_of,
+    is_shipped,
+    newest_by_profile,
+    past_run,
+    past_runs,
+    profile_of,
+    shipped_folders,
+)
 
 GOOD = '[server]\nengine = "simulator"\n[variants.long.load]\nosl = 64\n'
 

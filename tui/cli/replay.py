@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
 

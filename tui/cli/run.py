@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import loadgen
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import loadgen
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from loadgen.vendors import TelemetryMode
-from pathlib import Path
 from tui.cli.options import BASE, add_profile_options, document_of, profile_from, variants_from
-from typing import Any, TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

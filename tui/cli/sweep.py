@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
-from pathlib import Path
 from tui.catalog import find_profile
 from tui.cli.options import BASE, add_profile_options, profile_of
 from tui.cli.run import INTERRUPTED, exit_code
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.profile import Profile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from datetime import datetime
+
 from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import StageResult

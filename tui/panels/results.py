@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from loadgen import format as fmt
 from loadgen.metrics.journal import SearchResult
 from loadgen.report.notes import account_words
-from pathlib import PurePath
 from tui.panels.baseline import baseline_row
 from tui.panels.curve import curve
 from tui.panels.frame import Frame

@@ -1,15 +1,17 @@
 """What the picker tells of a profile: loads in words, columns in their places, findings counted."""
 
-import pytest
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from loadgen.metrics.journal import Finding
 from loadgen.profile import Profile, build_profile
-from pathlib import Path
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, run_detail, run_head, run_row
 from tui.panels.picker import detail, entry_head, entry_row, load_words, preflight
 from tui.widgets.rows import Rows, width_of
-from typing import Any
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

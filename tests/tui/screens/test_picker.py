@@ -1,20 +1,22 @@
 """The picker under the operator's hands: choosing, asking, starting, going back, and seeing past runs again."""
 
 import argparse
-import pytest
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
 from loadgen.run import Run
 from loadgen.run.operations import Stop
 from loadgen.store.runs import RESULT
-from pathlib import Path
 from tests.engines import simulator
 from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
-from textual.pilot import Pilot
-from textual.widgets import Input
 from tui.app import Cockpit
 from tui.catalog import Choice
 from tui.cli.run import add_run_options, make_run_of
