@@ -15,9 +15,11 @@ from pathlib import Path
 
 from loadgen.errors import ResultError
 from loadgen.format import harmless
+from loadgen.metrics.deltas import LATENCIES
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked, append_whole
-from loadgen.metrics.stage import LATENCIES, StageMetrics
+from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
+from loadgen.metrics.stage import StageMetrics
+from loadgen.store.files import append_whole
 
 _SHORTEST_S = 1.0
 _SHARE_OF_RUN = 0.01

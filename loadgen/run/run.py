@@ -20,7 +20,6 @@ from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
-from loadgen.metrics.stream_rows import RowsFormat
 from loadgen.plan import Measured, Stage, next_stages, plan_of
 from loadgen.profile import Profile
 from loadgen.run.controller import LoadController
@@ -55,6 +54,7 @@ from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
+from loadgen.store.files import RowsFormat
 from loadgen.telemetry.options import BackendOption
 from loadgen.vendors import VendorName
 

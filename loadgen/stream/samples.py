@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.histogram import EncodedHistogram, Histogram
-from loadgen.metrics.stage import MESSAGES_KEPT, ClientDelta, StageDelta
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import MESSAGES_KEPT, ClientDelta, EncodedHistogram, StageDelta, StreamRow
+from loadgen.metrics.histogram import Histogram
 
 _COUNTERS = (
     "warmup",

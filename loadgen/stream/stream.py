@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import StreamRow
 from loadgen.stream.samples import StageSamples
 
 Failure = Literal[

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 import uvloop
 
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick

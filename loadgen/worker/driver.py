@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import StreamRow
 from loadgen.stream.channel import Channel
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream

@@ -13,8 +13,8 @@ from itertools import takewhile
 
 import msgspec
 
-from loadgen.metrics.stage import StageDelta, StageMetrics
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import StageDelta, StreamRow
+from loadgen.metrics.stage import StageMetrics
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.messages import BeginStage

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.metrics.stage import OUTCOMES
 from loadgen.run import Run
 from loadgen.run.operations import SetConcurrency, Stop
 from tests.engines import Simulator, attach, simulator

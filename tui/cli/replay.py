@@ -15,7 +15,7 @@ def replay(words: list[str]) -> int:
     import asyncio
 
     from loadgen.run.replay import FASTEST, SLOWEST, Replay
-    from loadgen.store.lookup import open_journal, was_killed
+    from loadgen.store.runs import open_journal, was_killed
     from tui.terminal import plain_reason
 
     if not SLOWEST <= options.speed <= FASTEST:

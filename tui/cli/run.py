@@ -135,7 +135,7 @@ def make_run_of(document: Mapping[str, Any], where: str, options: argparse.Names
 
 def _baseline(name: str | None) -> Baseline | None:
     from loadgen.metrics.baseline import baseline_of
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result
 
     return baseline_of(name, open_result(name)) if name is not None else None
 

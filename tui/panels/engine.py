@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import EngineView, InstanceView
+from loadgen.metrics.journal import EngineView
+from loadgen.metrics.snapshot import InstanceView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, cropped, padded, titled
 

@@ -10,10 +10,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.run import Run
 from loadgen.run.operations import Stop
-from loadgen.store.lookup import RESULT
+from loadgen.store.runs import RESULT
 from tests.engines import simulator
 from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
