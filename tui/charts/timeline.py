@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
 from loadgen.metrics.journal import EngineView
 from loadgen.metrics.result import Comparison
-from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.series import Floats, Ints, TimeSeries, changes
-from loadgen.metrics.snapshot import Point, Snapshot, WINDOW_S
+from loadgen.metrics.snapshot import WINDOW_S, Point, Snapshot
 from tui.charts.definitions import COLUMNS, GPU_STRIPS
 from tui.charts.marks import Marks
 from tui.charts.scale import Span, span

@@ -6,16 +6,17 @@ A curve ends where its stage has too few streams to tell: the p99.9 of a hundred
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
+
 from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution, RECENT_S, Snapshot
+from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot
 from tui.charts.canvas import Ink
 from tui.charts.plot import Curve, Plot, plot_rows, scale_of
 from tui.charts.scale import Scale
 from tui.panels.curve import limits_of
-from tui.panels.frame import Frame, METRICS
+from tui.panels.frame import METRICS, Frame
 from tui.widgets.rows import Row, Rows, Word, beside, padded, titled, widths_of
-from typing import NamedTuple
 
 _TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+
 from loadgen import format as fmt
 from loadgen.metrics.journal import EngineView
 from loadgen.metrics.snapshot import InstanceView

@@ -7,6 +7,7 @@ memory, and 0 to 110 C. Where the cells have no room, the table of the overview 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from loadgen import format as fmt
 from loadgen.metrics.samples import GpuSample
 from loadgen.metrics.snapshot import GpuView

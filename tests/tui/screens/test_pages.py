@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import msgspec
 import pytest
-from collections.abc import AsyncIterator
+from textual.events import MouseScrollUp
+
 from loadgen.metrics.result import RunEvent
 from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
 from loadgen.run.operations import NextStage, Pause, Resume
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
-from textual.events import MouseScrollUp
 from tui.charts.marks import MOST
 from tui.charts.timeline import CAPACITY, Timeline
 from tui.keys import PAGES, Page
