@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from tui.charts.canvas import Ink
 
 
