@@ -8,16 +8,18 @@ the processes that read sensors are to stay small.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+
+from loadgen.vendors import VendorName
 
 
 class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     """What does not change while a GPU is watched; one for each device that the vendor enumerates (partitions too)."""
 
     index: int  # position in this backend's order
-    vendor: Literal["amd", "nvidia", "sim"]
+    vendor: VendorName
     name: str
     uuid: str | None = None
     bdf: str | None = None  # PCI address: domain:bus:device.function
