@@ -17,21 +17,22 @@ from pathlib import Path
 from benchmarks.truth import ISL, OSL, simulator
 from loadgen.profile import build_profile
 from loadgen.run import Run
-from loadgen.telemetry.candidates import BackendOption, Vendor, attempts_for
 from loadgen.telemetry.monitor import Monitor
+from loadgen.telemetry.options import BackendOption, backend_options
+from loadgen.vendors import VendorName
 
 _HANGS = "import time; time.sleep(3600)"
 _FLOODS = "import os\nwhile True: os.write(1, b'{}' * 30000)"
 
 
-def _stand_in(code: str) -> dict[Vendor, list[BackendOption]]:
+def _stand_in(code: str) -> dict[VendorName, list[BackendOption]]:
     return {"sim": [BackendOption("stand-in", "sim", program=(sys.executable, "-c", code))]}
 
 
-async def row(name: str, streams: int, replay: dict[Vendor, list[BackendOption]] | None, mode: str) -> None:
+async def row(name: str, streams: int, replay: dict[VendorName, list[BackendOption]] | None, mode: str) -> None:
     async with simulator(10) as url:
         if mode == "sim":
-            replay = attempts_for("sim", url=url)
+            replay = backend_options("sim", url=url)
         load = {"isl": ISL, "osl": OSL, "concurrency": streams, "duration": "12s", "workers": 1, "seed": 1}
         document = {"name": "bench", "server": {"engine": "attach", "url": url}, "load": load, "telemetry": "off"}
         run = Run(build_profile(document, where="bench"), where="bench", replay=replay)
@@ -53,7 +54,7 @@ async def row(name: str, streams: int, replay: dict[Vendor, list[BackendOption]]
 
 async def parent_cost(folder: Path, seconds: float = 10.0) -> None:
     """CPU of this process while it watches eight GPUs at 1 Hz."""
-    monitor = Monitor(attempts_for("sim"), folder=folder)
+    monitor = Monitor(backend_options("sim"), folder=folder)
     monitor.start()
     while not monitor.settled:
         await monitor.change()

@@ -25,6 +25,7 @@ from loadgen.profile.values import (
     Warmup,
 )
 from loadgen.profile.workload import ArrivalText, Prefix, RatePoints, Turns
+from loadgen.vendors import Platform, TelemetryMode
 
 _FIGURE = re.compile(
     r"(ttft|tpot|itl|e2e)_(mean|p[0-9]{1,3})_ms|normalized_mean_ms"
@@ -73,7 +74,7 @@ class Server(_Part):
 
     engine: Literal["vllm", "docker", "simulator", "attach"]
     """`attach` is only spoken to; the others are started and stopped by vramp."""
-    platform: Literal["rocm", "cuda", "cpu"] | None = None
+    platform: Platform | None = None
     """What the flags were chosen for; None takes what the box has."""
     model: str | None = None
     """A path or hub name for `vllm` and `docker`; the served name for `attach` and `simulator` (default: the first)."""
@@ -288,7 +289,7 @@ class Profile(_Part):
     name: str = Field(default="unnamed", pattern=r"^[A-Za-z0-9._+-]+$")
     description: str = ""
     server: Server
-    telemetry: Literal["auto", "amdsmi", "amd-sysfs", "nvml", "sim", "off"] = "auto"
+    telemetry: TelemetryMode = "auto"
     """What measures the GPUs; `sim` invents some for the simulator's load."""
     load: Load = Load()
     stages: list[StageSettings] = []

@@ -15,12 +15,13 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuStatic
 from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
+from loadgen.metrics.samples import GpuStatic
 from loadgen.profile import Profile
-from loadgen.telemetry.candidates import BackendOption, Vendor, attempts_for
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
+from loadgen.telemetry.options import BackendOption, backend_options
+from loadgen.vendors import VendorName
 
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S
@@ -39,7 +40,7 @@ class HardwareWatch:
         clock_s: Callable[[], float],
         server_pids: Pids,
         worker_pids: Pids,
-        replay: dict[Vendor, list[BackendOption]] | None = None,
+        replay: dict[VendorName, list[BackendOption]] | None = None,
     ) -> None:
         """`replay` takes the place of what the profile asks for; the children's logs go to `folder`."""
         self._mode = profile.telemetry
@@ -72,13 +73,13 @@ class HardwareWatch:
         if self._replay is not None:
             self._watch(self._replay)
         elif self._mode != "sim":
-            self._watch(attempts_for(self._mode))
+            self._watch(backend_options(self._mode))
         self._task = asyncio.create_task(self._go_on())
 
     def start_simulated(self, url: str) -> None:
         """The simulator is there: its GPUs can be."""
         if self._mode == "sim" and self._monitor is None:
-            self._watch(attempts_for("sim", url=url))
+            self._watch(backend_options("sim", url=url))
 
     async def end_simulated(self) -> None:
         """The simulator goes, and its GPUs with it; another may come."""
@@ -105,7 +106,7 @@ class HardwareWatch:
         if self._monitor is not None:
             await self._monitor.close()
 
-    def _watch(self, attempts: dict[Vendor, list[BackendOption]]) -> None:
+    def _watch(self, attempts: dict[VendorName, list[BackendOption]]) -> None:
         self._monitor = Monitor(attempts, folder=self._folder, interval_s=_PERIOD_S)
         self._monitor.start()
 

@@ -7,16 +7,13 @@ stage that are still open record here too, because what happens under a load bel
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-
 import msgspec
 import numpy as np
+import time
+from collections.abc import Callable, Sequence
+from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, MESSAGES_KEPT, StageDelta, StreamRow
+from loadgen.metrics.histogram import Histogram
 from numpy.typing import NDArray
-
-from loadgen.metrics.histogram import EncodedHistogram, Histogram
-from loadgen.metrics.stage import MESSAGES_KEPT, ClientDelta, StageDelta
-from loadgen.metrics.stream_rows import StreamRow
 
 
 class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,7 +15,7 @@ from typing import get_args
 
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.child import Orders, Output, serve
-from loadgen.telemetry.sample import BackendName
+from loadgen.vendors import VENDORS, BackendName, load
 
 _NICENESS = 5
 _LOG_LIMIT_BYTES = 16 << 20
@@ -35,29 +35,15 @@ def parser() -> argparse.ArgumentParser:
 
 def opener(options: argparse.Namespace) -> Callable[[], Backend]:
     """What opens the backend; nothing of another vendor is imported."""
-    match options.backend:
-        case "amdsmi":
-            from loadgen.telemetry.amd.amdsmi_backend import open_amdsmi
+    openers = {entry.name: entry.opener for vendor in VENDORS for entry in vendor.backends}
+    if options.backend in openers:
+        open_backend: Callable[[], Backend] = load(openers[options.backend])
+        return open_backend
+    from loadgen.telemetry.sim import open_sim
 
-            return open_amdsmi
-        case "amd-sysfs":
-            from loadgen.telemetry.amd.sysfs import open_amd_sysfs
-
-            return open_amd_sysfs
-        case "nvml":
-            from loadgen.telemetry.nvidia.nvml import open_nvml
-
-            return open_nvml
-        case _:
-            from loadgen.telemetry.sim import open_sim
-
-            return partial(
-                open_sim,
-                url=options.url,
-                gpus=options.gpus,
-                throttled=options.throttle,
-                straggler=options.straggler,
-            )
+    return partial(
+        open_sim, url=options.url, gpus=options.gpus, throttled=options.throttle, straggler=options.straggler
+    )
 
 
 def main() -> int:

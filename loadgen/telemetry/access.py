@@ -15,18 +15,9 @@ from pathlib import Path
 import loadgen
 from loadgen.metrics.doctor import DeviceFile
 from loadgen.telemetry.amd.amdsmi_library import rocm_version
-from loadgen.telemetry.candidates import amd_is_here, nvidia_is_here
+from loadgen.vendors import VENDORS, Vendor
 
-_PACKAGES = ("amdsmi", "nvidia-ml-py", "psutil")
-_DEVICES = {
-    "amd": ("dev/kfd", "dev/dri/renderD*"),
-    "nvidia": ("dev/nvidiactl", "dev/nvidia[0-9]*"),
-    "wsl": ("dev/dxg",),
-}
-_GROUPS_FIX = "sudo usermod -aG render,video $USER, then log in again"
-_OWNER_FIX = "ls -l /dev/nvidia*; join their group"
-_MODULE_FIX = {"amd": "sudo modprobe amdgpu", "nvidia": "sudo modprobe nvidia", "wsl": ""}
-_NVIDIA_RELEASE = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
+_PACKAGES = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
 
 
 def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
@@ -37,8 +28,7 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
         "kernel": platform.release(),
         "system": _system(root),
         **{name: _package(name) for name in _PACKAGES},
-        "amdgpu driver": _text(root / "sys/module/amdgpu/version"),
-        "nvidia driver": _nvidia_release(root),
+        **{f"{vendor.module} driver": _matched(root, *vendor.driver_version) for vendor in VENDORS},
         "rocm": rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None,
     }
 
@@ -54,24 +44,20 @@ def groups() -> tuple[str, ...]:
 
 def device_files(root: Path = Path("/")) -> tuple[DeviceFile, ...]:
     """The files through which the GPUs of the vendors that are here are reached."""
-    found: list[DeviceFile] = []
-    if amd_is_here(root):
-        found += _of_vendor("amd", _GROUPS_FIX, root)
-    if nvidia_is_here(root=root):
-        found += _of_vendor("wsl" if (root / "dev/dxg").exists() else "nvidia", _OWNER_FIX, root)
-    return tuple(found)
+    return tuple(found for vendor in VENDORS if vendor.has_sign(root=root) for found in _device_files(vendor, root))
 
 
-def _of_vendor(vendor: str, denied_fix: str, root: Path) -> Iterator[DeviceFile]:
-    for pattern in _DEVICES[vendor]:
-        paths = sorted(root.glob(pattern))
+def _device_files(vendor: Vendor, root: Path) -> Iterator[DeviceFile]:
+    on_windows = vendor.windows_file and (root / "dev" / vendor.windows_file).exists()
+    for pattern in [vendor.windows_file] if on_windows else [*vendor.control_files, *vendor.device_files]:
+        paths = sorted((root / "dev").glob(pattern))
         if not paths:
-            fix = f"{_MODULE_FIX[vendor]}; in a container, pass the device in"
-            yield DeviceFile(f"/{pattern}", "absent", fix=fix)
+            fix = f"sudo modprobe {vendor.module}; in a container, pass the device in"
+            yield DeviceFile(f"/dev/{pattern}", "absent", fix=fix)
         for path in paths:
             usable = os.access(path, os.R_OK | os.W_OK)
             name = f"/{path.relative_to(root)}"
-            yield DeviceFile(name, "usable" if usable else "denied", _owner(path), "" if usable else denied_fix)
+            yield DeviceFile(name, "usable" if usable else "denied", _owner(path), "" if usable else vendor.denied_fix)
 
 
 def _owner(path: Path) -> str:
@@ -104,18 +90,13 @@ def _package(name: str) -> str | None:
 
 
 def _system(root: Path) -> str | None:
-    text = _text(root / "etc/os-release") or ""
-    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', text, re.MULTILINE)
-    return None if match is None else match[1]
+    line = _matched(root, "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
+    return line.partition("=")[2].strip('"') or None
 
 
-def _nvidia_release(root: Path) -> str | None:
-    match = _NVIDIA_RELEASE.search(_text(root / "proc/driver/nvidia/version") or "")
-    return None if match is None else match[0]
-
-
-def _text(path: Path) -> str | None:
+def _matched(root: Path, name: str, pattern: str) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        match = re.search(pattern, (root / name).read_text(encoding="utf-8", errors="replace"))
     except OSError:  # not loaded, not installed, or not told
         return None
+    return None if match is None else match[0].strip()

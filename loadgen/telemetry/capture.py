@@ -16,8 +16,8 @@ import msgspec
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.doctor import DeviceFile
-from loadgen.telemetry.candidates import Vendor
 from loadgen.telemetry.sample import Opened, Sampled
+from loadgen.vendors import VendorName
 
 _LIMIT_BYTES = 256 << 20
 _ADVICE = "vramp doctor --dump FILE makes a capture"
@@ -37,7 +37,7 @@ class Header(msgspec.Struct, frozen=True, tag="Capture", kw_only=True):
 class Candidate(msgspec.Struct, frozen=True, tag=True):
     """The lines that follow are this candidate's."""
 
-    vendor: Vendor
+    vendor: VendorName
     name: str
     why: str = ""
     failure: str | None = None
@@ -67,9 +67,9 @@ class Capture:
     parts: tuple[Part, ...]
 
     @property
-    def playable(self) -> dict[Vendor, Part]:
+    def playable(self) -> dict[VendorName, Part]:
         """For each vendor what its best candidate told: the first that measured to the end, or else measured at all."""
-        found: dict[Vendor, Part] = {}
+        found: dict[VendorName, Part] = {}
         for part in sorted(self.parts, key=lambda part: part.candidate.failure is not None):
             if part.looks:
                 found.setdefault(part.candidate.vendor, part)

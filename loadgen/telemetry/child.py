@@ -18,7 +18,8 @@ import msgspec
 
 from loadgen.errors import TelemetryError
 from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.sample import BackendName, Order, Refused, Sampled, TelemetryLine, encode_line
+from loadgen.telemetry.sample import Order, Refused, Sampled, TelemetryLine, encode_line
+from loadgen.vendors import BackendName
 
 SLOW_EVERY_S = 10.0  # ECC, caps and links; processes too, which some drivers list so slowly that the load would feel it
 _HANG_S = 1.0

@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.errors import TelemetryError
+from loadgen.format import harmless
 from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.telemetry.access import device_files, groups, user_words, versions
-from loadgen.telemetry.candidates import BackendOption, TelemetryMode, Vendor, attempts_for
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import carried
+from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled, TelemetryLine
 from loadgen.telemetry.units import unit_checks
-from loadgen.text import harmless
+from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
 NOTHING = (
-    "no sign of a GPU: no /dev/kfd, no card of AMD or NVIDIA in /sys/class/drm, no device file, driver or library of "
-    "NVIDIA; --telemetry NAME tries one all the same"
+    f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "
+    "file, driver or library; --telemetry NAME tries one all the same"
 )
 _HOST_S = 0.3
 _PRINTED_LINES = 5
 _PRINTED_BYTES = 16384
-_VARIABLES = ("AMDSMI_", "CUDA_", "GPU_", "HIP_", "HSA_", "NVIDIA_", "ROCM_", "ROCR_", "RSMI_", "VRAMP_")
+_VARIABLES = (*(prefix for vendor in VENDORS for prefix in vendor.variables), "VRAMP_")
 _VARIABLE_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 
 
@@ -54,7 +54,7 @@ DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the beat of a r
 class BackendTrial:
     """One candidate, and what it told until it was enough or failed."""
 
-    vendor: Vendor
+    vendor: VendorName
     attempt: BackendOption
     opened: Opened | None = None
     looks: list[Sampled] = field(default_factory=list)
@@ -64,7 +64,7 @@ class BackendTrial:
 
 
 async def visit_all(
-    attempts: Mapping[Vendor, list[BackendOption]],
+    attempts: Mapping[VendorName, list[BackendOption]],
     *,
     folder: Path,
     pace: Pace = Pace(),
@@ -84,7 +84,7 @@ async def visit_all(
 
 async def examine(mode: TelemetryMode, *, folder: Path, pace: Pace = Pace()) -> tuple[Examination, list[BackendTrial]]:
     """Everything about this box, and the visits behind it."""
-    visits = await visit_all(attempts_for(mode), folder=folder, pace=pace)
+    visits = await visit_all(backend_options(mode), folder=folder, pace=pace)
     found = Examination(
         versions=versions(),
         user=user_words(),

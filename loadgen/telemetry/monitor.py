@@ -16,11 +16,12 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
-from loadgen.telemetry.candidates import BackendOption, Vendor
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.sample import Order, Sampled
 from loadgen.telemetry.source import Patience, Source
-from loadgen.text import harmless
+from loadgen.vendors import VendorName
 
 _KEPT_LOOKS = 3600
 _FIELDS = GpuSample.__struct_fields__
@@ -29,7 +30,7 @@ _FIELDS = GpuSample.__struct_fields__
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """How it stands with one vendor's GPUs, for the screen and the record."""
 
-    vendor: Vendor
+    vendor: VendorName
     attempt: str | None  # what is tried or works; None once nothing is left to try
     why: str
     works: bool
@@ -44,13 +45,13 @@ class Monitor:
 
     def __init__(
         self,
-        attempts: Mapping[Vendor, Sequence[BackendOption]],
+        attempts: Mapping[VendorName, Sequence[BackendOption]],
         *,
         folder: Path,
         interval_s: float = 1.0,
         patience: Patience = Patience(),  # noqa: B008 - frozen
     ) -> None:
-        """`attempts` are those of `attempts_for`; the children's logs go to `folder`."""
+        """`attempts` are those of `backend_options`; the children's logs go to `folder`."""
         self._sources = {
             vendor: Source(
                 each,
@@ -64,7 +65,7 @@ class Monitor:
         }
         self.latest: dict[int, GpuSample] = {}
         """By number, the last that is known of each device: what a look left out is as it was."""
-        self._numbers: dict[tuple[Vendor, int], int] = {}
+        self._numbers: dict[tuple[VendorName, int], int] = {}
         self._untaken: deque[Sampled] = deque(maxlen=_KEPT_LOOKS)
         self._processes = False
         self._change = asyncio.Event()
@@ -142,16 +143,16 @@ class Monitor:
         """How it stands with each vendor."""
         return tuple(_status(vendor, source) for vendor, source in self._sources.items())
 
-    def _number(self, vendor: Vendor, index: int) -> int:
+    def _number(self, vendor: VendorName, index: int) -> int:
         return self._numbers.setdefault((vendor, index), len(self._numbers))
 
-    def _delivered(self, vendor: Vendor, sampled: Sampled) -> None:
+    def _delivered(self, vendor: VendorName, sampled: Sampled) -> None:
         gpus = tuple(self._renumbered(vendor, gpu) for gpu in sampled.gpus)
         self._untaken.append(msgspec.structs.replace(sampled, gpus=gpus))
         for gpu in gpus:
             self.latest[gpu.index] = carried(self.latest.get(gpu.index), gpu, processes=self._processes)
 
-    def _renumbered(self, vendor: Vendor, gpu: GpuSample) -> GpuSample:
+    def _renumbered(self, vendor: VendorName, gpu: GpuSample) -> GpuSample:
         number = self._number(vendor, gpu.index)
         if gpu.processes:
             gpu = msgspec.structs.replace(gpu, processes=tuple(_harmless(each) for each in gpu.processes))
@@ -182,7 +183,7 @@ def _harmless(process: GpuProcess) -> GpuProcess:
     return msgspec.structs.replace(process, name=harmless(process.name))
 
 
-def _status(vendor: Vendor, source: Source) -> SourceStatus:
+def _status(vendor: VendorName, source: Source) -> SourceStatus:
     return SourceStatus(
         vendor=vendor,
         attempt=None if source.attempt is None else source.attempt.name,

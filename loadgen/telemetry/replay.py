@@ -18,11 +18,12 @@ from typing import Any, get_args
 import msgspec
 
 from loadgen.errors import VrampError
-from loadgen.metrics.gpu import GpuSample
-from loadgen.telemetry.candidates import BackendOption, Vendor
+from loadgen.metrics.samples import GpuSample
 from loadgen.telemetry.capture import Capture, Part, read_capture
 from loadgen.telemetry.child import Orders, Output
-from loadgen.telemetry.sample import BackendName, Opened, Refused, Sampled
+from loadgen.telemetry.options import BackendOption
+from loadgen.telemetry.sample import Opened, Refused, Sampled
+from loadgen.vendors import BackendName, VendorName
 
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry.replay")
 _COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")
@@ -32,13 +33,13 @@ _LATE_S = 1.0  # what should have come earlier than that, while this process was
 Gains = dict[int, dict[str, float]]  # by device and counter
 
 
-def replay_attempts(path: Path) -> dict[Vendor, list[BackendOption]]:
+def replay_attempts(path: Path) -> dict[VendorName, list[BackendOption]]:
     """What plays a capture, a child for each vendor in it; raises `ProfileError` for what is not one."""
     capture = read_capture(path)
     return {vendor: [_attempt(path, vendor, part)] for vendor, part in capture.playable.items()}
 
 
-def _attempt(path: Path, vendor: Vendor, part: Part) -> BackendOption:
+def _attempt(path: Path, vendor: VendorName, part: Part) -> BackendOption:
     assert part.opened is not None, "it has looks"
     arguments = (str(path.absolute()), "--vendor", vendor)
     return BackendOption(
@@ -117,7 +118,7 @@ def main() -> int:
     return 0
 
 
-def _part(capture: Capture, vendor: Vendor | None) -> Part:
+def _part(capture: Capture, vendor: VendorName | None) -> Part:
     """That of the vendor, or the first; `read_capture` sees to it that there is one."""
     playable = capture.playable
     return playable[vendor] if vendor in playable else next(iter(playable.values()))
@@ -149,7 +150,7 @@ def _without_processes(look: Sampled) -> Sampled:
 def _parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(prog="python -m loadgen.telemetry.replay", allow_abbrev=False)
     flags.add_argument("file", metavar="FILE", type=Path)
-    flags.add_argument("--vendor", choices=get_args(Vendor), help="whose part to play (default: the first)")
+    flags.add_argument("--vendor", choices=get_args(VendorName), help="whose part to play (default: the first)")
     # What every backend is told: a capture has a backend and a beat of its own.
     flags.add_argument("--backend", choices=get_args(BackendName), default="sim", help=argparse.SUPPRESS)
     flags.add_argument("--interval-s", type=float, help=argparse.SUPPRESS)

@@ -6,14 +6,14 @@ visible and never a zero. Units are in the names. Times are CLOCK_MONOTONIC, whi
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.vendors import BackendName
 
 __all__ = [
-    "BackendName",
     "GpuProcess",
     "GpuSample",
     "GpuStatic",
@@ -25,8 +25,6 @@ __all__ = [
     "decode_line",
     "encode_line",
 ]
-
-BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim"]
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.candidates import PROGRAM
 from loadgen.telemetry.child import Orders, Output, next_beat, serve
+from loadgen.telemetry.options import PROGRAM
 from loadgen.telemetry.sample import Opened, Refused, Sampled, decode_line
 
 _LOOK = Sampled(t_s=1.0, took_ms=1.0, gpus=(GpuSample(index=0, t_s=1.0, missing={"power_w": "x" * 1000}),))

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.gpu import GpuProcess
-from loadgen.telemetry.candidates import BackendOption, Vendor, attempts_for
+from loadgen.metrics.samples import GpuProcess
 from loadgen.telemetry.capture import Header, read_capture, write_capture
 from loadgen.telemetry.doctor import NOTHING, BackendTrial, Pace, examine, header_of, part_of, tried, visit_all
+from loadgen.telemetry.options import BackendOption, backend_options
+from loadgen.vendors import VendorName
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST
 from tests.telemetry.children import stand_in
@@ -22,7 +23,7 @@ def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
 
 
-async def _visit(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: Vendor = "amd") -> BackendTrial:
+async def _visit(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: VendorName = "amd") -> BackendTrial:
     (visit,) = await visit_all({vendor: [attempt]}, folder=folder, pace=pace)
     return visit
 
@@ -154,7 +155,7 @@ async def test_a_box_without_gpus_says_so(tmp_path: Path) -> None:
 
 
 async def test_simulated_gpus(tmp_path: Path) -> None:
-    visits = await visit_all(attempts_for("sim", sim_arguments=("--gpus", "2")), folder=tmp_path, pace=_PACE)
+    visits = await visit_all(backend_options("sim", sim_arguments=("--gpus", "2")), folder=tmp_path, pace=_PACE)
     (found,) = map(tried, visits)
     assert found.works
     assert all(check.plausible for exam in found.gpus for check in exam.checks)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample
-from loadgen.telemetry.candidates import BackendOption, Vendor, amd_is_here, attempts_for, nvidia_is_here
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.telemetry.monitor import Monitor, carried
+from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.source import Patience
+from loadgen.vendors import AMD, NVIDIA, VendorName
 from tests.telemetry.children import stand_in
 
 _QUICK = Patience(open_s=20, silence_s=20, pause_s=0.01)
@@ -26,7 +27,7 @@ _GOOD = "opened()\nsampled()\nwait()\n"
 @asynccontextmanager
 async def _watching(
     folder: Path,
-    attempts: Mapping[Vendor, Sequence[BackendOption]],
+    attempts: Mapping[VendorName, Sequence[BackendOption]],
     patience: Patience = _QUICK,
     interval_s: float = 1.0,
 ) -> AsyncIterator[Monitor]:
@@ -53,7 +54,7 @@ def _lives(pid: int) -> bool:
 
 
 async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(tmp_path: Path) -> None:
-    attempts = attempts_for("sim", sim_arguments=("--gpus", "2"))
+    attempts = backend_options("sim", sim_arguments=("--gpus", "2"))
     async with _watching(tmp_path, attempts, interval_s=0.05) as monitor:
         assert (monitor.gpus, monitor.latest, monitor.take(), monitor.stale) == ((), {}, [], False)
         await _until(monitor, lambda: len(monitor.latest) == 2 and monitor.latest[0].t_s > 0)
@@ -71,7 +72,7 @@ async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(
 
 
 async def test_nothing_to_watch_is_no_error(tmp_path: Path) -> None:
-    async with _watching(tmp_path, attempts_for("off")) as monitor:
+    async with _watching(tmp_path, backend_options("off")) as monitor:
         assert (monitor.gpus, monitor.stale, monitor.settled, monitor.status) == ((), False, True, ())
     await monitor.close()
 
@@ -190,10 +191,10 @@ async def test_closing_while_a_child_starts_leaves_nothing(tmp_path: Path) -> No
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import asyncio, os, pathlib
-from loadgen.telemetry.candidates import attempts_for
+from loadgen.telemetry.options import backend_options
 from loadgen.telemetry.monitor import Monitor
 async def main():
-    monitor = Monitor(attempts_for("sim"), folder=pathlib.Path({str(tmp_path)!r}))
+    monitor = Monitor(backend_options("sim"), folder=pathlib.Path({str(tmp_path)!r}))
     monitor.start()
     while not monitor.settled:
         await monitor.change()
@@ -269,36 +270,36 @@ def _sysfs_card(root: Path, vendor: str) -> None:
 
 
 def test_a_vendor_is_tried_where_there_is_a_sign_of_it(tmp_path: Path) -> None:
-    assert attempts_for("auto", environ={}, root=tmp_path) == {}
+    assert backend_options("auto", environ={}, root=tmp_path) == {}
     _sysfs_card(tmp_path, "0x1002")
-    assert amd_is_here(tmp_path)
-    assert not nvidia_is_here({}, tmp_path)
-    found = attempts_for("auto", environ={}, root=tmp_path)
+    assert AMD.has_sign({}, tmp_path)
+    assert not NVIDIA.has_sign({}, tmp_path)
+    found = backend_options("auto", environ={}, root=tmp_path)
     assert list(found) == ["amd"]
     assert [attempt.backend for attempt in found["amd"]][-1] == "amd-sysfs"
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
-    assert list(attempts_for("auto", environ={}, root=tmp_path)) == ["amd", "nvidia"]
+    assert list(backend_options("auto", environ={}, root=tmp_path)) == ["amd", "nvidia"]
 
 
 def test_a_driver_that_is_not_loaded_or_a_library_alone_is_a_sign_too(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kfd").touch()
-    assert amd_is_here(tmp_path)
+    assert AMD.has_sign({}, tmp_path)
     library = tmp_path / "somewhere/libnvidia-ml.so.1"
     library.parent.mkdir()
     library.touch()
-    assert nvidia_is_here({"LD_LIBRARY_PATH": f":{library.parent}"}, tmp_path)
-    assert not nvidia_is_here({}, tmp_path)
+    assert NVIDIA.has_sign({"LD_LIBRARY_PATH": f":{library.parent}"}, tmp_path)
+    assert not NVIDIA.has_sign({}, tmp_path)
     _sysfs_card(tmp_path, "0x10de")
-    assert nvidia_is_here({}, tmp_path)
+    assert NVIDIA.has_sign({}, tmp_path)
 
 
 def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> None:
-    assert [each.name for each in attempts_for("nvml", environ={}, root=tmp_path)["nvidia"]] == ["nvml"]
-    assert [each.name for each in attempts_for("amd-sysfs", environ={}, root=tmp_path)["amd"]] == ["amd-sysfs"]
-    assert all(each.backend == "amdsmi" for each in attempts_for("amdsmi", environ={}, root=tmp_path)["amd"])
-    (sim,) = attempts_for("sim", url="http://127.0.0.1:8000", sim_arguments=("--gpus", "4"))["sim"]
+    assert [each.name for each in backend_options("nvml", environ={}, root=tmp_path)["nvidia"]] == ["nvml"]
+    assert [each.name for each in backend_options("amd-sysfs", environ={}, root=tmp_path)["amd"]] == ["amd-sysfs"]
+    assert all(each.backend == "amdsmi" for each in backend_options("amdsmi", environ={}, root=tmp_path)["amd"])
+    (sim,) = backend_options("sim", url="http://127.0.0.1:8000", sim_arguments=("--gpus", "4"))["sim"]
     assert sim.arguments == ("--url", "http://127.0.0.1:8000", "--gpus", "4")
 
 

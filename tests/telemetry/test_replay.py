@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.capture import Candidate, Part, write_capture
 from loadgen.telemetry.monitor import Monitor
+from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.replay import played, replay_attempts
 from loadgen.telemetry.sample import Opened, Sampled
 from loadgen.telemetry.source import Patience
+from loadgen.vendors import VendorName
 from tests.telemetry.test_capture import HEADER, OPENED
 
 _PATIENCE = Patience(open_s=20, silence_s=20, pause_s=0.01)
@@ -105,9 +107,9 @@ async def test_a_capture_is_watched_like_the_box_it_came_from(tmp_path: Path) ->
 
 async def test_a_capture_that_has_gone_bad_is_refused_with_its_place(tmp_path: Path) -> None:
     path = _capture(tmp_path)
-    attempts = {"amd": replay_attempts(path)["amd"]}
+    attempts: dict[VendorName, list[BackendOption]] = {"amd": replay_attempts(path)["amd"]}
     path.write_text("{}\n")
-    monitor = Monitor(attempts, folder=tmp_path, patience=_PATIENCE)  # type: ignore[arg-type]
+    monitor = Monitor(attempts, folder=tmp_path, patience=_PATIENCE)
     monitor.start()
     try:
         async with asyncio.timeout(60):

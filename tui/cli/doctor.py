@@ -8,16 +8,16 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from loadgen.errors import ProfileError, TelemetryError
-from loadgen.text import harmless
+from loadgen.format import harmless
+from loadgen.vendors import BackendName
 
 if TYPE_CHECKING:
     from loadgen.metrics.doctor import Examination
     from loadgen.telemetry.doctor import BackendTrial
 
-_WAYS = ("auto", "amdsmi", "amd-sysfs", "nvml", "sim")
 _INTERRUPTED = 130
 
 
@@ -67,7 +67,12 @@ def _parser() -> argparse.ArgumentParser:
         description="What this box and this installation can measure, and why not. It reads, and changes nothing.",
         epilog="exit codes: 0 GPUs are measured, or there are none; 1 nothing measures those of a vendor; 2 usage",
     )
-    parser.add_argument("--telemetry", choices=_WAYS, default="auto", help="try only this one (default: auto)")
+    parser.add_argument(
+        "--telemetry",
+        choices=("auto", *get_args(BackendName)),
+        default="auto",
+        help="try only this one (default: auto)",
+    )
     parser.add_argument("--json", action="store_true", help="everything, of each GPU, as one JSON object")
     parser.add_argument(
         "--dump", metavar="FILE", type=Path, help="look for 10 s, and leave what was seen for --replay-telemetry"

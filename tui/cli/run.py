@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import loadgen
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
+from loadgen.vendors import TelemetryMode
 from tui.cli.options import BASE, add_profile_options, document_of, profile_from, variants_from
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     Table = Callable[[Result], str]
 
 INTERRUPTED = 130
-_TELEMETRY = ("auto", "amdsmi", "amd-sysfs", "nvml", "sim", "off")
 
 _EPILOG = """\
 exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or profile;
@@ -58,7 +58,7 @@ def cockpit(words: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"vramp {loadgen.__version__}")
     add_run_options(parser)
     options = parser.parse_args(words)
-    from tui.cli.progress import plain_reason
+    from tui.terminal import plain_reason
 
     reason = plain_reason()
     if reason is None:
@@ -93,7 +93,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--baseline", metavar="RUN", help="show each stage beside that of an earlier run or a baseline")
     group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
     telemetry = parser.add_argument_group("telemetry").add_mutually_exclusive_group()
-    telemetry.add_argument("--telemetry", choices=_TELEMETRY, help="what measures the GPUs (default: the profile's)")
+    telemetry.add_argument(
+        "--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: the profile's)"
+    )
     telemetry.add_argument(
         "--replay-telemetry", metavar="FILE", type=Path, help="play a capture of vramp doctor --dump instead"
     )
@@ -133,7 +135,7 @@ def make_run_of(document: Mapping[str, Any], where: str, options: argparse.Names
 
 def _baseline(name: str | None) -> Baseline | None:
     from loadgen.metrics.baseline import baseline_of
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result
 
     return baseline_of(name, open_result(name)) if name is not None else None
 
@@ -152,8 +154,8 @@ def _run_cockpit(options: argparse.Namespace) -> int:
     import asyncio
 
     from tui.app import Cockpit, open_cockpit
+    from tui.catalog import Choice
     from tui.config import config_path, read_config
-    from tui.screens.catalog import Choice
 
     def chosen(choice: Choice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}

@@ -2,7 +2,7 @@
 
 ROCm ships a wrapper beside its library, and that pair fits by construction; the installed package fits only ROCm 7.0
 to 7.2. So ROCm's own comes first unless it has the installed one's version. Invariants: nothing is imported and nothing
-loaded here; a candidate is only a name and the environment that leads a child to it; none is listed twice.
+loaded here; an option is only a name and the environment that leads a child to it; none is listed twice.
 """
 
 from __future__ import annotations
@@ -12,22 +12,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.telemetry.amd.amdsmi_library import rocm_version
+from loadgen.telemetry.options import BackendOption
 
 _WRAPPER = "share/amd_smi"
 _LIBRARY = "lib/libamd_smi.so"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to try."""
-
-    name: str
-    env: dict[str, str] = field(default_factory=dict)  # what to add to the child's environment
-    why: str = ""  # why it is tried, and in this place of the order
 
 
 def installed_amdsmi() -> str | None:
@@ -38,13 +29,13 @@ def installed_amdsmi() -> str | None:
         return None
 
 
-def amdsmi_candidates(
+def amdsmi_options(
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
     *,
     installed: str | None = None,
     packages: Sequence[str] = tuple(sys.path),
-) -> list[Candidate]:
+) -> list[BackendOption]:
     """In the order in which to try them: ROCm's own wrappers, and the installed one (of version `installed`).
 
     `root` stands for the file system in tests; the values of variables are looked up as they are.
@@ -78,21 +69,22 @@ def _newest_first(paths: Iterator[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], reverse=True)
 
 
-def _own(environ: Mapping[str, str], rocm: Path) -> Candidate:
+def _own(environ: Mapping[str, str], rocm: Path) -> BackendOption:
     path = os.pathsep.join(filter(None, (str(rocm / _WRAPPER), environ.get("PYTHONPATH", ""))))
     version = rocm_version(rocm)
-    return Candidate(
+    return BackendOption(
         name=f"amdsmi of {rocm}",
+        backend="amdsmi",
         env={"PYTHONPATH": path, **_library_of(environ, rocm)},
         why=f"the wrapper that ROCm{' ' + version if version else ''} ships beside its library",
     )
 
 
-def _installed(environ: Mapping[str, str], version: str, libraries: Sequence[Path]) -> Candidate:
+def _installed(environ: Mapping[str, str], version: str, libraries: Sequence[Path]) -> BackendOption:
     named = environ.get("ROCM_HOME") or environ.get("ROCM_PATH")
     env = {} if named or not libraries else _library_of(environ, libraries[0])
     beside = f"with the library of ROCm {rocm_version(libraries[0])}".rstrip() if libraries else "no ROCm was found"
-    return Candidate(name=f"amdsmi {version}", env=env, why=f"the installed package, {beside}")
+    return BackendOption(f"amdsmi {version}", "amdsmi", env=env, why=f"the installed package, {beside}")
 
 
 def _library_of(environ: Mapping[str, str], rocm: Path) -> dict[str, str]:

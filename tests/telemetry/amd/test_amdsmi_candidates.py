@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.telemetry.amd.amdsmi_candidates import amdsmi_candidates, installed_amdsmi
+from loadgen.telemetry.amd.amdsmi_candidates import amdsmi_options, installed_amdsmi
 
 
 def add_rocm(folder: Path, version: str, *, wrapper: bool = True) -> Path:
@@ -22,12 +22,12 @@ def add_rocm(folder: Path, version: str, *, wrapper: bool = True) -> Path:
 
 
 def names(root: Path, environ: Mapping[str, str] | None = None, packages: tuple[str, ...] = ()) -> list[str]:
-    candidates = amdsmi_candidates(environ or {}, root, installed="7.0.2", packages=packages)
+    candidates = amdsmi_options(environ or {}, root, installed="7.0.2", packages=packages)
     return [candidate.name.replace(str(root), "") for candidate in candidates]
 
 
 def test_without_rocm_only_the_installed_one_is_tried(tmp_path: Path) -> None:
-    (candidate,) = amdsmi_candidates({}, tmp_path, installed="7.0.2", packages=())
+    (candidate,) = amdsmi_options({}, tmp_path, installed="7.0.2", packages=())
     assert (candidate.name, candidate.env) == ("amdsmi 7.0.2", {})
     assert candidate.why == "the installed package, no ROCm was found"
 
@@ -66,7 +66,7 @@ def test_the_core_sdk_lies_inside_opt_rocm(tmp_path: Path) -> None:
 
 def test_the_environment_leads_to_the_wrapper_and_to_its_library(tmp_path: Path) -> None:
     rocm = add_rocm(tmp_path / "opt/rocm", "6.4.1")
-    own, installed = amdsmi_candidates({"PYTHONPATH": "/mine"}, tmp_path, installed="7.0.2", packages=())
+    own, installed = amdsmi_options({"PYTHONPATH": "/mine"}, tmp_path, installed="7.0.2", packages=())
     assert own.env == {"PYTHONPATH": f"{rocm}/share/amd_smi:/mine", "ROCM_PATH": str(rocm)}
     assert own.why == "the wrapper that ROCm 6.4.1 ships beside its library"
     assert installed.env == {"ROCM_PATH": str(rocm)}
@@ -76,7 +76,7 @@ def test_the_environment_leads_to_the_wrapper_and_to_its_library(tmp_path: Path)
 def test_a_variable_that_goes_before_is_set_too(tmp_path: Path) -> None:
     add_rocm(tmp_path / "opt/rocm", "6.4.1")
     home = add_rocm(tmp_path / "home", "7.1.0")
-    candidates = amdsmi_candidates({"ROCM_HOME": str(home)}, tmp_path, installed="7.0.2", packages=())
+    candidates = amdsmi_options({"ROCM_HOME": str(home)}, tmp_path, installed="7.0.2", packages=())
     second = next(candidate for candidate in candidates if candidate.name.endswith("/opt/rocm"))
     assert second.env["ROCM_HOME"] == second.env["ROCM_PATH"] == str(tmp_path / "opt/rocm")
     assert candidates[-1].env == {}
@@ -86,7 +86,7 @@ def test_without_the_package_rocms_own_is_tried(tmp_path: Path, monkeypatch: pyt
     # This Python has the package; one without it cannot be started from the tests.
     monkeypatch.setattr("loadgen.telemetry.amd.amdsmi_candidates.installed_amdsmi", lambda: None)
     add_rocm(tmp_path / "opt/rocm", "7.0.2")
-    assert [candidate.env["ROCM_PATH"] for candidate in amdsmi_candidates({}, tmp_path, packages=())] == [
+    assert [candidate.env["ROCM_PATH"] for candidate in amdsmi_options({}, tmp_path, packages=())] == [
         f"{tmp_path}/opt/rocm"
     ]
 
@@ -103,7 +103,7 @@ def test_the_version_of_the_installed_package_is_known_without_importing_it() ->
 def test_a_candidates_environment_makes_a_child_import_rocms_own_wrapper(tmp_path: Path) -> None:
     rocm = add_rocm(tmp_path / "opt/rocm", "6.4.1")
     (rocm / "share/amd_smi/amdsmi/__init__.py").write_text("WHERE = __file__\n")
-    own = amdsmi_candidates({}, tmp_path, installed="7.0.2", packages=())[0]
+    own = amdsmi_options({}, tmp_path, installed="7.0.2", packages=())[0]
     argv = [sys.executable, "-c", "import amdsmi; print(amdsmi.WHERE)"]
     done = subprocess.run(argv, env={**os.environ, **own.env}, capture_output=True, text=True, check=True)
     assert done.stdout == f"{rocm}/share/amd_smi/amdsmi/__init__.py\n"

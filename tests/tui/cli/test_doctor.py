@@ -6,15 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from loadgen.telemetry.candidates import TelemetryMode
 from loadgen.telemetry.capture import read_capture
 from loadgen.telemetry.doctor import Pace
-from tui.cli import doctor as command
-from tui.cli import run
 from tui.cli.__main__ import main
 
 _NVML = Path(__file__).parents[2] / "telemetry" / "nvml_stub" / "nvml_stub.c"
@@ -115,11 +111,6 @@ def test_interrupted(tmp_path: Path) -> None:
         out, err = child.communicate(timeout=60)
     assert (child.returncode, out, err) == (130, b"", b"")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_ways_of_the_command_line_are_those_of_the_core() -> None:
-    assert get_args(TelemetryMode) == run._TELEMETRY
-    assert set(command._WAYS) == set(run._TELEMETRY) - {"off"}
 
 
 def test_a_run_takes_one_way_or_a_capture(capsys: pytest.CaptureFixture[str]) -> None:

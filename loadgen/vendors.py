@@ -1,0 +1,157 @@
+"""GPU vendors, a row each: what vramp has to know of one outside its own backends.
+
+A new vendor is a row, its words in the `Literal`s and the modules that the row names; telemetry, doctor, preflight,
+profiles and the pinning of instances read the rows. Nothing of a vendor is imported before its part is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+VendorName = Literal["amd", "nvidia", "sim"]
+Platform = Literal["rocm", "cuda", "cpu"]
+BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim"]
+TelemetryMode = Literal["auto", BackendName, "off"]
+
+_LIBRARY_FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/local/nvidia/lib64",
+    "usr/lib/wsl/lib",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendEntry:
+    """A way to measure the GPUs of a vendor; functions are named `module:function`."""
+
+    name: BackendName
+    opener: str  # `open_...() -> Backend`, called in a child process only
+    why: str = ""
+    options: str = ""
+    """`(environ, root) -> list[BackendOption]`, for a backend that can be started in several ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """What differs between vendors; files are patterns under /dev, unless said otherwise."""
+
+    name: VendorName
+    label: str
+    platform: Platform  # the word for it in profiles and rules
+    pci_id: str  # as sysfs writes it
+    device_files: tuple[str, ...]  # through which its GPUs are reached; the first says that a server can compute on it
+    backends: tuple[BackendEntry, ...]  # the best first
+    memory_reader: str  # `module:function` that reads the memory in use without a library
+    module: str  # the kernel's
+    driver_version: tuple[str, str]  # a file under / and the pattern of the version in it
+    denied_fix: str  # what gives a user access to the device files
+    packages: tuple[str, ...]  # Python packages of its backends
+    variables: tuple[str, ...]  # prefixes of the environment variables that steer its libraries
+    visible: tuple[str, ...]  # variables that choose devices; all have to be the same
+    renumbering: tuple[str, ...] = ()  # variables below those: what they leave is numbered from 0 again
+    control_files: tuple[str, ...] = ()  # device files that belong to no single GPU
+    windows_file: str = ""  # the only device file where Linux runs inside Windows
+    driver_files: tuple[str, ...] = ()  # under /; a sign of the driver
+    library: str = ""  # a sign of the driver too
+    integrated: bool = False  # ordinary processors bring small GPUs of this vendor along
+
+    def computes_here(self, dev: Path = Path("/dev")) -> bool:
+        """Whether there is a device file that a server computes through."""
+        patterns = (self.device_files[0], *filter(None, [self.windows_file]))
+        return any(any(dev.glob(pattern)) for pattern in patterns)
+
+    def has_sign(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
+        """Whether there is any sign of a GPU or a driver of this vendor, working or not."""
+        if self.computes_here(root / "dev") or any((root / "dev" / name).exists() for name in self.control_files):
+            return True
+        if any((root / name).exists() for name in self.driver_files) or self._has_library(environ, root):
+            return True
+        return self.pci_id in _card_vendors(root)
+
+    def _has_library(self, environ: Mapping[str, str], root: Path) -> bool:
+        if not self.library:
+            return False
+        named = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+        return any((folder / self.library).exists() for folder in (*named, *(root / each for each in _LIBRARY_FOLDERS)))
+
+
+AMD = Vendor(
+    name="amd",
+    label="AMD",
+    platform="rocm",
+    pci_id="0x1002",
+    device_files=("kfd", "dri/renderD*"),
+    backends=(
+        BackendEntry(
+            "amdsmi",
+            "loadgen.telemetry.amd.amdsmi_backend:open_amdsmi",
+            options="loadgen.telemetry.amd.amdsmi_candidates:amdsmi_options",
+        ),
+        BackendEntry(
+            "amd-sysfs",
+            "loadgen.telemetry.amd.sysfs:open_amd_sysfs",
+            "the kernel's own files, without a library",
+        ),
+    ),
+    memory_reader="loadgen.server.process.gpu_memory:read_amd",
+    module="amdgpu",
+    driver_version=("sys/module/amdgpu/version", r".+"),
+    denied_fix="sudo usermod -aG render,video $USER, then log in again",
+    packages=("amdsmi",),
+    variables=("AMDSMI_", "GPU_", "HIP_", "HSA_", "ROCM_", "ROCR_", "RSMI_"),
+    visible=("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),  # vLLM refuses to start when both are set and differ
+    renumbering=("ROCR_VISIBLE_DEVICES",),
+    integrated=True,
+)
+NVIDIA = Vendor(
+    name="nvidia",
+    label="NVIDIA",
+    platform="cuda",
+    pci_id="0x10de",
+    device_files=("nvidia[0-9]*",),
+    backends=(BackendEntry("nvml", "loadgen.telemetry.nvidia.nvml:open_nvml", "the library of NVIDIA's driver"),),
+    memory_reader="loadgen.server.process.gpu_memory:read_nvidia",
+    module="nvidia",
+    driver_version=("proc/driver/nvidia/version", r"\b\d{3,}\.\d+(?:\.\d+)?\b"),
+    denied_fix="ls -l /dev/nvidia*; join their group",
+    packages=("nvidia-ml-py",),
+    variables=("CUDA_", "NVIDIA_"),
+    visible=("CUDA_VISIBLE_DEVICES",),
+    control_files=("nvidiactl",),
+    windows_file="dxg",
+    driver_files=("proc/driver/nvidia/version",),
+    library="libnvidia-ml.so.1",
+)
+VENDORS = (AMD, NVIDIA)
+
+
+def vendor_of(platform: str | None) -> Vendor | None:
+    """The vendor of a platform; None for one without GPUs."""
+    return next((vendor for vendor in VENDORS if vendor.platform == platform), None)
+
+
+def platform_here(dev: Path = Path("/dev")) -> Platform:
+    """What the device files say that this box computes on; an integrated GPU counts only where there is no other."""
+    present = [vendor for vendor in VENDORS if vendor.computes_here(dev)]
+    return min(present, key=lambda vendor: vendor.integrated).platform if present else "cpu"
+
+
+def load(name: str) -> Any:  # noqa: ANN401 - whatever the row names
+    """The function that a row names, imported now."""
+    return pkgutil.resolve_name(name)
+
+
+def _card_vendors(root: Path) -> Iterator[str]:
+    for device in root.glob("sys/class/drm/card*/device"):
+        try:
+            yield (device / "vendor").read_text(encoding="ascii", errors="replace").strip()
+        except OSError:  # not a PCI device, or gone
+            continue
