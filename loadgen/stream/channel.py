@@ -8,12 +8,32 @@ gives its stream back to be sent once more: the server closed it while idle, whi
 
 from __future__ import annotations
 
-import httptools
-import msgspec
 import time
 from collections.abc import Callable
+
+import httptools
+import msgspec
+
 from loadgen.format import harmless
-from loadgen.stream.events import Chunk, DONE, Delta, EVENT_BELOW, EVENT_HEADS, EVENT_STARTS, EventSplitter, EventTooLong, FAILED, FINISHED, NO_ERROR, TEXT, TypedChunk, decode_chunk, decode_typed, final_usage, single_event
+from loadgen.stream.events import (
+    DONE,
+    EVENT_BELOW,
+    EVENT_HEADS,
+    EVENT_STARTS,
+    FAILED,
+    FINISHED,
+    NO_ERROR,
+    TEXT,
+    Chunk,
+    Delta,
+    EventSplitter,
+    EventTooLong,
+    TypedChunk,
+    decode_chunk,
+    decode_typed,
+    final_usage,
+    single_event,
+)
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Failure, Stream, http_failure
 

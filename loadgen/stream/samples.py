@@ -7,13 +7,15 @@ stage that are still open record here too, because what happens under a load bel
 
 from __future__ import annotations
 
-import msgspec
-import numpy as np
 import time
 from collections.abc import Callable, Sequence
-from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, MESSAGES_KEPT, StageDelta, StreamRow
-from loadgen.metrics.histogram import Histogram
+
+import msgspec
+import numpy as np
 from numpy.typing import NDArray
+
+from loadgen.metrics.deltas import MESSAGES_KEPT, ClientDelta, EncodedHistogram, StageDelta, StreamRow
+from loadgen.metrics.histogram import Histogram
 
 
 class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
+
 from loadgen.metrics.deltas import StreamRow
 from loadgen.stream.samples import StageSamples
-from typing import Literal
 
 Failure = Literal[
     "connect",

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import msgspec
 import os
-import psutil
 import ssl
 import sys
 import time
+
+import msgspec
+import psutil
 import uvloop
+
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
-from loadgen.worker.messages import BeginStage, Configure, EndLoad, OpenWindow, TICK_NS, Tick
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, waited_ns
 from loadgen.worker.timing import ClockWatch
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts

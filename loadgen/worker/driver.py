@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from functools import partial
+
 from loadgen.metrics.deltas import StreamRow
 from loadgen.stream.channel import Channel
 from loadgen.stream.samples import ClientSamples

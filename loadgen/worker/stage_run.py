@@ -7,10 +7,12 @@ depend on the number of workers.
 from __future__ import annotations
 
 import asyncio
-import msgspec
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
+
+import msgspec
+
 from loadgen.metrics.deltas import StageDelta, StreamRow
 from loadgen.metrics.stage import StageMetrics
 from loadgen.stream.samples import ClientSamples, StageSamples
