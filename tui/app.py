@@ -27,9 +27,10 @@ from textual.worker import Worker, WorkerState
 from loadgen.errors import VrampError
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
+from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
-from loadgen.store.lookup import JOURNAL
+from loadgen.store.files import JOURNAL
 from tui.catalog import Choice
 from tui.config import DEFAULTS, Config
 from tui.keys import INTERRUPT, key_of
@@ -310,7 +311,7 @@ async def open_cockpit(cockpit: Cockpit) -> bool:
         nonlocal interrupted
         interrupted = True
         for run in cockpit.runs[-1:]:
-            run.stop()
+            run.apply(Stop())
         cockpit.exit()
 
     for number in (signal.SIGHUP, signal.SIGTERM):

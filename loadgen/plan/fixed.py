@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.slo import Limits, fewest_streams
+from loadgen.metrics.result import Limits
+from loadgen.metrics.slo import fewest_streams
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Load, Profile, StageSettings
 from loadgen.profile.plan import PlanSettings, Ramp

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.difference import normal_quantile, student_t
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.plan import PlanSettings
 

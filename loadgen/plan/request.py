@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.plan.fixed import listed, search_stage, stages_of
 from loadgen.plan.knee_search import knee_search
 from loadgen.plan.slo_search import slo_search

@@ -23,14 +23,6 @@ Load = Annotated[float, Field(gt=0, le=_MOST_RATE)]
 Ladder = Annotated[Annotated[int, Field(ge=1, le=_MOST_CONCURRENCY)] | list[Load], BeforeValidator(_ladder)]
 
 
-Steps = tuple[tuple[float, float], ...]
-"""A load that moves: (seconds into the measured time, concurrency or rate from then on), the first at 0."""
-
-
-def load_at(steps: Steps, measured_s: float) -> float:
-    return next(load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s))
-
-
 class Ramp(BaseModel):
     """A load that rises or falls in steps: one stage, whose figures are by step."""
 

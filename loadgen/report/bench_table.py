@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadgen.format import fixed, significant
-from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.cells import published_statistic
 from loadgen.report.curve import curve_table

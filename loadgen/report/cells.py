@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from loadgen.format import Statistic, bounded, fixed, grouped
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Comparison
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import Comparison, Result
 
 LATENCY_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 """The latencies that tables and figures show."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
-from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
+from loadgen.metrics.result import Compared
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.compare_config import Setting
 from loadgen.report.markdown import escaped

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.format import grouped, significant
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import CurvePoint
+from loadgen.metrics.result import CurvePoint, Result
 from loadgen.report.cells import statistic
 from loadgen.report.notes import has_numbers
 

@@ -9,10 +9,9 @@ import re
 from collections.abc import Sequence
 
 from loadgen.format import UNKNOWN, grouped, harmless, signed_percent
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import Comparison, CurvePoint, Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import Comparison, CurvePoint
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.cells import engine_of, hardware_of, model_of, published_name, statistic
 from loadgen.report.load_curve import HEADS, curve_cells, moving_points, shape_of

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, significant
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.cells import LATENCY_TITLES

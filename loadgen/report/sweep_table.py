@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.format import fixed, significant
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import latencies

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
-from loadgen.metrics.difference import Compared
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import InstanceResult, ReferenceResult, Requests, Result, SloCheck, StageResult
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Comparison
+from loadgen.metrics.journal import SearchResult
+from loadgen.metrics.result import (
+    Compared,
+    Comparison,
+    InstanceResult,
+    ReferenceResult,
+    Requests,
+    Result,
+    SloCheck,
+    StageResult,
+)
 from loadgen.report.cells import published_name, published_statistic
 from loadgen.report.load_curve import curve_lines, run_curve
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from loadgen.run.operations import SetConcurrency
 from tests.tui.cockpit import Seat
 from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
@@ -51,7 +52,7 @@ async def test_a_watcher_that_may_steer_does() -> None:
         seat = Seat(app, run, pilot)
         await seat.show(running())
         await seat.press("]")
-        assert run.calls == [("set_concurrency", 128)]
+        assert run.calls == [SetConcurrency(128)]
         await seat.show(running(phase="holding"))
         assert "go on with load, q leaves" in seat.text and "watching  " in "".join(seat.rows[:2])
 

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from loadgen.format import harmless
+from loadgen.run.operations import Abort, Stop
 from tui.terminal import NonBlockingWriter
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ async def follow(run: Run) -> bool:
         interrupts += 1
         if interrupts == 1:
             say("finishing: the result is kept; once more to abort")
-            run.stop()
+            run.apply(Stop())
         else:
-            run.abort()
+            run.apply(Abort())
 
     def finish_unread() -> None:
         if interrupts == 0:

@@ -40,7 +40,7 @@ def report(words: list[str]) -> int:
     options = _report_parser().parse_args(words)
     if len(options.runs) > 1 and not options.csv:
         raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` sets them beside")
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result
 
     results = [open_result(text) for text in options.runs]
     if options.html:
@@ -82,7 +82,7 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
 
 def _html(result: Result, run: str, out: Path | None) -> None:
     from loadgen.report.html.document import html_report
-    from loadgen.store.lookup import find_run
+    from loadgen.store.runs import find_run
 
     found = find_run(run)
     folder = found.parent if found.is_file() else found
@@ -131,10 +131,9 @@ def recover(words: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
     parser.add_argument("--force", action="store_true", help="also where there is the result of a whole run")
     options = parser.parse_args(words)
-    from loadgen.metrics.result import read_result
     from loadgen.report.table import result_table
-    from loadgen.store.lookup import open_journal
     from loadgen.store.recover import recover as recovered
+    from loadgen.store.runs import open_journal, read_result
 
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)
@@ -156,10 +155,8 @@ exit codes: 0 done; 1 the run or the baseline cannot be read; 2 usage
 
 def baseline(words: list[str]) -> int:
     options = _baseline_parser().parse_args(words)
-    from loadgen.metrics.result import read_result
     from loadgen.report.table import result_table
-    from loadgen.store.baselines import remove_baseline, require_baseline, save_baseline
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result, read_result, remove_baseline, require_baseline, save_baseline
 
     match options.what:
         case "save":
@@ -188,9 +185,8 @@ def _baseline_parser() -> argparse.ArgumentParser:
 
 
 def _list_baselines() -> None:
-    from loadgen.metrics.result import read_result
     from loadgen.report.cells import hardware_of, model_of
-    from loadgen.store.baselines import baselines
+    from loadgen.store.runs import baselines, read_result
 
     for name, path in baselines().items():
         try:
@@ -225,8 +221,7 @@ def compare(words: list[str]) -> int:
     options = _compare_parser().parse_args(words)
     from loadgen.report.compare import compare_runs
     from loadgen.report.compare_gate import parse_limit
-    from loadgen.store.baselines import LAST
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import LAST, open_result
 
     if not 50 <= options.confidence < 100:
         raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")

@@ -80,7 +80,7 @@ def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespac
     """The run of a document under the options; raises `ProfileError`."""
     from loadgen.metrics.baseline import baseline_of
     from loadgen.run import Run
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result
     from loadgen.telemetry.replay import replay_attempts
 
     profile = profile_from(document, where, options)

@@ -32,7 +32,7 @@ exit codes: 0 every variant is complete; 1 something in one of them failed; 2 us
 def sweep(words: list[str]) -> int:
     """Run the variants and print the table; 0 if all of them are complete and met their limits."""
     from loadgen.run.sweep import begin_sweep, resume_sweep
-    from loadgen.store.folder import require_writable
+    from loadgen.store.runs import require_writable
 
     options = _parser().parse_args(words)
     name, profiles = _profiles(options)

@@ -51,9 +51,9 @@ def watch(words: list[str]) -> int:
 
 def live_folder(text: str | None) -> Path:
     """The folder of the run that `text` means, or of the newest that goes on; raises `ResultError`."""
-    from loadgen.metrics.journal import journal_is_held
     from loadgen.run.remote import SOCKET
-    from loadgen.store.lookup import JOURNAL, RUNS, find_run, run_folders
+    from loadgen.store.files import JOURNAL, journal_is_held
+    from loadgen.store.runs import RUNS, find_run, run_folders
 
     if text is not None:
         path = find_run(text)
@@ -97,7 +97,7 @@ def replay(words: list[str]) -> int:
     parser.add_argument("--speed", metavar="N", type=float, default=1.0, help="from 1 to 100 (default: %(default)g)")
     options = parser.parse_args(words)
     from loadgen.run.replay import FASTEST, SLOWEST, Replay
-    from loadgen.store.lookup import open_journal, was_killed
+    from loadgen.store.runs import open_journal, was_killed
     from tui.terminal import plain_reason
 
     if not SLOWEST <= options.speed <= FASTEST:

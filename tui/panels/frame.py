@@ -4,86 +4,42 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from textual.events import Click
 from textual.message import Message
 
 from loadgen.metrics.snapshot import Snapshot, StageView
-from loadgen.plan.request import PlanRequest
-from tui.charts.chart import Chart, chart_rows
+from tui.charts.chart import chart_rows
+from tui.charts.definitions import Chart
 from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
 from tui.keys import Operator, key_of
 from tui.widgets.painted import Painted
 from tui.widgets.rows import Rows, Word
 
+if TYPE_CHECKING:
+    from loadgen.run.operations import Operation
+
 STALE_AFTER_S = 0.75  # two beats of 250 ms without a snapshot, and half a beat of patience
 METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can be about
 
 
 class RunControl(Protocol):
-    """The part of `loadgen.run.Run` that the cockpit holds in its hand; nothing of it blocks."""
+    """The part of `loadgen.run.Run` that the cockpit needs; nothing of it blocks."""
 
     def snapshots(self) -> AsyncIterator[Snapshot]:
         """The states of the run, four a second, until one whose phase is `done`."""
 
-    def start_anyway(self) -> None:
-        """Start although the preflight says that it will not work."""
-
-    def set_concurrency(self, concurrency: int, /) -> None:
-        """End the stage and go on in closed loop."""
-
-    def set_rate(self, requests_per_s: float, /) -> None:
-        """End the stage and go on in open loop."""
-
-    def set_shape(self, isl: int, osl: int, /) -> None:
-        """End the stage and go on with requests of this shape."""
-
-    def follow(self, wish: PlanRequest, /) -> None:
-        """End the stage and begin another plan from where the load stands."""
-
-    def hold(self) -> None:
-        """Let the running stage go on without an end."""
-
-    def restart(self, variant: str | None, /) -> None:
-        """End the load, stop the server, start it again; None: as it is, else as one of `Snapshot.variants`."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def next_stage(self) -> None:
-        """End the stage and begin the plan's next."""
-
-    def extend(self) -> None:
-        """Let the running stage go on for its length once more."""
-
-    def redo(self) -> None:
-        """Measure the running stage of the plan again, or else the last one that is done."""
-
-    def note(self, text: str, /) -> None:
-        """Put a remark on the time axis."""
-
-    def stop(self) -> None:
-        """Finish: end the load, stop the server, keep the result."""
-
-    def abort(self) -> None:
-        """Finish now: cut streams, kill the server, keep what there is."""
+    def apply(self, operation: Operation, /) -> None:
+        """Do it, or tell in an event why it is refused."""
 
 
 @runtime_checkable
 class Player(Protocol):
-    """What a replay has beside its snapshots, in the place of a load."""
+    """What a replay has beside that."""
 
     def set_speed(self, speed: float, /) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def step(self) -> None:
-        """One beat, and stand still after it."""
 
 
 @dataclass(frozen=True, slots=True)

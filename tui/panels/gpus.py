@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuView, Snapshot
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen import format as fmt
 from loadgen.metrics.health import HOST_FULL_PERCENT
-from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.result import Verdict
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.plan import Stage, plan_of
 from loadgen.profile import Profile, Reference, Server
 from loadgen.report.findings import findings_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from loadgen import format as fmt
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.report.notes import account_words
 from tui.panels.baseline import baseline_row
 from tui.panels.curve import curve

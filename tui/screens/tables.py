@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.samples import GpuSample
 from tui.panels.distribution import FIELDS, extents, values_of
 from tui.panels.engine import HEADS, engines, figures
 from tui.panels.failures import seen

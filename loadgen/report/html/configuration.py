@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadgen.format import fixed, gib
-from loadgen.metrics.finding import by_severity
+from loadgen.metrics.journal import by_severity
 from loadgen.metrics.result import Result
 from loadgen.report.cells import flattened
 from loadgen.report.html import markup

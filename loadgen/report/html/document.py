@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from loadgen.format import UNKNOWN, significant
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.assessment import assessment, best_of, best_stage, titles

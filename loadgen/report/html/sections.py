@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from loadgen.format import UNKNOWN, gib, grouped, signed_percent
-from loadgen.metrics.crosscheck import TruthCheck
-from loadgen.metrics.gpu_stage import GpuFigure, GpuStage
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import InstanceResult, Result, StageResult
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import InstanceResult, Result, StageResult, TruthCheck
+from loadgen.metrics.samples import GpuFigure, GpuStage
 from loadgen.metrics.slo import met_limits
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.cells import published_name, statistic

@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from loadgen.format import GIB
 from loadgen.metrics.result import Result
-from loadgen.metrics.series import Columns
+from loadgen.metrics.samples import Columns
 from loadgen.report.assessment import titles
 from loadgen.report.html.style import (
     ACCENT,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tui.charts.history import History
+from tui.charts.scale import Span
+from tui.charts.timeline import History
 
 
 def filled(points: int, capacity: int = 80, kept_raw: int = 20) -> History:
@@ -26,7 +27,7 @@ def test_extremes_survive_any_number_of_merges() -> None:
     history = History(("a",), capacity=80, kept_raw=20)
     for n in range(5000):
         history.add(n * 0.25, {"a": {700: 1e6, 701: -1e6}.get(n, 1.0)})
-    folded = history.folded(0.0, 1250.0, 40)
+    folded = history.folded(Span(0.0, 1250.0), 40)
     assert folded.highs("a").max() == 1e6
     assert folded.lows("a").min() == -1e6
     spike = folded.columns[np.argmax(folded.highs("a"))]
@@ -46,7 +47,7 @@ def test_older_points_have_one_resolution() -> None:
 
 def test_unknown_is_not_a_number_and_last_says_none() -> None:
     history = filled(2)
-    assert np.isnan(history.folded(0, 60, 10).lows("b")).sum() == 0  # both fall into the first column
+    assert np.isnan(history.folded(Span(0, 60), 10).lows("b")).sum() == 0  # both fall into the first column
     assert history.last("b") is None
     assert history.last("a") == 1.0
     assert filled(0).last("a") is None
@@ -59,12 +60,12 @@ def test_a_moment_that_is_not_later_is_dropped() -> None:
 
 
 def test_folding_an_empty_stretch() -> None:
-    folded = filled(10).folded(100.0, 200.0, 40)
+    folded = filled(10).folded(Span(100.0, 200.0), 40)
     assert len(folded.columns) == len(folded.lows("a")) == 0
 
 
 def test_folding_notices_new_points() -> None:
     history = filled(10)
-    before = len(history.folded(0.0, 60.0, 1000).columns)
+    before = len(history.folded(Span(0.0, 60.0), 1000).columns)
     history.add(30.0, {"a": 1.0})
-    assert len(history.folded(0.0, 60.0, 1000).columns) == before + 1
+    assert len(history.folded(Span(0.0, 60.0), 1000).columns) == before + 1
