@@ -24,7 +24,7 @@ from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
 from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
-from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
+from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave, ask
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, arrangement, compose
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
@@ -214,10 +214,10 @@ class CockpitScreen(Screen[None]):
         whole = not self._pending.wanted.open_loop
         question = "Concurrency: streams held open" if whole else "Rate: requests a second"
         dialog = AskNumber(question, most=MOST_CONCURRENCY if whole else MOST_RATE, whole=whole)
-        self.app.push_screen(dialog, self._set_number)
+        ask(self, dialog, self._set_number)
 
-    def _set_number(self, value: float | None) -> None:
-        if value is not None and self._steerable():
+    def _set_number(self, value: float) -> None:
+        if self._steerable():
             self._pending.ask(value)
             self._draw()
 
@@ -251,9 +251,9 @@ class CockpitScreen(Screen[None]):
         if self.over or self._replayed is not None:
             self.notify("The run is over: its notes are as they were", severity="warning", timeout=3, markup=False)
         else:
-            self.app.push_screen(AskText("Note, kept in the result at this moment"), self._put_note)
+            ask(self, AskText("Note, kept in the result at this moment"), self._put_note)
 
-    def _put_note(self, text: str | None) -> None:
+    def _put_note(self, text: str) -> None:
         if text and not self.over:
             self._control.apply(Note(text))
 
@@ -266,21 +266,18 @@ class CockpitScreen(Screen[None]):
         """Ask which lines of the log to show, or in their view which events."""
         if self._page == "events":
             question = "Show only events with, in kind or text (empty: all)"
-            self.app.push_screen(AskText(question, self._event_filter), self._set_event_filter)
-            return
-        question = "Show only lines of the log with (empty: all)"
-        self.app.push_screen(AskText(question, self._log_filter), self._set_filter)
+            ask(self, AskText(question, self._event_filter), self._filter_events)
+        else:
+            ask(self, AskText("Show only lines of the log with (empty: all)", self._log_filter), self._filter_log)
 
-    def _set_filter(self, text: str | None) -> None:
-        if text is not None:
-            self._log_filter = text
-            self._log_book.filter(text)
-            self._draw()
+    def _filter_log(self, text: str) -> None:
+        self._log_filter = text
+        self._log_book.filter(text)
+        self._draw()
 
-    def _set_event_filter(self, text: str | None) -> None:
-        if text is not None:
-            self._event_filter = text
-            self._draw()
+    def _filter_events(self, text: str) -> None:
+        self._event_filter = text
+        self._draw()
 
     def action_start_anyway(self) -> None:
         if self.snapshot is not None and self.snapshot.phase == "blocked":

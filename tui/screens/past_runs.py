@@ -23,7 +23,7 @@ from tui import keys
 from tui.catalog import PastRun, past_run, past_runs
 from tui.config import keymap_of
 from tui.panels import past as panel
-from tui.screens.dialogs import AskChoice, Help
+from tui.screens.dialogs import AskChoice, Help, ask
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
 from tui.widgets.rows import ROLE_CLASSES, Rows
 
@@ -131,20 +131,13 @@ class PastScreen(Screen[None]):
         if run.state != "killed":
             self.post_message(self.Open(run))
             return
-        choices = [
-            ("recover", "recover its result, and see it again"),
-            ("replay", "only see it again"),
-        ]
+        choices = [(True, "recover its result, and replay it"), (False, "only replay it")]
         question = "This run was killed before it wrote its result"
-        self.app.push_screen(AskChoice(question, choices), partial(self._go_on, run))
-
-    def _go_on(self, run: PastRun, how: str | None) -> None:
-        if how is not None:
-            self._open(run, first=how == "recover")
+        ask(self, AskChoice(question, choices), partial(self._open, run))
 
     @work(exclusive=True, group="recover")
-    async def _open(self, run: PastRun, *, first: bool) -> None:
-        if not first or await self._recovered(run):
+    async def _open(self, run: PastRun, recover_first: bool) -> None:
+        if not recover_first or await self._recovered(run):
             self.post_message(self.Open(run))
 
     def action_recover(self) -> None:

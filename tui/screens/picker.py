@@ -31,7 +31,7 @@ from tui import keys
 from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
 from tui.config import keymap_of
 from tui.panels import picker as panel
-from tui.screens.dialogs import AskChoice, AskUrl, Help
+from tui.screens.dialogs import AskChoice, AskUrl, Help, ask
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
@@ -194,9 +194,9 @@ class PickerScreen(Screen[None]):
 
     def action_start(self) -> None:
         """Start it, as the variant that was chosen."""
-        self._start(url=None)
+        self._start()
 
-    def _start(self, *, url: str | None) -> None:
+    def _start(self, url: str | None = None) -> None:
         entry = self._startable()
         if entry is not None:
             variant = self._variants.get(str(entry.path))
@@ -217,26 +217,20 @@ class PickerScreen(Screen[None]):
             self.notify(f"{entry.name} has no variants", timeout=3, markup=False)
             return
         choices = [(_AS_IT_IS, "as it is"), *((name, panel.variant_words(entry, name)) for name in entry.variants)]
-        dialog = AskChoice(f"{entry.name}, as", choices)
-        self.app.push_screen(dialog, partial(self._set_variant, entry))
+        ask(self, AskChoice(f"{entry.name}, as", choices), partial(self._set_variant, entry))
 
-    def _set_variant(self, entry: Entry, variant: str | None) -> None:
-        if variant is not None:
-            self._variants.pop(str(entry.path), None)
-            if variant != _AS_IT_IS:
-                self._variants[str(entry.path)] = variant
-            self._show_detail()
-            self._check()
+    def _set_variant(self, entry: Entry, variant: str) -> None:
+        self._variants.pop(str(entry.path), None)
+        if variant != _AS_IT_IS:
+            self._variants[str(entry.path)] = variant
+        self._show_detail()
+        self._check()
 
     def action_attach(self) -> None:
         """Ask for the URL of a server."""
         entry = self._startable()
         if entry is not None:
-            self.app.push_screen(AskUrl(entry.name, api_key_env=self._api_key_env), self._start_at)
-
-    def _start_at(self, url: str | None) -> None:
-        if url is not None:
-            self._start(url=url)
+            ask(self, AskUrl(entry.name, api_key_env=self._api_key_env), self._start)
 
     def action_edit(self) -> None:
         """A copy of it in the editor."""
