@@ -26,7 +26,7 @@ from tui.panels import findings, gpus, header, health, latency, load, messages, 
 from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave, ask
 from tui.screens.log import LogBook, LogView
-from tui.screens.pages import COPIES, PANEL_PAGES, arrangement, compose
+from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import KeyBar
@@ -51,7 +51,7 @@ class CockpitScreen(Screen[None]):
         self._steer = Steer(self, control, self._pending)
         self._timeline = Timeline()
         self._log_book = LogBook()
-        self._boards: list[Panel] = []
+        self._panels: list[Panel] = []
         self._page = OVERVIEW
         self._full = False
         self._metric = METRICS[0]
@@ -97,7 +97,7 @@ class CockpitScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Find the panels once; a first snapshot may have come before them."""
-        self._boards = list(self.query(Panel))
+        self._panels = list(self.query(Panel))
         self._draw()
 
     def gather(self, snapshot: Snapshot) -> None:
@@ -133,15 +133,15 @@ class CockpitScreen(Screen[None]):
         Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
         of a core). Therefore the app, not this screen, is what the beats are posted to.
         """
-        if self.snapshot is None or not self._boards or not self.is_current or self.app.screen is not self:
+        if self.snapshot is None or not self._panels or not self.is_current or self.app.screen is not self:
             return
-        view = self._view(self.snapshot)
-        for name, wanted in arrangement(view, self._page, full=self._full, width=self.size.width).items():
+        frame = self._frame_of(self.snapshot)
+        for name, wanted in shown_classes(frame, self._page, full=self._full, width=self.size.width).items():
             self.set_class(wanted, name)
-        for board in self._boards:
-            board.show(view)
+        for panel in self._panels:
+            panel.show(frame)
 
-    def _view(self, snapshot: Snapshot) -> Frame:
+    def _frame_of(self, snapshot: Snapshot) -> Frame:
         return Frame(
             snapshot,
             self._pending.wanted,
@@ -326,7 +326,7 @@ class CockpitScreen(Screen[None]):
         """The table of the view to the clipboard, by the terminal (OSC 52)."""
         if self.snapshot is None:
             return
-        text = COPIES[self._page](self._view(self.snapshot))
+        text = COPIES[self._page](self._frame_of(self.snapshot))
         self.app.copy_to_clipboard(text)
         self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
 

@@ -45,7 +45,7 @@ class AskParsed(ModalScreen[Answer | None], Generic[Answer]):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
     HINT: ClassVar[str] = "Enter sets it, Esc leaves it"
 
-    def __init__(self, question: str, parse: Callable[[str], Answer], text: str = "", **field: Any) -> None:
+    def __init__(self, question: str, parse: Callable[[str], Answer], text: str = "", **field: object) -> None:
         """`parse` raises `VrampError` with what is wrong, in a few words; `field` is for the `Input`."""
         super().__init__()
         self._question, self._parse = question, parse

@@ -62,7 +62,7 @@ class PastScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#picker-header", Pane).show(self._header)
-        self.query_one("#shelf-head", Pane).show(lambda width: [panel.run_head(self._shelf.row_width)])
+        self.query_one("#shelf-head", Pane).show(lambda width: [panel.run_head(self._list.row_width)])
 
     def on_screen_resume(self) -> None:
         """At first, and back from one of them."""
@@ -73,15 +73,15 @@ class PastScreen(Screen[None]):
         self.call_after_refresh(self._fill)
 
     @property
-    def _shelf(self) -> RowList:
+    def _list(self) -> RowList:
         return self.query_one(RowList)
 
     @property
     def _run(self) -> PastRun | None:
-        name = self._shelf.highlighted_id
+        name = self._list.highlighted_id
         return self._runs.get(name) if name is not None else None
 
-    @work(exclusive=True, group="shelf")
+    @work(exclusive=True, group="list")
     async def _read(self) -> None:
         """The newest are there at once; what is read and will not change is not read again."""
         folders = await asyncio.to_thread(past_runs)
@@ -98,10 +98,10 @@ class PastScreen(Screen[None]):
         self._fill()
 
     def _fill(self) -> None:
-        now, width = datetime.now(UTC), self._shelf.row_width
+        now, width = datetime.now(UTC), self._list.row_width
         newest_first = sorted(self._runs.values(), key=lambda run: run.folder.name, reverse=True)
         rows = [(run.folder.name, panel.run_row(run, now, width)) for run in newest_first]
-        self._shelf.fill(rows or [(None, (("no run below ./runs yet", "dim"),))])
+        self._list.fill(rows or [(None, (("no run below ./runs yet", "dim"),))])
         self.query_one("#shelf-head", Pane).on_resize()
         self.query_one("#picker-header", Pane).on_resize()
         self._show_detail()
