@@ -52,7 +52,7 @@ from loadgen.metrics.stage_hardware import StageHardware, stage_hardware
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import stage_result
 from loadgen.profile import Reference
-from loadgen.profile.slo import slo_problem
+from loadgen.profile.values import slo_problem
 
 _SERIES = tuple(name for name in Point.__struct_fields__ if name != "t_s")
 _SERIES_CAPACITY = 6_000

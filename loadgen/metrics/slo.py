@@ -23,7 +23,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdict import MOST_SEND_LAG_MS
-from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
+from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
 CONFIDENCE = 0.95
 _TELLING = 5  # from so many misses on, the share of them says how it will go on

@@ -22,7 +22,7 @@ from loadgen.plan.knee_search import knee_search
 from loadgen.plan.slo_search import slo_search
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Profile, parse_duration_s
-from loadgen.profile.plan import PlanSettings
+from loadgen.profile.load import PlanSettings
 
 _KINDS = ("ladder", "ramp", "soak", "search")
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}

@@ -13,7 +13,7 @@ import msgspec
 
 from loadgen.metrics.journal import SearchPoint, SearchResult, Steps, load_at
 from loadgen.metrics.result import Limits, SloVerdict
-from loadgen.profile.workload import REPLAY
+from loadgen.profile.values import REPLAY
 from loadgen.workload.work import Work
 
 

@@ -1,4 +1,4 @@
-"""Chat and other servers in a profile: what is read, and what is refused before anything is sent."""
+"""Chat, several servers and other keys of a profile: what is read, and what is refused before anything is sent."""
 
 from typing import Any
 
