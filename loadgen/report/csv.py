@@ -26,7 +26,7 @@ from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CurvePoint
 from loadgen.metrics.stage import LATENCIES
-from loadgen.report.cells import engine_of, hardware_of, model_of
+from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, latencies, took_part
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")

@@ -61,7 +61,7 @@ def _show(name: str) -> None:
 def _list() -> None:
     from loadgen.errors import ResultError
     from loadgen.metrics.result import read_result
-    from loadgen.report.cells import hardware_of, model_of
+    from loadgen.report.configuration import hardware_of, model_of
     from loadgen.store.baselines import baselines
 
     for name, path in baselines().items():
