@@ -9,13 +9,12 @@ latency; where it no longer does, the curve turns upwards and the achieved rate 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
-
+from collections.abc import Sequence
 from loadgen.format import Statistic, bounded, fixed
-from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 from loadgen.report.tabular import Column, text_lines

@@ -12,10 +12,11 @@ from functools import partial
 from typing import NamedTuple
 
 from loadgen.format import Statistic, signed_percent
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import InstanceResult, Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import Comparison, CurvePoint, StageView
+from loadgen.metrics.result import Comparison, CurvePoint
+from loadgen.metrics.snapshot import StageView
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts
 from loadgen.report.tabular import Column, Value, text_lines

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-
-import msgspec
-
 from loadgen.format import UNKNOWN, fixed, signed_percent
-from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
+from loadgen.metrics.result import Compared
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
 from loadgen.report.tabular import Column, escaped, markdown_table, text_lines

@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadgen.errors import LoadError, ServerError
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.journal import ServerInstance
-from loadgen.metrics.snapshot import EngineView, InstanceView, Liveness, Milestone
+from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
+from loadgen.metrics.snapshot import InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile import Profile
 from loadgen.server.process.gpu_memory import level_now

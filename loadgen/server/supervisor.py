@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.snapshot import Liveness, Milestone
+from loadgen.metrics.journal import Diagnosis, Milestone
+from loadgen.metrics.snapshot import Liveness
 from loadgen.profile import Server
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.gpu_memory import HeldSince, wait_back

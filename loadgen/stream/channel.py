@@ -50,28 +50,6 @@ Unanswered = Callable[["Channel", Stream], None]
 class Channel:
     """One connection; `begin` puts a stream on it, `feed` and `lost` are for the transport."""
 
-    __slots__ = (
-        "_between_chunks",
-        "_body",
-        "_client",
-        "_coalesced_ns",
-        "_ended",
-        "_parser",
-        "_plain",
-        "_slow",
-        "_splitter",
-        "_stamp_ns",
-        "_status",
-        "_unanswered",
-        "answered",
-        "close_transport",
-        "output_began",
-        "served",
-        "stream",
-        "usable",
-        "write",
-    )
-
     def __init__(self, client: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
         self._client = client
         self._ended = ended

@@ -15,8 +15,7 @@ from pathlib import Path
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler

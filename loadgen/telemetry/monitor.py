@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from loadgen.format import harmless
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.sample import Order, Sampled
 from loadgen.telemetry.source import Patience, Source

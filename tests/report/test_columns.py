@@ -2,11 +2,8 @@
 
 import csv
 import io
-
 import msgspec
-
-from loadgen.metrics.result import Result, StageResult, Target
-from loadgen.metrics.snapshot import CurvePoint
+from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
 from loadgen.report.columns import curve_lines, moving_points, run_curve
 from loadgen.report.csv import csv_report
 from loadgen.report.html.charts import held_key, latency_by_held, throughput_by_held

@@ -1,14 +1,12 @@
 """What differs in the configuration, and what makes two runs apples and pears."""
 
-from typing import Any
-
 import msgspec
 import pytest
-
-from loadgen.metrics.gpu import GpuStatic
 from loadgen.metrics.result import Result
+from loadgen.metrics.samples import GpuStatic
 from loadgen.report.configuration import caveats, configuration_differences, unlikeness
 from tests.metrics.served import run_of
+from typing import Any
 
 
 def run(

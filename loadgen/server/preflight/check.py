@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
-from loadgen.metrics.finding import Finding, by_severity
+from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from loadgen.format import harmless
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.metrics.journal import Finding, Severity
 from loadgen.server.preflight.facts import Facts
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"

@@ -14,7 +14,7 @@ import signal as signals
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from loadgen.metrics.finding import Diagnosis
+from loadgen.metrics.journal import Diagnosis
 from loadgen.server.process.guard_client import ServerExit
 from loadgen.server.process.log import clean_line, is_routine, split_line, telling_lines
 from loadgen.server.process.masking import masked_command, masked_text

@@ -21,7 +21,8 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
-from loadgen.metrics.snapshot import Liveness, Milestone
+from loadgen.metrics.journal import Milestone
+from loadgen.metrics.snapshot import Liveness
 from loadgen.profile import Profile
 
 _State = Literal["running", "done"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.gpu import GpuProcess, GpuSample
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.amdsmi_devices import Device, list_devices
 from loadgen.telemetry.amd.amdsmi_library import Library, open_library

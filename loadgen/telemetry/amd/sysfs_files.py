@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from loadgen.format import harmless
-from loadgen.metrics.gpu import GpuProcess
+from loadgen.metrics.samples import GpuProcess
 from loadgen.telemetry.sanitize import Missing, Reading, amount, value_of
 
 

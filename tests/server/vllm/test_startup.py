@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.snapshot import Liveness, Milestone
+from loadgen.metrics.journal import Milestone
+from loadgen.metrics.snapshot import Liveness
 from loadgen.profile import Profile, build_profile
 from loadgen.server.vllm.startup import (
     CpuTime,
