@@ -9,9 +9,11 @@ latency; where it no longer does, the curve turns upwards and the achieved rate 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
-from collections.abc import Sequence
+
 from loadgen.format import Statistic, bounded, fixed
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from loadgen.format import Statistic, signed_percent
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.result import InstanceResult, Result, StageResult
+from loadgen.metrics.result import Comparison, CurvePoint, InstanceResult, Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.result import Comparison, CurvePoint
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts

@@ -8,13 +8,23 @@ with the given confidence by itself: of many comparisons of equals, some will di
 
 from __future__ import annotations
 
-import msgspec
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
 from loadgen.metrics.figures import FIGURES, Load, compared, figures_of, sound_stage, stages_by_load, without_words
 from loadgen.metrics.result import Compared, Result, StageResult
-from loadgen.report.configuration import Setting, caveats, configuration_differences, engine_of, hardware_of, model_of, unlikeness
-from typing import Literal
+from loadgen.report.configuration import (
+    Setting,
+    caveats,
+    configuration_differences,
+    engine_of,
+    hardware_of,
+    model_of,
+    unlikeness,
+)
 
 _TOKENS_WITHIN = 0.05
 _FAILED_SHARE = 0.01

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+import msgspec
+
 from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.result import Compared

@@ -16,6 +16,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from statistics import fmean
+
 from loadgen.errors import ResultError
 from loadgen.format import harmless
 from loadgen.metrics.deltas import LATENCIES, Summary
@@ -24,7 +26,6 @@ from loadgen.metrics.samples import GpuStage
 from loadgen.metrics.slo import met_limits
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, latencies, took_part
-from statistics import fmean
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
 _OF_STAGE = (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+
 from loadgen.format import grouped
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.result import Comparison, CurvePoint, Result, StageResult
+from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.columns import CURVE, SHAPE, columns, load_column, moving_points, outcome_columns, published_columns
 from loadgen.report.configuration import engine_of, hardware_of, model_of

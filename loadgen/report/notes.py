@@ -5,13 +5,15 @@ Every table takes its words from here, so that the terminal, a pasted table and 
 
 from __future__ import annotations
 
-import msgspec
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
 from loadgen.format import counted, significant
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
-from typing import NamedTuple
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _LEAST_TAIL = 0.01  # of the window: a shorter tail is not worth a word

@@ -5,16 +5,18 @@ Text and JSON are made from the same rows. A variant without numbers is a row to
 
 from __future__ import annotations
 
-import msgspec
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
 from loadgen.format import Statistic, fixed
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import latencies
 from loadgen.report.tabular import Column, text_lines
-from typing import Literal
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+
 from loadgen.format import UNKNOWN, fixed, signed_percent
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import Compared, Comparison, ReferenceResult, Requests, Result, SloCheck, StageResult
-from loadgen.report.columns import NamedSummary, PUBLISHED, curve_lines, instance_columns, run_curve, statistic_columns
+from loadgen.metrics.result import Compared, ReferenceResult, Requests, Result, SloCheck, StageResult
+from loadgen.report.columns import PUBLISHED, NamedSummary, curve_lines, instance_columns, run_curve, statistic_columns
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 from loadgen.report.tabular import Column, text_lines
 

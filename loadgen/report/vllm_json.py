@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
+
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Result, SCHEMA, StageResult
+from loadgen.metrics.result import SCHEMA, Result, StageResult
 from loadgen.report.bench_table import SERVE_METRICS
 from loadgen.report.configuration import model_of
 from loadgen.report.notes import has_numbers, latencies, stage_notes
-from typing import Any
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
 _PERCENTILES = {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}  # our names and vLLM's

@@ -2,7 +2,9 @@
 
 import csv
 import io
+
 import msgspec
+
 from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
 from loadgen.report.columns import curve_lines, moving_points, run_curve
 from loadgen.report.csv import csv_report

@@ -1,12 +1,14 @@
 """What differs in the configuration, and what makes two runs apples and pears."""
 
+from typing import Any
+
 import msgspec
 import pytest
+
 from loadgen.metrics.result import Result
 from loadgen.metrics.samples import GpuStatic
 from loadgen.report.configuration import caveats, configuration_differences, unlikeness
 from tests.metrics.served import run_of
-from typing import Any
 
 
 def run(

@@ -8,21 +8,22 @@ percentiles is HdrHistogram's: each nine takes as much room as the one before.
 
 from __future__ import annotations
 
-import numpy as np
-import plotly.graph_objects as go
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS, SHORTEST_S
-from loadgen.metrics.result import CurvePoint
 from loadgen.report.assessment import by_load, titles
 from loadgen.report.columns import SHAPE, load_words
 from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, limit_line, log_axis, ramp, styled
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
-from typing import Any
 
 _TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
 _HEIGHT = 300

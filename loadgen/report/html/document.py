@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import plotly.graph_objects as go
 from importlib.resources import files
-from loadgen.format import Statistic, UNKNOWN, bounded, significant
-from loadgen.metrics.deltas import Summary
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from loadgen.format import UNKNOWN, Statistic, bounded, significant
+from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.report.assessment import assessment, best_of, best_stage, titles
 from loadgen.report.columns import moving_points
 from loadgen.report.configuration import engine_of, hardware_of, model_of
@@ -22,7 +24,6 @@ from loadgen.report.html import charts, markup, sections
 from loadgen.report.html.timeline import timeline
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies
 from loadgen.report.tabular import plain
-from plotly.offline import get_plotlyjs
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "

@@ -5,19 +5,30 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 from loadgen.format import UNKNOWN, fixed, gib, grouped
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Finding, by_severity
-from loadgen.metrics.result import EnergyResult, Result, StageResult, TruthCheck
+from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult, TruthCheck
 from loadgen.metrics.samples import GpuFigure, GpuStage
-from loadgen.metrics.result import RunEvent
 from loadgen.report.assessment import best_stage, titles
-from loadgen.report.columns import CURVE, NamedSummary, SHAPE, columns, instance_columns, load_column, moving_points, outcome_columns, published_columns, statistic_columns
+from loadgen.report.columns import (
+    CURVE,
+    SHAPE,
+    NamedSummary,
+    columns,
+    instance_columns,
+    load_column,
+    moving_points,
+    outcome_columns,
+    published_columns,
+    statistic_columns,
+)
 from loadgen.report.configuration import flattened
 from loadgen.report.html import markup
 from loadgen.report.notes import Note, has_numbers, latency_titles, stage_notes, took_part
 from loadgen.report.tabular import Bad, Column, Value, html_table
-from typing import Any, NamedTuple
 
 _STAGE = (
     "shape completed failed requests_per_s output_tokens_per_s output_tokens_per_s_per_user "

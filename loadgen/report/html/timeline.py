@@ -6,16 +6,29 @@ A row whose columns hold nothing is not drawn. Where a long run was merged, a co
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
 from loadgen.format import GIB
 from loadgen.metrics.result import Result
 from loadgen.metrics.samples import Columns
 from loadgen.report.assessment import titles
-from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, coloured, faint, log_axis, ramp, shortened, styled
-from plotly.subplots import make_subplots
-from typing import Any, NamedTuple
+from loadgen.report.html.style import (
+    ACCENT,
+    BAD,
+    SECOND,
+    chart_text,
+    coloured,
+    faint,
+    log_axis,
+    ramp,
+    shortened,
+    styled,
+)
 
 _ROW_HEIGHT = 92
 _GAP = 34
