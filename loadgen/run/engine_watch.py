@@ -15,8 +15,8 @@ from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from loadgen.errors import ServerError
-from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Happened, Line
-from loadgen.metrics.snapshot import WINDOW_S, EngineView
+from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, EngineView, Happened, Line
+from loadgen.metrics.snapshot import WINDOW_S
 from loadgen.run.engine_sum import sum_of
 from loadgen.server.vllm.client import ServerClient
 from loadgen.server.vllm.engine_metrics import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadgen.metrics.gpu import GpuSample
+from loadgen.metrics.samples import GpuSample
 from loadgen.telemetry.sample import Opened
 
 Sample = Callable[[bool, bool], tuple[GpuSample, ...]]

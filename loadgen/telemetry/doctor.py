@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.errors import TelemetryError
+from loadgen.format import harmless
 from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
@@ -24,7 +24,6 @@ from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled, TelemetryLine
 from loadgen.telemetry.units import unit_checks
-from loadgen.text import harmless
 from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
 NOTHING = (

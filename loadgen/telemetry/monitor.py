@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.sample import Order, Sampled
 from loadgen.telemetry.source import Patience, Source
-from loadgen.text import harmless
 from loadgen.vendors import VendorName
 
 _KEPT_LOOKS = 3600

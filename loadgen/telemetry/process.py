@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.errors import TelemetryError
+from loadgen.format import harmless
 from loadgen.telemetry.sample import Order, TelemetryLine, decode_line
-from loadgen.text import harmless
 
 _LINE_LIMIT = 1 << 20
 _FLOOD_LINES = 500  # A second's worth; what waits in a full pipe while the parent is suspended is far less

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import msgspec
 
 from loadgen.errors import VrampError
-from loadgen.metrics.gpu import GpuSample
+from loadgen.metrics.samples import GpuSample
 from loadgen.telemetry.capture import Capture, Part, read_capture
 from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.options import BackendOption

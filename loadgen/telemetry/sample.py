@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.vendors import BackendName
 
 __all__ = [

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import TelemetryError
+from loadgen.format import harmless
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled
-from loadgen.text import harmless
 
 MISSED_TICKS = 3
 

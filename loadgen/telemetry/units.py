@@ -13,7 +13,7 @@ import numpy as np
 
 from loadgen.metrics.amount import increase, integral
 from loadgen.metrics.doctor import UnitCheck
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 
 _GIB = 1024.0**3
 

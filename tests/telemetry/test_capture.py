@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.capture import Candidate, Header, Part, read_capture, write_capture
 from loadgen.telemetry.sample import Opened, Sampled
 

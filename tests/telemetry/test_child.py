@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.child import Orders, Output, next_beat, serve
 from loadgen.telemetry.options import PROGRAM

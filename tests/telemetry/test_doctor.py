@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.gpu import GpuProcess
+from loadgen.metrics.samples import GpuProcess
 from loadgen.telemetry.capture import Header, read_capture, write_capture
 from loadgen.telemetry.doctor import NOTHING, BackendTrial, Pace, examine, header_of, part_of, tried, visit_all
 from loadgen.telemetry.options import BackendOption, backend_options

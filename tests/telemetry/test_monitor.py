@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.telemetry.monitor import Monitor, carried
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.source import Patience

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.units import unit_checks
 
 _GIB = 1024**3

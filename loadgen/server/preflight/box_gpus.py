@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.server.preflight.box import Box, Setup, command_of, gib, shown_command
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.gpu_memory import GpuMemory, Holder

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.box import GIB, Setup, gib, read_setting
 from loadgen.server.process.locks import require_free_port

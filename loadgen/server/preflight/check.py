@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from loadgen.errors import ServerError, TelemetryError, VrampError
-from loadgen.metrics.finding import Finding, by_severity
+from loadgen.format import harmless
+from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server
@@ -44,7 +45,6 @@ from loadgen.server.preflight.installation import (
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
 from loadgen.server.vllm.command import find_executable, vllm_of
-from loadgen.text import harmless
 
 _STARTED_BY_FLAGS = ("vllm", "docker")
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuProcess, GpuSample
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.amdsmi_devices import Device, list_devices
 from loadgen.telemetry.amd.amdsmi_library import Library, open_library
@@ -23,7 +24,6 @@ from loadgen.telemetry.amd.sockets import ELSEWHERE, counted_once
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.sample import Opened
 from loadgen.telemetry.sanitize import Missing, Reading, amount, split, text, watts
-from loadgen.text import harmless
 
 _MIB = 1024**2
 _GONE = frozenset({"NOT_FOUND", "NOT_INIT"})

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuStatic
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuStatic
 from loadgen.telemetry.amd.amdsmi_library import Library
 from loadgen.telemetry.amd.sockets import TWO_DIES, pair_dies
 from loadgen.telemetry.sanitize import Missing, Reading, amount, divided, number, text, value_of, watts
-from loadgen.text import harmless
 
 _MIB = 1024**2
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuStatic
+from loadgen.metrics.samples import GpuStatic
 from loadgen.telemetry.sanitize import Missing
 
 TWO_DIES = frozenset({"0x7408", "0x740c"})  # device numbers of MI250X and MI250

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.gpu_metrics import Residency, Table
 from loadgen.telemetry.amd.sockets import counted_once, pair_dies

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from loadgen.metrics.gpu import GpuProcess
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess
 from loadgen.telemetry.sanitize import Missing, Reading, amount, value_of
-from loadgen.text import harmless
 
 
 def read_bytes(path: Path) -> bytes | Missing:

@@ -19,8 +19,7 @@ from typing import Any
 import pynvml
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.counters import Point, rate
-from loadgen.metrics.gpu import GpuProcess, GpuSample
+from loadgen.metrics.samples import GpuProcess, GpuSample, Reading, rate
 from loadgen.telemetry.backend import Backend
 from loadgen.telemetry.nvidia.nvml_devices import (
     GTS_BY_GENERATION,
@@ -57,7 +56,7 @@ class _Watched:
     """A device, and its violation counters (ns) at the last look."""
 
     device: NvmlDevice
-    violations: dict[str, Point] = field(default_factory=dict)
+    violations: dict[str, Reading] = field(default_factory=dict)
 
 
 def open_nvml() -> Backend:
@@ -165,7 +164,7 @@ def _violation_shares(watched: _Watched) -> dict[str, float]:
         total_ns = number(part(status, "violationTime"), wide=True)
         if isinstance(total_ns, Missing):
             continue
-        before, now = watched.violations.get(reason), Point(time.monotonic(), total_ns)
+        before, now = watched.violations.get(reason), Reading(time.monotonic(), total_ns)
         watched.violations[reason] = now
         share = None if before is None else rate(before, now)
         if share is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuStatic
+from loadgen.metrics.samples import GpuStatic
 from loadgen.telemetry.sanitize import Missing, amount, divided, number, text, value_of
 
 GTS_BY_GENERATION = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
 from loadgen.profile import Profile, build_profile
 from loadgen.server.preflight.box import Box

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
 from loadgen.profile import build_profile
 from loadgen.server.preflight.box import Box, platform_of_box

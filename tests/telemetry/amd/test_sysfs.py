@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd.gpu_metrics import LAYOUTS
 from loadgen.telemetry.amd.sysfs import open_amd_sysfs
 from loadgen.telemetry.amd.sysfs_files import ecc_counts, highest_mhz, read_number, speed_gts
