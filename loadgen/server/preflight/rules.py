@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import NamedTuple
+
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.server.preflight.facts import Facts
-from typing import NamedTuple
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 _FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"

@@ -17,10 +17,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
 from loadgen.errors import ServerError
 from loadgen.format import harmless
-from prometheus_client.parser import text_string_to_metric_families
-from typing import Any
 
 # The newest name first; the first one that is there is used, so that a version with both is not counted twice.
 _GAUGES = {
