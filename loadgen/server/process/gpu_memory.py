@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from loadgen.errors import TelemetryError, VrampError
-from loadgen.server.process.guard_client import NOT_ASKED
+from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
 
 _TIMEOUT_S = 5.0
@@ -357,7 +357,7 @@ async def level_now(note: NoteLevel = gpu_level) -> HeldSince | str:
     try:
         return await asyncio.to_thread(note)
     except VrampError as error:
-        return f"{NOT_ASKED}: {error}"
+        return f"{NOT_CHECKED}: {error}"
 
 
 async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
@@ -373,5 +373,5 @@ async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurried.wait(), _POLL_S)
     except VrampError as error:
-        return f"{NOT_ASKED}: {error}"
+        return f"{NOT_CHECKED}: {error}"
     return "back at its level before the start"
