@@ -92,8 +92,8 @@ AMD = Vendor(
     backends=(
         BackendEntry(
             "amdsmi",
-            "loadgen.telemetry.amd.amdsmi_backend:open_amdsmi",
-            options="loadgen.telemetry.amd.amdsmi_candidates:amdsmi_options",
+            "loadgen.telemetry.amd.amdsmi:open_amdsmi",
+            options="loadgen.telemetry.amd.amdsmi_library:amdsmi_options",
         ),
         BackendEntry(
             "amd-sysfs",
@@ -117,7 +117,7 @@ NVIDIA = Vendor(
     platform="cuda",
     pci_id="0x10de",
     device_files=("nvidia[0-9]*",),
-    backends=(BackendEntry("nvml", "loadgen.telemetry.nvidia.nvml:open_nvml", "the library of NVIDIA's driver"),),
+    backends=(BackendEntry("nvml", "loadgen.telemetry.nvml:open_nvml", "the library of NVIDIA's driver"),),
     memory_reader="loadgen.server.process.gpu_memory:read_nvidia",
     module="nvidia",
     driver_version=("proc/driver/nvidia/version", r"\b\d{3,}\.\d+(?:\.\d+)?\b"),

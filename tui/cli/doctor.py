@@ -16,7 +16,7 @@ from loadgen.vendors import BackendName
 
 if TYPE_CHECKING:
     from loadgen.metrics.doctor import Examination
-    from loadgen.telemetry.doctor import BackendTrial
+    from loadgen.telemetry.examine import BackendTrial
 
 _INTERRUPTED = 130
 
@@ -27,29 +27,29 @@ def doctor(words: list[str]) -> int:
     import asyncio
 
     from loadgen.report.doctor import doctor_json, doctor_text
-    from loadgen.telemetry.doctor import DUMP_PACE, Pace, examine
+    from loadgen.telemetry.examine import DUMP_PACE, Pace, examine
 
     if options.dump is not None:
         _require_writable(options.dump)
     pace = Pace() if options.dump is None else DUMP_PACE
     try:
         with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
-            found, visits = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace))
+            found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace))
     except KeyboardInterrupt:
         return _INTERRUPTED
     print(harmless(doctor_json(found) if options.json else doctor_text(found)))
     if options.dump is not None:
-        _dump(options.dump, found, visits)
+        _dump(options.dump, found, trials)
     return TelemetryError.exit_code if found.unmeasured else 0
 
 
-def _dump(path: Path, found: Examination, visits: list[BackendTrial]) -> None:
+def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
     from loadgen.server.process.masking import masked_environment
     from loadgen.telemetry.capture import write_capture
-    from loadgen.telemetry.doctor import header_of, part_of
+    from loadgen.telemetry.examine import capture_header, capture_part
 
-    header = header_of(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
-    write_capture(path, header, [part_of(visit) for visit in visits])
+    header = capture_header(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
+    write_capture(path, header, [capture_part(trial) for trial in trials])
     print(harmless(f"capture: {path}"), file=sys.stderr)
 
 

@@ -110,11 +110,11 @@ def make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:
 def make_run_of(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """The run of a document under the options; raises `ProfileError`."""
     from loadgen.run import Run
-    from loadgen.telemetry.replay import replay_attempts
+    from loadgen.telemetry.capture import replay_options
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
-    replay = replay_attempts(options.replay_telemetry) if options.replay_telemetry is not None else None
+    replay = replay_options(options.replay_telemetry) if options.replay_telemetry is not None else None
     try:
         return Run(
             profile,

@@ -8,13 +8,11 @@ Invariants: pure; a reading is finite and not negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _ALL_BITS_SET = {bits: (1 << bits) - 1 for bits in (16, 32, 64)}
-_SENTINELS = frozenset(_ALL_BITS_SET.values())
-_WIDE_SENTINELS = _SENTINELS - {_ALL_BITS_SET[16]}
 _MICRO_FROM = 1e4  # no socket draws or is capped at 10 kW: a larger figure is in microwatts
 
 
@@ -25,7 +23,7 @@ class Missing:
     reason: str
 
 
-Reading = float | Missing  # A finite number that is not negative, or why there is none; an `int` stays one
+Reading = float | Missing  # a finite number that is not negative, or why there is none; an `int` stays one
 
 
 def number(raw: object, *, wide: bool = False) -> Reading:
@@ -36,15 +34,11 @@ def number(raw: object, *, wide: bool = False) -> Reading:
         return Missing("not available")
     if isinstance(raw, bool) or not isinstance(raw, int | float):
         return Missing(f"not a number: {str(raw)[:40]!r}")
-    return _plausible(raw, _WIDE_SENTINELS if wide else _SENTINELS)
-
-
-def _plausible(value: float, sentinels: frozenset[int]) -> Reading:
-    if not math.isfinite(value):
+    if not math.isfinite(raw):
         return Missing("not a finite number")
-    if value in sentinels:
+    if raw in _ALL_BITS_SET.values() and not (wide and raw == _ALL_BITS_SET[16]):
         return Missing("not available")
-    return Missing(f"negative: {value}") if value < 0 else value
+    return Missing(f"negative: {raw}") if raw < 0 else raw
 
 
 def percent(raw: object) -> Reading:
@@ -59,32 +53,16 @@ def amount(raw: object, unit: int = 1) -> Reading:
     return value if isinstance(value, Missing) else int(value) * unit
 
 
-def divided(raw: object, by: float) -> Reading:
+def divided(raw: object, by: float, *, wide: bool = True) -> Reading:
     """An amount in a larger unit: 78000 in thousandths, divided by 1000, is 78.0; divided, so that it is exact."""
-    value = number(raw, wide=True)
-    return value if isinstance(value, Missing) else value / by
-
-
-def scaled(raw: object, factor: float, *, wide: bool = False) -> Reading:
-    """The number times a factor; `divided` is exact where the factor is a fraction."""
     value = number(raw, wide=wide)
-    return value if isinstance(value, Missing) else value * factor
+    return value if isinstance(value, Missing) else value / by
 
 
 def watts(raw: object) -> Reading:
     """Watts from watts or microwatts: which of the two a field has depends on the version of the library."""
     value = number(raw)
     return value if isinstance(value, Missing) or value <= _MICRO_FROM else value / 1e6
-
-
-def joules(raw: object) -> Reading:
-    """Joules from the energy counter of AMD's firmware, which counts 2**-16 J (15.259 uJ)."""
-    return divided(raw, 2**16)
-
-
-def tenths_of_gts(raw: object) -> Reading:
-    value = number(raw)
-    return value if isinstance(value, Missing) else value / 10
 
 
 def text(raw: object) -> str | None:
@@ -102,12 +80,11 @@ def mean(readings: Iterable[Reading]) -> Reading:
     return _reduced(readings, lambda values: sum(values) / len(values))
 
 
-def _reduced(readings: Iterable[Reading], reduce: Any) -> Reading:  # noqa: ANN401 - sum and its like
+def _reduced(readings: Iterable[Reading], reduce: Callable[[list[float]], float]) -> Reading:
     every = list(readings)
     values = [reading for reading in every if not isinstance(reading, Missing)]
     if values:
-        result: float = reduce(values)
-        return result
+        return reduce(values)
     return every[0] if every else Missing("not available")
 
 
