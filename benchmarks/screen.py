@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from tui.screens.pages import PAGES
+from tui.keys import PAGES
 
 _MOST_S = 120.0
 _SILENT_S = 30.0

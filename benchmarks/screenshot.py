@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from loadgen.profile import load_profile
 from loadgen.run import Run
+from loadgen.run.operations import Stop
 from tui.app import Cockpit
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +36,7 @@ async def take() -> None:
         await asyncio.sleep(_STAGE_S)
         for name, keys in PICTURES.items():
             await _picture(pilot, cockpit, name, keys)
-        run.stop()
+        run.apply(Stop())
         await run.close()
 
 

@@ -1,7 +1,8 @@
-"""Numbers and texts as the screen shows them: pure functions, tested as tables.
+"""Numbers, units and texts as people read them: the only place that formats any of these.
 
-Invariants: a number takes at most five cells (three significant digits, thousands as k) and an unknown one is `-`,
-never 0; no text that leaves `plain` can move the cursor, hide itself or change the direction of writing.
+Invariants: an unknown number is `-`, never 0. On the screen a number takes at most five cells (three significant
+digits, thousands as k); in a report it has the decimals of its column. No text that leaves `plain` or `harmless` can
+move the cursor, hide itself or change the direction of writing.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-
-from loadgen.metrics.histogram import Summary
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 UNKNOWN = "-"
 AT_LEAST = "≥"  # one cell, so that a lower bound takes the room of a number and no more than one of the blank before it
+GIB = 1024**3
 
 _UNITS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 _WIDENS = "\ufe0f"
+# Control characters (C0 but for the newline, DEL, C1) and those that change the direction of writing.
+_HARMFUL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
 # CSI and OSC sequences, then any other escape together with the byte that it introduces.
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
 
@@ -43,12 +47,32 @@ def _three_digits(value: float) -> str | None:
     return None
 
 
-def statistic(summary: Summary | None, name: str, *, per: float = 1.0) -> str:
-    """A statistic of a latency in `per` milliseconds; with a sign where it is only known to be at least that."""
-    value: float | None = getattr(summary, name) if summary is not None else None
-    if summary is None or value is None:
+class Bounded(Protocol):
+    """The statistics of something, of which some are only known to be at least what is written."""
+
+    @property
+    def lower_bounds(self) -> tuple[str, ...]:
+        """Their names."""
+
+
+class Statistic(NamedTuple):
+    """One of them."""
+
+    value: float | None
+    at_least: bool = False
+
+    @classmethod
+    def of(cls, summary: Bounded | None, name: str) -> Statistic:
+        """A statistic by its name; unknown where there is no summary."""
+        return cls(None) if summary is None else cls(getattr(summary, name), name in summary.lower_bounds)
+
+
+def statistic(summary: Bounded | None, name: str, *, per: float = 1.0) -> str:
+    """A statistic on the screen, in `per` of its unit; with a sign where it is a lower bound."""
+    value, at_least = Statistic.of(summary, name)
+    if value is None:
         return UNKNOWN
-    return f"{AT_LEAST if name in summary.lower_bounds else ''}{number(value / per)}"
+    return f"{AT_LEAST if at_least else ''}{number(value / per)}"
 
 
 def count(value: float | None) -> str:
@@ -56,11 +80,6 @@ def count(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return str(round(value)) if abs(value) < 9_999.5 else number(value)
-
-
-def counted(number: int, noun: str) -> str:
-    """How many of something: 1 line, 2 lines."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def setting(value: float | None) -> str:
@@ -99,6 +118,48 @@ def target(concurrency: int | None, rate: float | None) -> str:
     if rate is not None:
         return f"rate {setting(rate)}/s"
     return f"conc {count(concurrency)}"
+
+
+def gib(count_bytes: float | None) -> float | None:
+    """Bytes in GiB."""
+    return None if count_bytes is None else count_bytes / GIB
+
+
+def counted(number: int, noun: str) -> str:
+    """How many of something: 1 line, 2 lines."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def fixed(value: float | None, decimals: int = 2) -> str:
+    """A number in the tables that scripts read: 2394.07, no thousands."""
+    return UNKNOWN if value is None else f"{value:.{decimals}f}"
+
+
+def grouped(value: float | None, decimals: int = 0) -> str:
+    """A number in a report, with as many decimals as its column has: 2,394.07."""
+    return UNKNOWN if value is None else f"{value:,.{decimals}f}"
+
+
+def significant(value: float | None) -> str:
+    """A number that stands alone, with three digits at least: 2.25, 16.7, 2,574."""
+    if value is None:
+        return UNKNOWN
+    return grouped(value, 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)
+
+
+def bounded(one: Statistic, form: Callable[[float | None], str] = significant) -> str:
+    """A statistic in a report; `>= 2,310` where it is a lower bound."""
+    return f">= {significant(one.value)}" if one.at_least and one.value is not None else form(one.value)
+
+
+def signed_percent(percent: float | None) -> str:
+    """A difference: +2.1 %."""
+    return UNKNOWN if percent is None else f"{percent:+.1f} %"
+
+
+def harmless(text: str) -> str:
+    """A text from outside for a terminal, every run of control characters a visible mark; newlines stay."""
+    return _HARMFUL.sub("\N{SYMBOL FOR SUBSTITUTE FORM TWO}", text)
 
 
 def plain(text: str) -> str:

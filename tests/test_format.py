@@ -1,4 +1,4 @@
-"""Numbers and texts as tables."""
+"""Numbers and texts as tables; text from outside cannot do anything to a terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen import format as fmt
+from loadgen.format import harmless
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_duration(seconds: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "harmless"),
+    ("text", "shown"),
     [
         ("as it is", "as it is"),
         ("[bold red]kept[/]", "[bold red]kept[/]"),
@@ -95,12 +96,31 @@ def test_duration(seconds: float | None, text: str) -> None:
         ("\u2764\ufe0f", "\u2764"),
     ],
 )
-def test_plain(text: str, harmless: str) -> None:
-    assert fmt.plain(text) == harmless
+def test_plain(text: str, shown: str) -> None:
+    assert fmt.plain(text) == shown
 
 
 @given(st.text())
 def test_plain_leaves_nothing_that_acts(text: str) -> None:
-    harmless = fmt.plain(text)
-    assert harmless.isprintable()
-    assert cell_len(harmless) == sum(map(cell_len, harmless))
+    shown = fmt.plain(text)
+    assert shown.isprintable()
+    assert cell_len(shown) == sum(map(cell_len, shown))
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    left = harmless(text)
+    assert all(character == "\n" or character.isprintable() or ord(character) > 0x9F for character in left)
+    assert harmless(left) == left
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "a\rb", "\u202eevil", "\x08\x08\x08"],
+)
+def test_control_sequences_become_marks(text: str) -> None:
+    assert "\N{SYMBOL FOR SUBSTITUTE FORM TWO}" in harmless(text)
+
+
+def test_words_and_lines_stay() -> None:
+    assert harmless("Grüße\nan die 世界 🙂") == "Grüße\nan die 世界 🙂"

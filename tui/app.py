@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -26,18 +27,19 @@ from textual.worker import Worker, WorkerState
 from loadgen.errors import VrampError
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
+from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
-from loadgen.store.lookup import JOURNAL
-from tui.cli.terminal import TerminalDriver
+from loadgen.store.files import JOURNAL
+from tui.catalog import Choice
 from tui.config import DEFAULTS, Config
-from tui.keys import key_of
+from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
-from tui.screens.catalog import Choice
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
+from tui.terminal import NonBlockingWriter
 from tui.theme import COCKPIT, SERIES
 
 _AGE_CHECK_S = 0.5
@@ -58,6 +60,45 @@ class SnapshotArrived(Message):
         return isinstance(message, SnapshotArrived) and message.screen is self.screen
 
 
+class ReadsAgain(Message):
+    """The terminal has caught up after writes were dropped: what it shows is not what was drawn."""
+
+
+class TerminalDriver(LinuxDriver):
+    """Drawing never waits for the terminal."""
+
+    _outlet: NonBlockingWriter | None = None
+
+    def start_application_mode(self) -> None:
+        """Take the terminal; one that is taken is drawn anew."""
+        if self._outlet is not None:  # a SIGCONT although nothing stopped us: tmux sends one of its own
+            self._caught_up()
+            return
+        # Where Textual writes; its own thread starts too, and gets nothing to write.
+        assert sys.__stderr__ is not None
+        self._outlet = NonBlockingWriter(sys.__stderr__, caught_up=self._caught_up, gone=_hang_up)
+        super().start_application_mode()  # type: ignore[no-untyped-call]  # Textual gave it no types
+
+    def write(self, data: str) -> None:
+        if self._outlet is not None:
+            self._outlet.write(data)
+
+    def close(self) -> None:
+        """Leave the terminal once it has got the last words, if it takes them."""
+        super().close()
+        if self._outlet is not None:
+            self._outlet.close()
+            self._outlet = None
+
+    def _caught_up(self) -> None:
+        self.send_message(ReadsAgain())
+
+
+def _hang_up() -> None:
+    """What the kernel says to the leader of a session whose terminal closes; whoever started us may have kept it."""
+    signal.raise_signal(signal.SIGHUP)
+
+
 class _Base(Protocol):
     """What every screen below the dialogs can do."""
 
@@ -75,17 +116,7 @@ class Cockpit(App[None]):
     # Textual declares these two in a way that mypy reads as instance variables.
     HORIZONTAL_BREAKPOINTS: list[tuple[int, str]] | None = [(0, "-narrow"), (116, "-medium"), (150, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = [(0, "-short"), (38, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "ctrl+c",
-            "interrupt",
-            "finish",
-            show=False,
-            priority=True,
-            id="app.interrupt",
-            tooltip="End the run and keep the result; twice: abort now",
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [INTERRUPT]
 
     def __init__(
         self,
@@ -280,7 +311,7 @@ async def open_cockpit(cockpit: Cockpit) -> bool:
         nonlocal interrupted
         interrupted = True
         for run in cockpit.runs[-1:]:
-            run.stop()
+            run.apply(Stop())
         cockpit.exit()
 
     for number in (signal.SIGHUP, signal.SIGTERM):

@@ -14,19 +14,17 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from textual.app import App
-from textual.binding import Binding, BindingType
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_to_character
 from textual.theme import BUILTIN_THEMES
 
 from loadgen.errors import ProfileError
-from tui import keys, picker_keys
-from tui.screens import dialogs, log
+from tui.keys import GROUPS
 from tui.theme import COCKPIT
 
 _KEYS_ARE = 'keys are a character, "space", "f5", "ctrl+k", or several: "a,b"'
@@ -86,7 +84,7 @@ def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
     wanted = document.get("keys", {})
     if not isinstance(wanted, dict):
         raise ProfileError(f'{path}: keys: expected a table, such as [keys] with "cockpit.more" = "plus"')
-    groups = [{binding.id: binding.key for binding in group if binding.id} for group in _groups()]
+    groups = [{binding.id: binding.key for binding in group if binding.id} for group in GROUPS]
     known = {name for group in groups for name in group}
     for name, key in wanted.items():
         if name not in known:
@@ -96,17 +94,6 @@ def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
     for group in groups:
         _refuse_clashes(path, group, wanted)
     return dict(wanted)
-
-
-def _groups() -> list[Sequence[Binding]]:
-    """The bindings that are active together."""
-    screens = (keys.COCKPIT, picker_keys.PICKER, picker_keys.PAST, picker_keys.EDITOR)
-    questions = (dialogs.AskNumber, dialogs.AskLeave, dialogs.Help)
-    return [log.LOG, *(_bindings(each) for each in screens), *(_bindings(each.BINDINGS) for each in questions)]
-
-
-def _bindings(found: Sequence[BindingType]) -> list[Binding]:
-    return [binding for binding in found if isinstance(binding, Binding)]
 
 
 def _refuse_clashes(path: Path, group: Mapping[str, str], wanted: Mapping[str, str]) -> None:

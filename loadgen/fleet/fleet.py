@@ -20,8 +20,8 @@ import msgspec
 from loadgen.cores import usable_cores
 from loadgen.errors import WorkerError
 from loadgen.fleet.worker_process import WorkerProcess
-from loadgen.metrics.stage import ClientDelta, ClientMetrics, StageDelta, StageMetrics
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.plan import Stage
 from loadgen.plan.demand import workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress

@@ -16,13 +16,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.plan.fixed import listed, search_stage, stages_of
 from loadgen.plan.knee_search import knee_search
 from loadgen.plan.slo_search import slo_search
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Profile, parse_duration_s
-from loadgen.profile.plan import PlanSettings
+from loadgen.profile.load import PlanSettings
 
 _KINDS = ("ladder", "ramp", "soak", "search")
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}

@@ -11,11 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.metrics.result import SloVerdict
-from loadgen.metrics.search import SearchPoint, SearchResult
-from loadgen.metrics.slo import Limits
-from loadgen.profile.plan import Steps, load_at
-from loadgen.profile.workload import REPLAY
+from loadgen.metrics.journal import SearchPoint, SearchResult, Steps, load_at
+from loadgen.metrics.result import Limits, SloVerdict
+from loadgen.profile.values import REPLAY
 from loadgen.workload.work import Work
 
 

@@ -21,6 +21,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator
 
+from loadgen.profile.values import reads
+
 MOST_TOKENS = 10_000_000
 FROM_DATA = "data"
 _TAIL = 4.0
@@ -72,7 +74,7 @@ def check_lengths_text(value: object) -> object:
     return int(text) if text.isdecimal() else text
 
 
-LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text)]
+LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("integer or [lengths](#lengths)")]
 
 
 def _single(text: str) -> Lengths:

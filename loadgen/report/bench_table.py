@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.format import fixed, significant
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Result, StageResult
-from loadgen.report.cells import published_statistic, significant
+from loadgen.report.cells import published_statistic
 from loadgen.report.curve import curve_table
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 
@@ -92,7 +94,7 @@ def _percentile(summary: Summary, percent: float) -> str:
     value_ms = percentile_ms(summary, percent)
     above = next((name for name, known in _KNOWN.items() if known >= percent), "max")
     bound = value_ms is not None and above in summary.lower_bounds
-    return f">= {significant(value_ms)}" if bound else _number(value_ms)
+    return f">= {significant(value_ms)}" if bound else fixed(value_ms)
 
 
 def percentile_ms(summary: Summary, percent: float) -> float | None:
@@ -138,9 +140,9 @@ def _offline_lines(stage: StageResult) -> list[str]:
     lost = requests.failed + requests.unfinished
     return [
         *([f"Failed or unfinished requests: {lost} of {requests.sent}"] if lost else []),
-        f"Throughput: {_number(rate.requests_per_s)} requests/s, {_number(rate.total_tokens_per_s)} total tokens/s, "
-        f"{_number(rate.output_tokens_per_s)} output tokens/s",
-        f"Throughput: {_number(per_min)} requests/min",
+        f"Throughput: {fixed(rate.requests_per_s)} requests/s, {fixed(rate.total_tokens_per_s)} total tokens/s, "
+        f"{fixed(rate.output_tokens_per_s)} output tokens/s",
+        f"Throughput: {fixed(per_min)} requests/min",
         f"Total num prompt tokens:  {stage.tokens.input}",
         f"Total num output tokens:  {stage.tokens.output}",
     ]
@@ -165,8 +167,4 @@ def trust_lines(result: Result) -> list[str]:
 
 
 def _line(name: str, value: float | str | None) -> str:
-    return f"{name:<40} {value if isinstance(value, int | str) else _number(value)}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return f"{name:<40} {value if isinstance(value, int | str) else fixed(value)}"

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Comparison
+from functools import partial
 
-UNKNOWN = "-"
+from loadgen.format import Statistic, bounded, fixed, grouped
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import Comparison, Result
+
 LATENCY_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 """The latencies that tables and figures show."""
 
 
-def fixed(value: float | None, decimals: int = 0) -> str:
-    """A number with as many decimals as its column has; unknown is `-`."""
-    return UNKNOWN if value is None else f"{value:,.{decimals}f}"
-
-
-def significant(value: float | None) -> str:
-    """A number that stands alone, with three digits at least: 2.25, 16.7, 2,574."""
-    if value is None:
-        return UNKNOWN
-    return fixed(value, 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)
-
-
 def statistic(summary: Summary, name: str, decimals: int | None = None) -> str:
     """A statistic of a latency, by itself without `decimals`; `>= 2,310` where it is only known to be at least that."""
-    value = getattr(summary, name)
-    if name in summary.lower_bounds:
-        return f">= {significant(value)}"
-    return significant(value) if decimals is None else fixed(value, decimals)
+    one = Statistic.of(summary, name)
+    return bounded(one) if decimals is None else bounded(one, partial(grouped, decimals=decimals))
 
 
 def published_statistic(summary: Summary, name: str) -> str:
     """The same in the tables of the published benchmarks, which scripts read: no thousands."""
-    value = getattr(summary, name)
-    return UNKNOWN if value is None else statistic(summary, name) if name in summary.lower_bounds else f"{value:.2f}"
-
-
-def signed_percent(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:+.1f} %"
+    return bounded(Statistic.of(summary, name), fixed)
 
 
 def published_name(one: Comparison) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.metrics.difference import Compared
+from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.metrics.figures import FIGURES
-from loadgen.report.cells import UNKNOWN, signed_percent
+from loadgen.metrics.result import Compared
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.compare_config import Setting
 from loadgen.report.markdown import escaped
@@ -181,7 +181,7 @@ def _values(one: Compared) -> tuple[str, str]:
 
 
 def _number(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}"
+    return fixed(value, 4 if value is not None and abs(value) < 1 else 2)
 
 
 def _cut(text: str | None, width: int) -> str:

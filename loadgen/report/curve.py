@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from loadgen.format import fixed
 from loadgen.metrics.result import Result, StageResult
 
 _BAR = 30
@@ -63,9 +64,5 @@ def _point(stage: StageResult) -> CurvePoint:
 
 def _line(point: CurvePoint, top: float) -> str:
     bar = "#" * round(_BAR * (point.normalized_mean_ms or 0.0) / top) if top else ""
-    mean, p99 = _number(point.normalized_mean_ms), _number(point.normalized_p99_ms)
-    return f"{point.asked_per_min:>12.1f}{_number(point.achieved_per_min, 1):>13}{mean:>11}{p99:>11}  {bar}".rstrip()
-
-
-def _number(value: float | None, decimals: int = 3) -> str:
-    return "-" if value is None else f"{value:.{decimals}f}"
+    mean, p99 = fixed(point.normalized_mean_ms, 3), fixed(point.normalized_p99_ms, 3)
+    return f"{point.asked_per_min:>12.1f}{fixed(point.achieved_per_min, 1):>13}{mean:>11}{p99:>11}  {bar}".rstrip()

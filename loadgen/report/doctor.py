@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from loadgen.format import GIB, counted, fixed, gib
 from loadgen.metrics.doctor import DeviceFile, Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.gpu import GpuProcess, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuStatic
 
 _WIDTH = 100
 _COLUMN = 16
-_GIB = 1024**3
 _MOST_PROCESSES = 5
 _COUNTED = (
     "energy_j",
@@ -28,7 +28,7 @@ _COUNTED = (
     "ecc_correctable",
     "ecc_uncorrectable",
 )
-_UNITS = {"bytes": (_GIB, "GiB"), "bytes_per_s": (1e6, "MB/s"), "percent": (1, "%"), "mhz": (1, "MHz")}
+_UNITS = {"bytes": (GIB, "GiB"), "bytes_per_s": (1e6, "MB/s"), "percent": (1, "%"), "mhz": (1, "MHz")}
 
 
 def doctor_json(found: Examination) -> str:
@@ -58,7 +58,7 @@ def _measured(best: Tried | None) -> str:
         return "nothing works"
     doubted = sum(not check.plausible for exam in best.gpus for check in exam.checks)
     doubt = f", {doubted} values that cannot be true" if doubted else ""
-    return f"{_count(len(best.gpus), 'GPU')} measured with {best.name}{doubt}"
+    return f"{counted(len(best.gpus), 'GPU')} measured with {best.name}{doubt}"
 
 
 def _box(found: Examination) -> str:
@@ -167,7 +167,7 @@ def _listed(processes: Sequence[GpuProcess]) -> str:
 
 
 def _process(process: GpuProcess) -> str:
-    held = f" {process.hbm_bytes / _GIB:.1f} GiB" if process.hbm_bytes is not None else ""
+    held = f" {fixed(gib(process.hbm_bytes), 1)} GiB" if process.hbm_bytes is not None else ""
     return f"{process.name or '?'} ({process.pid}){held}"
 
 
@@ -229,7 +229,3 @@ def _filled(text: str) -> str:
 
 def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

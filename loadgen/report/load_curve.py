@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import CurvePoint
-from loadgen.report.cells import fixed, significant, statistic
+from loadgen.format import grouped, significant
+from loadgen.metrics.result import CurvePoint, Result
+from loadgen.report.cells import statistic
 from loadgen.report.notes import has_numbers
 
 HEADS = ("load", "held", "tok/s", "/user", "TTFT p50", "p99", "count", "ITL p50", "p99", "count")
@@ -46,15 +46,15 @@ def curve_cells(point: CurvePoint) -> list[str]:
     ttft, itl = point.ttft_ms, point.itl_ms
     return [
         load_words(point),
-        fixed(point.held, 1),
-        fixed(point.output_tokens_per_s, 1),
+        grouped(point.held, 1),
+        grouped(point.output_tokens_per_s, 1),
         significant(point.output_tokens_per_s_per_user),
         statistic(ttft, "p50", 1),
         statistic(ttft, "p99", 1),
-        fixed(ttft.count),
+        grouped(ttft.count),
         statistic(itl, "p50", 2),
         statistic(itl, "p99", 2),
-        fixed(itl.count),
+        grouped(itl.count),
     ]
 
 

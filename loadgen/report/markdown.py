@@ -8,24 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result, StageResult
+from loadgen.format import UNKNOWN, grouped, harmless, signed_percent
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import Comparison, CurvePoint, Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import Comparison, CurvePoint
 from loadgen.report.assessment import assessment, titles
-from loadgen.report.cells import (
-    UNKNOWN,
-    engine_of,
-    fixed,
-    hardware_of,
-    model_of,
-    published_name,
-    signed_percent,
-    statistic,
-)
+from loadgen.report.cells import engine_of, hardware_of, model_of, published_name, statistic
 from loadgen.report.load_curve import HEADS, curve_cells, moving_points, shape_of
 from loadgen.report.notes import failed_words, latency_titles, request_counts, stage_notes, took_part
-from loadgen.text import harmless
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
 _STATISTICS = ("mean", "p50", "p90", "p99")
@@ -72,7 +62,7 @@ def _throughput(stages: Sequence[StageResult]) -> str:
     rows = [
         [
             *_throughput_row(stage, names[stage.index]),
-            *(fixed(values[number], 2) for values in shown.values()),
+            *(grouped(values[number], 2) for values in shown.values()),
             *([_limits_word(stage)] if judged else []),
         ]
         for number, stage in enumerate(stages)
@@ -85,12 +75,12 @@ def _throughput_row(stage: StageResult, name: str) -> Row:
     return (
         escaped(name),
         f"{stage.isl}/{stage.osl}",
-        fixed(requests.completed),
-        fixed(requests.failed),
-        fixed(stage.measured_s, 2),
-        fixed(rate.requests_per_s, 2),
-        fixed(rate.output_tokens_per_s, 2),
-        fixed(rate.total_tokens_per_s, 2),
+        grouped(requests.completed),
+        grouped(requests.failed),
+        grouped(stage.measured_s, 2),
+        grouped(rate.requests_per_s, 2),
+        grouped(rate.output_tokens_per_s, 2),
+        grouped(rate.total_tokens_per_s, 2),
     )
 
 
@@ -161,12 +151,12 @@ def _published(result: Result) -> list[str]:
 
 def _compared(one: Comparison, name: str) -> Row:
     difference = signed_percent(one.difference_percent)
-    return escaped(name), escaped(published_name(one)), fixed(one.published, 2), fixed(one.measured, 2), difference
+    return escaped(name), escaped(published_name(one)), grouped(one.published, 2), grouped(one.measured, 2), difference
 
 
 def _trust(result: Result) -> str:
     client = result.client
-    lag = fixed(client.read_lag_ms.p99, 2)
+    lag = grouped(client.read_lag_ms.p99, 2)
     stamps = f"{client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.workers} workers"
     limited = f"**The client was limited**: {escaped(client.why or '')}" if client.limited else "The client kept up"
     return f"{limited} ({stamps})."

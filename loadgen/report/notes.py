@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.metrics.histogram import Summary
+from loadgen.format import counted, significant
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
-from loadgen.report.cells import LATENCY_TITLES, significant
+from loadgen.report.cells import LATENCY_TITLES
 
 _LEAST_TAIL = 0.01  # of the window: a shorter tail is not worth a word
 
@@ -173,19 +174,15 @@ def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
     when = "first token when the stage ended"
     if ttft.censored:
         marked = "; >= is a lower bound" if ttft.lower_bounds else ""
-        yield Note("TTFT", f"{_counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
+        yield Note("TTFT", f"{counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
     if intended.censored > ttft.censored:
-        yield Note("TTFT from intended", f"not known of {_counted(intended.censored, 'arrival')}, without a {when}")
+        yield Note("TTFT from intended", f"not known of {counted(intended.censored, 'arrival')}, without a {when}")
 
 
 def _first_wave(wave: FirstWave) -> Note:
     if wave.counted:
         return Note("First wave", "counted, as `vllm bench` and what is published with it do")
-    streams, ttft = f"{_counted(wave.streams, 'stream')} that began at once, in no other figure", wave.ttft_ms
+    streams, ttft = f"{counted(wave.streams, 'stream')} that began at once, in no other figure", wave.ttft_ms
     if ttft is None or not ttft.count:
         return Note("First wave", streams)
     return Note("First wave", f"{streams}: TTFT p50 {significant(ttft.p50)}, p99 {significant(ttft.p99)} ms")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.metrics.histogram import Summary
+from loadgen.format import fixed, significant
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
-from loadgen.report.cells import significant
 from loadgen.report.notes import latencies
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
@@ -152,15 +152,15 @@ def _line(row: SweepRow, width: int) -> str:
     differences = [row.difference_percent.get(name) for name in _COMPARED]
     output, ttft, tpot = ("" if one is None else f"({one:+.1f}%)" for one in differences)
     cells = (
-        _number(row.requests_per_s),
-        _number(row.output_tokens_per_s),
+        fixed(row.requests_per_s),
+        fixed(row.output_tokens_per_s),
         output,
         _latency(row, "ttft_mean_ms"),
         ttft,
         _latency(row, "ttft_p99_ms"),
-        _number(row.tpot_mean_ms),
+        fixed(row.tpot_mean_ms),
         tpot,
-        _number(row.tpot_p99_ms),
+        fixed(row.tpot_p99_ms),
     )
     counts = {"failed": row.failed, "never sent": row.unsent, "carried over": row.carried_over}
     notes = [f"{count} {name}" for name, count in counts.items() if count]
@@ -171,7 +171,7 @@ def _line(row: SweepRow, width: int) -> str:
 
 def _latency(row: SweepRow, name: str) -> str:
     value = getattr(row, name)
-    return f">= {significant(value)}" if name in row.lower_bounds else _number(value)
+    return f">= {significant(value)}" if name in row.lower_bounds else fixed(value)
 
 
 def _endings(rows: Sequence[SweepRow], width: int) -> list[str]:
@@ -183,7 +183,3 @@ def _ending(row: SweepRow, width: int) -> str:
     first, *_ = row.reason.splitlines() or [""]
     words = "no numbers" if row.stage is None else row.state
     return f"{row.variant:<{width}}  {words}: {first if len(first) <= _REASON else first[: _REASON - 3] + '...'}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.metrics.difference import Compared
+from loadgen.format import UNKNOWN, fixed, signed_percent
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import InstanceResult, ReferenceResult, Requests, Result, SloCheck, StageResult
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Comparison
-from loadgen.report.cells import UNKNOWN, published_name, published_statistic, signed_percent
+from loadgen.metrics.journal import SearchResult
+from loadgen.metrics.result import (
+    Compared,
+    Comparison,
+    InstanceResult,
+    ReferenceResult,
+    Requests,
+    Result,
+    SloCheck,
+    StageResult,
+)
+from loadgen.report.cells import published_name, published_statistic
 from loadgen.report.load_curve import curve_lines, run_curve
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 
@@ -116,7 +124,7 @@ def _checked(check: SloCheck) -> str:
     word, missed = "met" if check.met else "MISSED", not check.met and check.missed
     streams = f"; {check.missed} of {check.population} beyond it" if missed else ""
     sure = f"; sure with {check.needs} more streams" if check.needs else ""
-    return f"{word} ({_number(check.measured_ms)}{streams}{sure})"
+    return f"{word} ({fixed(check.measured_ms)}{streams}{sure})"
 
 
 def _engine_lines(stage: StageResult) -> list[str]:
@@ -156,7 +164,7 @@ def _curve_lines(search: SearchResult) -> list[str]:
     """The curve that a knee was looked for on."""
     points = sorted((point for point in search.points if point.held is not None), key=lambda point: point.load)
     lines = [
-        f"{_number(point.held):>14}{_number(point.output_tokens_per_s):>16}{_number(point.error_percent):>12}"
+        f"{fixed(point.held):>14}{fixed(point.output_tokens_per_s):>16}{fixed(point.error_percent):>12}"
         for point in points
     ]
     return [f"{'streams held':>14}{'output tok/s':>16}{'error %':>12}", *lines] if lines else []
@@ -188,8 +196,8 @@ def _instance_lines(stage: StageResult) -> list[str]:
 
 def _instance_line(instance: InstanceResult) -> str:
     requests, latency = instance.requests, instance.latency_ms
-    output = _number(instance.throughput.output_tokens_per_s)
-    ttft, tpot = _number(latency["ttft"].p50), _number(latency["tpot"].p50)
+    output = fixed(instance.throughput.output_tokens_per_s)
+    ttft, tpot = fixed(latency["ttft"].p50), fixed(latency["tpot"].p50)
     return f"{instance.url:<28}{requests.completed:>10}{requests.failed:>8}{output:>11}{ttft:>11}{tpot:>10}"
 
 
@@ -202,7 +210,7 @@ def _reference_lines(stage: StageResult, reference: ReferenceResult | None) -> l
 
 def _compared(one: Comparison) -> str:
     difference = signed_percent(one.difference_percent)
-    return f"  {published_name(one):<38}{_number(one.published):>12}{_number(one.measured):>12}{difference:>12}"
+    return f"  {published_name(one):<38}{fixed(one.published):>12}{fixed(one.measured):>12}{difference:>12}"
 
 
 def _baseline_lines(stage: StageResult) -> list[str]:
@@ -218,7 +226,7 @@ def _besides(one: Compared) -> str:
     found = one.difference
     difference = signed_percent(found.percent if found is not None else None)
     word = "" if found is None or found.word == "no evidence" else f"  {found.word}"
-    return f"{f'  {FIGURES[one.figure].title}':<24}{_number(one.a):>12}{_number(one.b):>12}{difference:>12}{word}"
+    return f"{f'  {FIGURES[one.figure].title}':<24}{fixed(one.a):>12}{fixed(one.b):>12}{difference:>12}{word}"
 
 
 def _source_lines(reference: ReferenceResult | None) -> list[str]:
@@ -235,7 +243,7 @@ def _reason_lines(stage: StageResult) -> list[str]:
 
 def _footer(result: Result) -> str:
     client = result.client
-    lag = _number(client.read_lag_ms.p99)
+    lag = fixed(client.read_lag_ms.p99)
     trust = f"LIMITED ({client.why})" if client.limited else "not limited"
     lines = [
         "=" * _WIDTH,
@@ -250,9 +258,5 @@ def _footer(result: Result) -> str:
 
 
 def _line(name: str, value: float | str | None) -> str:
-    text = value if isinstance(value, str) else str(value) if isinstance(value, int) else _number(value)
+    text = value if isinstance(value, str) else str(value) if isinstance(value, int) else fixed(value)
     return f"{name + ':':<44}{text}"
-
-
-def _number(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.2f}"

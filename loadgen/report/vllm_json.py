@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import SCHEMA, Result, StageResult
 from loadgen.report.bench_table import SERVE_METRICS
 from loadgen.report.cells import model_of

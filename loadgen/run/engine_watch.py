@@ -15,12 +15,20 @@ from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from loadgen.errors import ServerError
-from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Happened, Line
-from loadgen.metrics.snapshot import WINDOW_S, EngineView
+from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, EngineView, Happened, Line
+from loadgen.metrics.snapshot import WINDOW_S
 from loadgen.run.engine_sum import sum_of
 from loadgen.server.vllm.client import ServerClient
-from loadgen.server.vllm.engine_doubts import LATENCIES, engine_doubts, is_idle
-from loadgen.server.vllm.engine_metrics import EngineDelta, EngineLatency, EngineSample, delta, parse_engine_metrics
+from loadgen.server.vllm.engine_metrics import (
+    LATENCIES,
+    EngineDelta,
+    EngineLatency,
+    EngineSample,
+    delta,
+    engine_doubts,
+    is_idle,
+    parse_engine_metrics,
+)
 
 _PERIOD_S = 1.0
 _SHORTEST_SPAN_S = 0.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from loadgen.metrics.journal import RunState
-from loadgen.metrics.snapshot import ClientView, EngineView, Milestone, Phase
+from loadgen.metrics.journal import EngineView, Milestone, RunState
+from loadgen.metrics.snapshot import ClientView, Phase
 from loadgen.metrics.verdict import kv_limit, queueing
 
 

@@ -6,8 +6,7 @@ import time
 
 import loadgen
 from loadgen.fleet.fleet import FleetTick
-from loadgen.metrics.journal import RunStarted, ServerChanged, StageStarted, Ticked
-from loadgen.metrics.snapshot import EngineView
+from loadgen.metrics.journal import EngineView, RunStarted, ServerChanged, StageStarted, Ticked
 from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.run.environment import describe_environment

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.format import harmless
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.record import Record
@@ -15,7 +16,6 @@ from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.session import Session
 from loadgen.run.view import Now, load_view
-from loadgen.text import harmless
 
 
 class Parts(msgspec.Struct, frozen=True):

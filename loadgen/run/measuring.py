@@ -8,7 +8,8 @@ percentile that takes hundreds of streams, more for each that misses, so that th
 
 from __future__ import annotations
 
-from loadgen.metrics.slo import Judgement, Limits, judge, met_limits, needed_words, still_needed
+from loadgen.metrics.result import Limits
+from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Measured, Stage
 

@@ -1,9 +1,9 @@
-"""A run that can be watched from elsewhere: its snapshots on a socket in its folder, and the hand of who may steer.
+"""A run that can be watched from elsewhere: its snapshots on a socket in its folder, and what its watchers ask for.
 
-One JSON object a line: to a watcher each `Snapshot`, the first with the past of the charts; from it a `Hello`, then a
-`Command` for each key. Invariants: a watcher never holds up the run and makes nothing grow: what it does not read in
-time it misses, but for the last snapshot; only what is in `COMMANDS` can be asked for, and only by a watcher that said
-at first that it steers; the socket is its owner's alone from the moment that it exists.
+One JSON object a line: to a watcher each `Snapshot`, the first with the past of the charts; from it a `Hello`, then an
+`Operation` for each key. Invariants: a watcher never holds up the run and makes nothing grow: what it does not read in
+time it misses, but for the last snapshot; only an `Operation` can be asked for, and only by a watcher that said at
+first that it steers; the socket is its owner's alone from the moment that it exists.
 """
 
 from __future__ import annotations
@@ -14,42 +14,20 @@ import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import Point, Snapshot
-from loadgen.plan.request import PlanRequest
+from loadgen.run.operations import Operation
 
 SOCKET = "watch.sock"
 _FAREWELL_S = 1.0
 _LONGEST_SNAPSHOT = 1 << 26
 _SAME_MOMENT_S = 1e-3
-
-_Count = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
-_Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
-_Text = Annotated[str, msgspec.Meta(max_length=1_000)]
-
-COMMANDS: dict[str, Any] = {
-    "start_anyway": tuple[()],
-    "set_concurrency": tuple[_Count],
-    "set_rate": tuple[_Rate],
-    "set_shape": tuple[_Count, _Count],
-    "follow": tuple[PlanRequest],
-    "hold": tuple[()],
-    "pause": tuple[()],
-    "resume": tuple[()],
-    "next_stage": tuple[()],
-    "extend": tuple[()],
-    "redo": tuple[()],
-    "note": tuple[_Text],
-    "restart": tuple[_Text | None],
-    "stop": tuple[()],
-    "abort": tuple[()],
-}
-"""The methods of a run that a watcher may call, with the types of their arguments."""
+operations: msgspec.json.Decoder[Operation] = msgspec.json.Decoder(Operation)
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -58,19 +36,14 @@ class Hello(msgspec.Struct, frozen=True):
     steers: bool
 
 
-class Command(msgspec.Struct, frozen=True):
-    """A method of the run, and its arguments."""
-
-    name: str
-    arguments: list[Any] = []
-
-
 class SnapshotServer:
     """The run's side of the socket."""
 
-    def __init__(self, run: object, folder: Path, past: Callable[[], tuple[Point, ...]]) -> None:
-        """`run` gets the commands; `past` tells a late watcher what its charts begin with."""
-        self._run = run
+    def __init__(
+        self, folder: Path, *, apply: Callable[[Operation], None], past: Callable[[], tuple[Point, ...]]
+    ) -> None:
+        """`apply` gets what is asked for; `past` tells a late watcher what its charts begin with."""
+        self._apply = apply
         self._folder = folder
         self._past = past
         self._newest: Snapshot | None = None
@@ -131,26 +104,19 @@ class SnapshotServer:
         async for line in reader:
             if not hello.steers:
                 return
-            self._obey(line)
+            self._apply(operations.decode(line))
 
     def _welcome(self, writer: asyncio.StreamWriter) -> None:
         self._watchers.add(writer)
         if self._newest is not None:
             writer.write(_line(msgspec.structs.replace(self._newest, past=self._past())))
 
-    def _obey(self, line: bytes) -> None:
-        command = msgspec.json.decode(line, type=Command)
-        if command.name not in COMMANDS:
-            raise ValueError(command.name)
-        arguments = msgspec.convert(command.arguments, COMMANDS[command.name])
-        getattr(self._run, command.name)(*arguments)
-
 
 class RemoteRun:
     """A run of another process; a cockpit cannot tell it from its own."""
 
     def __init__(self, folder: Path, *, steers: bool = False) -> None:
-        """Only with `steers` do its commands reach the run."""
+        """Only with `steers` does the run hear what it asks for."""
         self._folder = folder
         self._steers = steers
         self._writer: asyncio.StreamWriter | None = None
@@ -181,67 +147,12 @@ class RemoteRun:
             why = "no run goes on there" if isinstance(error, (FileNotFoundError, ConnectionError)) else error.strerror
             raise ResultError(f"{self._folder}: cannot be watched: {why}") from error
 
-    def start_anyway(self) -> None:
-        """Start although the preflight says that it will not work."""
-        self._ask("start_anyway")
-
-    def set_concurrency(self, concurrency: int) -> None:
-        """Hold this many streams from now on."""
-        self._ask("set_concurrency", concurrency)
-
-    def set_rate(self, requests_per_s: float) -> None:
-        """Send this many requests a second from now on."""
-        self._ask("set_rate", requests_per_s)
-
-    def set_shape(self, isl: int, osl: int) -> None:
-        """Send requests of this shape from now on."""
-        self._ask("set_shape", isl, osl)
-
-    def follow(self, wish: PlanRequest) -> None:
-        """Begin another plan from where the load stands."""
-        self._ask("follow", wish)
-
-    def hold(self) -> None:
-        """Let the running stage go on without an end."""
-        self._ask("hold")
-
-    def pause(self) -> None:
-        self._ask("pause")
-
-    def resume(self) -> None:
-        self._ask("resume")
-
-    def next_stage(self) -> None:
-        """End the stage and begin the plan's next."""
-        self._ask("next_stage")
-
-    def extend(self) -> None:
-        """Let the running stage go on for its length once more."""
-        self._ask("extend")
-
-    def redo(self) -> None:
-        """Measure the running stage of the plan again, or else the last one that is done."""
-        self._ask("redo")
-
-    def note(self, text: str) -> None:
-        """Put a remark on the time axis."""
-        self._ask("note", text)
-
-    def restart(self, variant: str | None) -> None:
-        """Stop the server and start it again."""
-        self._ask("restart", variant)
-
-    def stop(self) -> None:
-        self._ask("stop")
-
-    def abort(self) -> None:
-        self._ask("abort")
-
-    def _ask(self, name: str, *arguments: object) -> None:
+    def apply(self, operation: Operation) -> None:
+        """Ask the run for it, if this watcher may steer."""
         if self._steers:
-            self._send(Command(name, list(arguments)))
+            self._send(operation)
 
-    def _send(self, message: Hello | Command) -> None:
+    def _send(self, message: Hello | Operation) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(_line(message))
 
@@ -262,7 +173,7 @@ def points_of(series: TimeSeries) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _line(message: Snapshot | Hello | Command) -> bytes:
+def _line(message: Snapshot | Hello | Operation) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 

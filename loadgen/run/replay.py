@@ -14,24 +14,16 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, read_journal, time_of
+from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import (
-    BEAT_S,
-    InstanceView,
-    LoadView,
-    Phase,
-    Point,
-    ReplayView,
-    ServerView,
-    Snapshot,
-)
-from loadgen.plan.request import PlanRequest
+from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Point, ReplayView, ServerView, Snapshot
 from loadgen.run.hardware import telemetry_words
+from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, load_view, snapshot_of
-from loadgen.server.process.log_tail import LogTail
-from loadgen.store.lookup import RESULT
+from loadgen.server.process.log import LogTail
+from loadgen.store.files import read_journal
+from loadgen.store.runs import RESULT
 
 SLOWEST, FASTEST = 1.0, 100.0
 _LOG_NAMES = ("server.log", "server-0.log")
@@ -68,60 +60,23 @@ class Replay:
         self._stopped = False
         self._wake = asyncio.Event()
 
-    # The operator's hand.
-
     def set_speed(self, speed: float) -> None:
         """So many seconds of the run in one of the operator's, 1 to 100."""
         self._speed = min(max(speed, SLOWEST), FASTEST)
         self._wake.set()
 
-    def pause(self) -> None:
-        self._paused = True
+    def apply(self, operation: Operation) -> None:
+        """Pause, go on, take a step of one tick, or end; a run that is over has no use for anything else."""
+        match operation:
+            case Pause():
+                self._paused = True
+            case Resume():
+                self._paused = False
+            case NextStage():
+                self._paused = self._stepping = True
+            case Stop() | Abort():
+                self._stopped = True
         self._wake.set()
-
-    def resume(self) -> None:
-        self._paused = False
-        self._wake.set()
-
-    def step(self) -> None:
-        """One tick of the run, a quarter of a second, and stand still after it."""
-        self._paused = self._stepping = True
-        self._wake.set()
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._wake.set()
-
-    def abort(self) -> None:
-        self.stop()
-
-    # What a run that is over has no use for: a replay takes the place of a run, and does nothing when told.
-
-    def start_anyway(self) -> None: ...
-
-    def set_concurrency(self, concurrency: int) -> None: ...
-
-    def set_rate(self, requests_per_s: float) -> None: ...
-
-    def set_shape(self, isl: int, osl: int) -> None: ...
-
-    def follow(self, wish: PlanRequest) -> None: ...
-
-    def hold(self) -> None: ...
-
-    def restart(self, variant: str | None) -> None: ...
-
-    def next_stage(self) -> None:
-        """The run's stages follow each other as they did."""
-
-    def extend(self) -> None:
-        """The run's stages are as long as they were."""
-
-    def redo(self) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    # The play.
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
         """The states of the run, four a second; the last has phase `done` if it was played to its end."""

@@ -1,9 +1,9 @@
 """One run: start the server, learn what it serves, send the plan's load, stop everything, leave a result.
 
-`async for snapshot in run.snapshots()` is all there is to running one; the methods beside it are the operator's hand
-and may be called at any time. Invariants: the folder is claimed before anything is started; every line of the journal
-goes through `_log` and into the record, so screen and result cannot differ; however the run ends, the load is ended
-first, then the workers, then the server, and then the result is written.
+`async for snapshot in run.snapshots()` is all there is to running one; `apply` does what an operator asks for, at any
+time. Invariants: the folder is claimed before anything is started; every line of the journal goes through `_log` and
+into the record, so screen and result cannot differ; however the run ends, the load is ended first, then the workers,
+then the server, and then the result is written.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
-from loadgen.metrics.stream_rows import RowsFormat
 from loadgen.plan import Measured, Stage, next_stages, plan_of
-from loadgen.plan.request import PlanRequest
 from loadgen.profile import Profile
 from loadgen.run.controller import LoadController
 from loadgen.run.guard_rail import FailureBreaker
@@ -30,6 +28,24 @@ from loadgen.run.hardware import HardwareWatch
 from loadgen.run.lines import run_started
 from loadgen.run.live import Parts, now_of
 from loadgen.run.measuring import measured_of
+from loadgen.run.operations import (
+    Abort,
+    Extend,
+    FollowPlan,
+    Hold,
+    NextStage,
+    Note,
+    Operation,
+    Pause,
+    Redo,
+    Restart,
+    Resume,
+    SetConcurrency,
+    SetRate,
+    SetShape,
+    StartAnyway,
+    Stop,
+)
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
@@ -38,6 +54,7 @@ from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
+from loadgen.store.files import RowsFormat
 from loadgen.telemetry.options import BackendOption
 from loadgen.vendors import VendorName
 
@@ -110,7 +127,7 @@ class Run:
         self._working: asyncio.Task[None] | None = None
         self._beat = asyncio.Event()
         self._ended = asyncio.Event()
-        self._offer = SnapshotServer(self, self.folder, past=lambda: points_of(self._record.series))
+        self._offer = SnapshotServer(self.folder, apply=self.apply, past=lambda: points_of(self._record.series))
 
     # What comes of it.
 
@@ -131,35 +148,46 @@ class Run:
         """What went wrong, for the exit code; the result holds its words too."""
         return self._error or self._writer.error
 
-    # The operator's hand.
+    def apply(self, operation: Operation) -> None:
+        """Do what the operator asks for, at once; what cannot be done is refused in words, as an event."""
+        load = self._controller
+        match operation:
+            case StartAnyway():
+                self._cleared.set()
+            case SetConcurrency(concurrency):
+                load.set_concurrency(concurrency)
+            case SetRate(requests_per_s):
+                load.set_rate(requests_per_s)
+            case SetShape(isl, osl):
+                served = self._session.served
+                load.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
+            case FollowPlan(plan):
+                load.follow(plan, self._session.profile)
+            case Hold():
+                load.hold()
+            case Pause():
+                load.pause()
+            case Resume():
+                load.resume()
+            case NextStage():
+                load.next_stage()
+            case Extend():
+                current = self._record.current
+                load.extend(current.e2e_needs_s if current is not None else None)
+            case Redo():
+                load.redo()
+            case Note(text):
+                self._event("note", text)
+            case Restart(variant):
+                self._restart(variant)
+            case Stop() if self._phase == "holding":
+                self._end("complete", "the plan is done")
+            case Stop():
+                self._end("stopped", "stopped by the operator")
+            case Abort():
+                self._abort()
 
-    def start_anyway(self) -> None:
-        """Start although the preflight says that it will not work."""
-        self._cleared.set()
-
-    def set_concurrency(self, concurrency: int) -> None:
-        """Hold this many streams from now on: the stage ends, another begins."""
-        self._controller.set_concurrency(concurrency)
-
-    def set_rate(self, requests_per_s: float) -> None:
-        """Send this many requests a second from now on."""
-        self._controller.set_rate(requests_per_s)
-
-    def set_shape(self, isl: int, osl: int) -> None:
-        """Send requests of this shape from now on."""
-        served = self._session.served
-        self._controller.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
-
-    def follow(self, wish: PlanRequest) -> None:
-        """Begin another plan from where the load stands."""
-        self._controller.follow(wish, self._session.profile)
-
-    def hold(self) -> None:
-        """Let the running stage go on without an end."""
-        self._controller.hold()
-
-    def restart(self, variant: str | None = None) -> None:
-        """Stop the server and start it again, as it is or as one of the variants; what ran goes on by hand."""
+    def _restart(self, variant: str | None) -> None:
         try:
             if self._ending is not None:
                 raise ProfileError("the run is ending")
@@ -170,38 +198,7 @@ class Run:
         self._event("server", f"restart by the operator{f', variant {variant}' if variant is not None else ''}")
         self._again.set()
 
-    def pause(self) -> None:
-        """Send no more; running streams finish."""
-        self._controller.pause()
-
-    def resume(self) -> None:
-        self._controller.resume()
-
-    def next_stage(self) -> None:
-        self._controller.next_stage()
-
-    def extend(self) -> None:
-        """Let the running stage go on for as long as it needs to know E2E, or else for its length once more."""
-        current = self._record.current
-        self._controller.extend(current.e2e_needs_s if current is not None else None)
-
-    def redo(self) -> None:
-        """Measure the running stage of the plan again, or else the last one that is done."""
-        self._controller.redo()
-
-    def note(self, text: str) -> None:
-        """Put a note on the time axis."""
-        self._event("note", text)
-
-    def stop(self) -> None:
-        """End the load, stop the server, keep the result."""
-        if self._phase == "holding":
-            self._end("complete", "the plan is done")
-        else:
-            self._end("stopped", "stopped by the operator")
-
-    def abort(self) -> None:
-        """The same at once: streams are cut off and the server gets no time of its own."""
+    def _abort(self) -> None:
         self._aborted = True
         self._session.servers.hurry()
         self._end("stopped", "aborted by the operator")
@@ -232,7 +229,7 @@ class Run:
                     yield self._offer.publish(self._snapshot())
         finally:
             if not work.done():
-                self.abort()
+                self._abort()
             try:
                 # Being cancelled must not leave a server behind.
                 await asyncio.shield(work)
@@ -245,7 +242,7 @@ class Run:
         """End the run if nothing else has, and wait until everything is stopped and written."""
         if self._working is not None:
             if self._ending is None:
-                self.abort()
+                self._abort()
             await asyncio.shield(self._working)
 
     async def _work(self) -> None:

@@ -13,25 +13,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadgen.errors import LoadError, ServerError
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.journal import ServerInstance
-from loadgen.metrics.snapshot import EngineView, InstanceView, Liveness, Milestone
+from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
+from loadgen.metrics.snapshot import InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile import Profile
-from loadgen.server.process.gpu_release import level_now
-from loadgen.server.process.instances import instance_servers
+from loadgen.server.process.gpu_memory import level_now
+from loadgen.server.process.guard_client import NOT_ASKED, ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
 from loadgen.server.process.masking import masked_environment, masked_text
-from loadgen.server.process.outcome import NOT_ASKED, ProcessName, StopReport
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
-from loadgen.server.vllm.start_history import (
-    ExpectedStart,
-    expected_start,
-    remember_start,
-    start_key,
-    with_expectations,
-)
+from loadgen.server.vllm.command import instance_servers
+from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_start, start_key, with_expectations
 
 _LOG_LINES = 200
 _LOOK_S = 1.0

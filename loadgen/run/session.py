@@ -13,7 +13,7 @@ from functools import partial
 
 from loadgen.errors import ProfileError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
-from loadgen.metrics.snapshot import EngineView
+from loadgen.metrics.journal import EngineView
 from loadgen.plan import Stage
 from loadgen.plan.demand import most_workers, workers_for
 from loadgen.profile import Profile

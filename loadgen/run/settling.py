@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.deltas import StageDelta
 
 FEWEST_BEATS = 12
 _HELD_SHARE = 0.02

@@ -8,7 +8,7 @@ its whole transient.
 from __future__ import annotations
 
 from loadgen.fleet.fleet import FleetTick
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Stage
 from loadgen.run.saturation import OverloadDetector

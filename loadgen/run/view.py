@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
+from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.health import StageFacts, flags, gpu_verdicts, stage_verdicts
 from loadgen.metrics.journal import RunState, StageStarted
 from loadgen.metrics.record import Record
+from loadgen.metrics.result import BaselineView, Comparison, Verdict
 from loadgen.metrics.snapshot import (
-    BaselineView,
     ClientView,
-    Comparison,
     Distribution,
     ErrorView,
     GpuView,
@@ -27,9 +27,8 @@ from loadgen.metrics.snapshot import (
     ReplayView,
     ServerView,
     Snapshot,
-    Verdict,
 )
-from loadgen.metrics.stage import OUTCOMES, StageMetrics
+from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Stage
 from loadgen.run.headline import HeadlineFacts, headline

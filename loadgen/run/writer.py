@@ -13,12 +13,12 @@ from pathlib import Path
 
 from loadgen.errors import VrampError
 from loadgen.metrics.baseline import Baseline, with_baseline
+from loadgen.metrics.deltas import StreamRow
 from loadgen.metrics.journal import Happened, Line, RunFinished, RunState
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, write_result
-from loadgen.metrics.stream_rows import RowsFormat, StreamRow, require_format
-from loadgen.store.folder import SafeFiles, claim_folder, require_writable
-from loadgen.store.lookup import RESULT
+from loadgen.metrics.result import Result
+from loadgen.store.files import RowsFormat, SafeFiles, require_format
+from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 
 
 class RunWriter:

@@ -18,26 +18,27 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.snapshot import Liveness, Milestone
+from loadgen.metrics.journal import Diagnosis, Milestone
+from loadgen.metrics.snapshot import Liveness
 from loadgen.profile import Server
 from loadgen.server.process import guard, guard_client, tree
-from loadgen.server.process.container import stop_commands
-from loadgen.server.process.gpu_release import HeldSince, wait_back
-from loadgen.server.process.liveness import CpuTime, signs_of_life
-from loadgen.server.process.locks import DriveLock, claim_port
-from loadgen.server.process.log_tail import LogTail
+from loadgen.server.process.gpu_memory import HeldSince, wait_back
+from loadgen.server.process.guard_client import (
+    NOT_ASKED,
+    ProcessName,
+    ServerExit,
+    StopReport,
+    end_without_guard,
+    names_from_guard,
+)
+from loadgen.server.process.locks import DriveLock, claim_port, record_path
+from loadgen.server.process.log import LogTail
 from loadgen.server.process.masking import masked_command
-from loadgen.server.process.oom import kernel_kills, read_oom_kills
-from loadgen.server.process.outcome import NOT_ASKED, ProcessName, ServerExit, StopReport, names_from_guard
-from loadgen.server.process.records import record_path
-from loadgen.server.process.stopping import end_without_guard
 from loadgen.server.vllm.causes import Phase
-from loadgen.server.vllm.client import ServerClient, api_key, base_url
-from loadgen.server.vllm.command import server_command, server_environment
-from loadgen.server.vllm.diagnosis import diagnose
-from loadgen.server.vllm.readiness import until_ready
-from loadgen.server.vllm.startup import StartupWatch
+from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
+from loadgen.server.vllm.command import server_command, server_environment, stop_commands
+from loadgen.server.vllm.diagnosis import diagnose, kernel_kills, read_oom_kills
+from loadgen.server.vllm.startup import CpuTime, StartupWatch, signs_of_life
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 

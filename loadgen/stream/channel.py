@@ -14,6 +14,7 @@ from collections.abc import Callable
 import httptools
 import msgspec
 
+from loadgen.format import harmless
 from loadgen.stream.events import (
     DONE,
     EVENT_BELOW,
@@ -35,7 +36,6 @@ from loadgen.stream.events import (
 )
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Failure, Stream, http_failure
-from loadgen.text import harmless
 
 _KEPT_BODY = 4096
 _KEPT_MESSAGE = 300
@@ -49,28 +49,6 @@ Unanswered = Callable[["Channel", Stream], None]
 
 class Channel:
     """One connection; `begin` puts a stream on it, `feed` and `lost` are for the transport."""
-
-    __slots__ = (
-        "_between_chunks",
-        "_body",
-        "_client",
-        "_coalesced_ns",
-        "_ended",
-        "_parser",
-        "_plain",
-        "_slow",
-        "_splitter",
-        "_stamp_ns",
-        "_status",
-        "_unanswered",
-        "answered",
-        "close_transport",
-        "output_began",
-        "served",
-        "stream",
-        "usable",
-        "write",
-    )
 
     def __init__(self, client: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
         self._client = client

@@ -21,7 +21,7 @@ import msgspec
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.doctor import DeviceFile
-from loadgen.metrics.gpu import GpuSample
+from loadgen.metrics.samples import GpuSample
 from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.protocol import Opened, Sampled

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from loadgen.errors import TelemetryError
+from loadgen.format import harmless
 from loadgen.metrics.amount import increase, integral
 from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
@@ -29,7 +29,6 @@ from loadgen.telemetry.monitor import carried
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.process import Child, last_lines, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
-from loadgen.text import harmless
 from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
 NOTHING = (

@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.process import Child, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
-from loadgen.text import harmless
 from loadgen.vendors import VendorName
 
 MISSED_TICKS = 3

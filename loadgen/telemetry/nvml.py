@@ -20,8 +20,7 @@ from typing import Any
 import pynvml
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.counters import Point, rate
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, Reading, rate
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Missing, amount, divided, number, percent, split, text, value_of
 
@@ -74,7 +73,7 @@ class _Device:
     split: bool = False  # a GPU that is split into instances: memory and processes are theirs
     links: tuple[int, ...] = ()  # the NVLinks that were up when it was opened
     lost: str = ""  # why it has no handle
-    violations: dict[str, Point] = field(default_factory=dict)  # the counters (ns) at the last sample
+    violations: dict[str, Reading] = field(default_factory=dict)  # the counters (ns) at the last sample
 
 
 def open_nvml() -> Backend:
@@ -286,7 +285,7 @@ def _violation_shares(device: _Device) -> dict[str, float]:
         total_ns = number(_part(status, "violationTime"), wide=True)
         if isinstance(total_ns, Missing):
             continue
-        before, now = device.violations.get(reason), Point(time.monotonic(), total_ns)
+        before, now = device.violations.get(reason), Reading(time.monotonic(), total_ns)
         device.violations[reason] = now
         share = None if before is None else rate(before, now)
         if share is not None:

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import TelemetryError
+from loadgen.format import harmless
 from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, TelemetryLine, decode_line
-from loadgen.text import harmless
 
 _LINE_LIMIT = 1 << 20
 _FLOOD_LINES = 500  # A second's worth; what waits in a full pipe while the parent is suspended is far less

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.vendors import BackendName
 
 

@@ -23,10 +23,10 @@ class Missing:
     reason: str
 
 
-Reading = float | Missing  # a finite number that is not negative, or why there is none; an `int` stays one
+Measured = float | Missing  # a finite number that is not negative, or why there is none; an `int` stays one
 
 
-def number(raw: object, *, wide: bool = False) -> Reading:
+def number(raw: object, *, wide: bool = False) -> Measured:
     """The number, unless it says "not available"; `wide` for what can truly be 65535 (amounts, counters)."""
     if isinstance(raw, Missing):
         return raw
@@ -41,25 +41,25 @@ def number(raw: object, *, wide: bool = False) -> Reading:
     return Missing(f"negative: {raw}") if raw < 0 else raw
 
 
-def percent(raw: object) -> Reading:
+def percent(raw: object) -> Measured:
     """A share from 0 to 100; what is above was never a percentage."""
     value = number(raw)
     return Missing(f"not a percentage: {value}") if not isinstance(value, Missing) and value > 100 else value
 
 
-def amount(raw: object, unit: int = 1) -> Reading:
+def amount(raw: object, unit: int = 1) -> Measured:
     """A counter or an amount in whole units, as the number of ones: 3 with a unit of 1024**2 is 3145728."""
     value = number(raw, wide=True)
     return value if isinstance(value, Missing) else int(value) * unit
 
 
-def divided(raw: object, by: float, *, wide: bool = True) -> Reading:
+def divided(raw: object, by: float, *, wide: bool = True) -> Measured:
     """An amount in a larger unit: 78000 in thousandths, divided by 1000, is 78.0; divided, so that it is exact."""
     value = number(raw, wide=wide)
     return value if isinstance(value, Missing) else value / by
 
 
-def watts(raw: object) -> Reading:
+def watts(raw: object) -> Measured:
     """Watts from watts or microwatts: which of the two a field has depends on the version of the library."""
     value = number(raw)
     return value if isinstance(value, Missing) or value <= _MICRO_FROM else value / 1e6
@@ -70,17 +70,17 @@ def text(raw: object) -> str | None:
     return raw if isinstance(raw, str) and raw.strip() not in ("", "N/A") else None
 
 
-def total(readings: Iterable[Reading]) -> Reading:
+def total(readings: Iterable[Measured]) -> Measured:
     """The sum of those that are there; missing only if none is."""
     return _reduced(readings, sum)
 
 
-def mean(readings: Iterable[Reading]) -> Reading:
+def mean(readings: Iterable[Measured]) -> Measured:
     """The mean of those that are there; missing only if none is."""
     return _reduced(readings, lambda values: sum(values) / len(values))
 
 
-def _reduced(readings: Iterable[Reading], reduce: Callable[[list[float]], float]) -> Reading:
+def _reduced(readings: Iterable[Measured], reduce: Callable[[list[float]], float]) -> Measured:
     every = list(readings)
     values = [reading for reading in every if not isinstance(reading, Missing)]
     if values:
@@ -88,12 +88,12 @@ def _reduced(readings: Iterable[Reading], reduce: Callable[[list[float]], float]
     return every[0] if every else Missing("not available")
 
 
-def first(*readings: Reading) -> Reading:
+def first(*readings: Measured) -> Measured:
     """The first that is there; if none is, the reason of the first."""
     return next((reading for reading in readings if not isinstance(reading, Missing)), readings[0])
 
 
-def value_of(reading: Reading) -> Any:  # noqa: ANN401 - int or float, as the field of the schema wants it
+def value_of(reading: Measured) -> Any:  # noqa: ANN401 - int or float, as the field of the schema wants it
     return None if isinstance(reading, Missing) else reading
 
 

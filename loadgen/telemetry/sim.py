@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from loadgen.metrics.counters import gained
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic, gained
 from loadgen.telemetry.protocol import Backend, Opened, ReadSample
 
 HBM_BYTES = 192 * 1024**3

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import ProfileError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")

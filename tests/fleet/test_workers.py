@@ -10,6 +10,7 @@ from loadgen.errors import WorkerError
 from loadgen.fleet import worker_process
 from loadgen.metrics.result import Result
 from loadgen.run import Run
+from loadgen.run.operations import Abort
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
 
@@ -63,7 +64,7 @@ async def test_an_abort_does_not_wait_for_a_stopped_worker(engine: Simulator) ->
 
     def stop_and_abort(run: Run) -> None:
         stop_one(run)
-        run.abort()
+        run.apply(Abort())
 
     result = await finish(run, once(flowing, stop_and_abort))
     assert result.state == "stopped"

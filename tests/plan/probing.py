@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.plan import Measured, Plan, Stage, next_stages
 from loadgen.profile import Profile, build_profile
 

@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.metrics.result import Result
 from loadgen.run import Run
+from loadgen.run.operations import Note
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish
 
@@ -36,7 +37,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Result:
             ),
             where="test",
         )
-        run.note("the fan is loud")
+        run.apply(Note("the fan is loud"))
         return asyncio.run(finish(run))
     finally:
         os.chdir(before)

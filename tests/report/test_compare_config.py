@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.gpu import GpuStatic
 from loadgen.metrics.result import Result
+from loadgen.metrics.samples import GpuStatic
 from loadgen.report.compare_config import caveats, configuration_differences, unlikeness
 from tests.metrics.served import run_of
 

@@ -5,8 +5,7 @@ import io
 
 import msgspec
 
-from loadgen.metrics.result import Result, StageResult, Target
-from loadgen.metrics.snapshot import CurvePoint
+from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
 from loadgen.report.csv import csv_report
 from loadgen.report.html.held import held_key, latency_by_held, throughput_by_held
 from loadgen.report.html.sections import curve_table, stages_section

@@ -12,8 +12,10 @@ from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
+from loadgen.run.operations import Operation
 
 Act = Callable[[Run, Snapshot], None]
+Action = Operation | Callable[[Run], None]
 # Made once: jsonschema.validate checks the schema itself each time, which takes longer than many a run.
 _SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
 
@@ -47,26 +49,22 @@ async def outcome(parts: Profile, act: Act | None = None, **options: Any) -> tup
     return await finish(run, act), run.error
 
 
-def once(condition: Callable[[Snapshot], bool], action: Callable[[Run], None]) -> Act:
+def once(condition: Callable[[Snapshot], bool], action: Action) -> Act:
     """Do something the first time that a snapshot is right for it."""
-    done = False
-
-    def act(run: Run, snapshot: Snapshot) -> None:
-        nonlocal done
-        if not done and condition(snapshot):
-            done = True
-            action(run)
-
-    return act
+    return in_turn((condition, action))
 
 
-def in_turn(*steps: tuple[Callable[[Snapshot], bool], Callable[[Run], None]]) -> Act:
+def in_turn(*steps: tuple[Callable[[Snapshot], bool], Action]) -> Act:
     """Do one thing after another, each when a snapshot is right for it."""
     left = list(steps)
 
     def act(run: Run, snapshot: Snapshot) -> None:
         if left and left[0][0](snapshot):
-            left.pop(0)[1](run)
+            _, action = left.pop(0)
+            if callable(action):
+                action(run)
+            else:
+                run.apply(action)
 
     return act
 

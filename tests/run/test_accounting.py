@@ -5,23 +5,38 @@ from collections.abc import Callable
 
 import pytest
 
+from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.snapshot import Snapshot, StageView
-from loadgen.metrics.stage import OUTCOMES
 from loadgen.run import Run
+from loadgen.run.operations import (
+    Abort,
+    Extend,
+    Hold,
+    NextStage,
+    Operation,
+    Pause,
+    Redo,
+    Resume,
+    SetConcurrency,
+    SetRate,
+    SetShape,
+    Stop,
+)
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish, left_behind
 
-KEYS: list[Callable[[Run, random.Random], None]] = [
-    lambda run, chance: run.set_concurrency(chance.randint(1, 24)),
-    lambda run, chance: run.set_rate(chance.choice([5.0, 40.0, 200.0])),
-    lambda run, chance: run.set_shape(16, chance.choice([4, 60, 400])),
-    lambda run, _: run.pause(),
-    lambda run, _: run.resume(),
-    lambda run, _: run.hold(),
-    lambda run, _: run.extend(),
-    lambda run, _: run.redo(),
-    lambda run, _: run.next_stage(),
+KEYS: list[Callable[[random.Random], Operation]] = [
+    lambda chance: SetConcurrency(chance.randint(1, 24)),
+    lambda chance: SetRate(chance.choice([5.0, 40.0, 200.0])),
+    lambda chance: SetShape(16, chance.choice([4, 60, 400])),
+    lambda _: Pause(),
+    lambda _: Resume(),
+    lambda _: Hold(),
+    lambda _: Extend(),
+    lambda _: Redo(),
+    lambda _: NextStage(),
 ]
+ENDS: list[Operation] = [Stop(), Abort()]
 
 
 def adds_up(stage: StageView) -> bool:
@@ -49,9 +64,9 @@ async def drive(engine: Simulator, chance: random.Random) -> None:
     def press(run: Run, snapshot: Snapshot) -> None:
         seen.append(snapshot)
         if snapshot.phase in ("running", "paused") and chance.random() < 0.4:
-            chance.choice(KEYS)(run, chance)
+            run.apply(chance.choice(KEYS)(chance))
         if len(seen) > 30:
-            chance.choice([Run.stop, Run.abort])(run)
+            run.apply(chance.choice(ENDS))
 
     result = await finish(run, press)
     assert [stage for snapshot in seen for stage in snapshot.stages if not adds_up(stage)] == []

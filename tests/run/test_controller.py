@@ -8,6 +8,18 @@ from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.run import Run
+from loadgen.run.operations import (
+    Extend,
+    FollowPlan,
+    Hold,
+    NextStage,
+    Pause,
+    Redo,
+    Resume,
+    SetConcurrency,
+    SetShape,
+    Stop,
+)
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import flowing, in_turn, outcome
 
@@ -43,9 +55,9 @@ def later_than(s: float) -> Callable[[Snapshot], bool]:
 async def test_a_stage_that_is_held_goes_on_past_its_end_until_the_next(engine: Simulator) -> None:
     seen: list[Snapshot] = []
     steps = in_turn(
-        (flowing, Run.hold),
-        (later_than(1.2), Run.next_stage),
-        (at_stage(2), Run.stop),
+        (flowing, Hold()),
+        (later_than(1.2), NextStage()),
+        (at_stage(2), Stop()),
     )
 
     def act(run: Run, snapshot: Snapshot) -> None:
@@ -63,7 +75,7 @@ async def test_a_stage_that_is_held_goes_on_past_its_end_until_the_next(engine: 
 
 
 async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -> None:
-    act = in_turn((flowing, Run.hold), (later_than(1.0), Run.extend))
+    act = in_turn((flowing, Hold()), (later_than(1.0), Extend()))
     result, error = await outcome(attach(engine, load=lasting("500ms")), act)
     assert error is None
     (stage,) = result.stages
@@ -74,7 +86,7 @@ async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -
 
 async def test_a_stage_that_settles_is_held_too(engine: Simulator) -> None:
     plan = {"ladder": [3], "settle": "500ms"}
-    act = in_turn((flowing, Run.hold), (later_than(2.0), Run.next_stage))
+    act = in_turn((flowing, Hold()), (later_than(2.0), NextStage()))
     result, _ = await outcome(attach(engine, load=lasting("500ms"), plan=plan), act)
     (stage,) = result.stages
     assert (stage.stop_reason, stage.settled_s is not None) == ("the operator went on", True)
@@ -82,7 +94,7 @@ async def test_a_stage_that_settles_is_held_too(engine: Simulator) -> None:
 
 
 async def test_a_stage_that_counts_requests_is_held_as_one_that_does_not(engine: Simulator) -> None:
-    act = in_turn((flowing, Run.hold), (at_stage(2), Run.extend), (later_than(0.2), Run.stop))
+    act = in_turn((flowing, Hold()), (at_stage(2), Extend()), (later_than(0.2), Stop()))
     result, _ = await outcome(attach(engine, load={"requests": 100_000}), act)
     assert [stage.stop_reason for stage in result.stages] == ["the operator held it", "stopped by the operator"]
     assert [stage.target.concurrency for stage in result.stages] == [4, 4]
@@ -93,8 +105,8 @@ async def test_a_ladder_from_where_the_load_stands(engine: Simulator) -> None:
     ladder = PlanRequest("ladder", loads=(1, 2), duration_s=0.3)
     seen: list[tuple[int, int]] = []
     steps = in_turn(
-        (flowing, lambda run: run.set_shape(32, 4)),
-        (at_stage(2), lambda run: run.follow(ladder)),
+        (flowing, SetShape(32, 4)),
+        (at_stage(2), FollowPlan(ladder)),
     )
 
     def act(run: Run, snapshot: Snapshot) -> None:
@@ -127,12 +139,12 @@ async def test_streams_of_a_higher_load_are_not_measured_in_a_lower_one(engine: 
 async def test_how_many_stages_are_to_come(engine: Simulator) -> None:
     numbers: list[tuple[int, int]] = []
     steps = in_turn(
-        (flowing, lambda run: run.set_concurrency(5)),
-        (at_stage(2), Run.pause),
-        (lambda snapshot: snapshot.load.paused, Run.resume),
-        (at_stage(3), Run.next_stage),
-        (at_stage(4), Run.redo),
-        (at_stage(5), Run.next_stage),
+        (flowing, SetConcurrency(5)),
+        (at_stage(2), Pause()),
+        (lambda snapshot: snapshot.load.paused, Resume()),
+        (at_stage(3), NextStage()),
+        (at_stage(4), Redo()),
+        (at_stage(5), NextStage()),
     )
 
     def act(run: Run, snapshot: Snapshot) -> None:
@@ -148,9 +160,9 @@ async def test_how_many_stages_are_to_come(engine: Simulator) -> None:
 
 async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> None:
     act = in_turn(
-        (flowing, lambda run: run.follow(PlanRequest("ramp", to=60, over_s=1))),
-        (lambda snapshot: snapshot.phase == "holding", lambda run: run.follow(PlanRequest("slo"))),
-        (lambda snapshot: snapshot.search is not None, Run.stop),
+        (flowing, FollowPlan(PlanRequest("ramp", to=60, over_s=1))),
+        (lambda snapshot: snapshot.phase == "holding", FollowPlan(PlanRequest("slo"))),
+        (lambda snapshot: snapshot.search is not None, Stop()),
     )
     load = lasting("500ms", rate=[20.0])
     plan = {"by": "rate", "settle": "100ms", "completed": 1, "most": 60}
@@ -167,26 +179,26 @@ async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> No
 
 async def test_a_plan_that_is_wished_for_during_the_start(engine: Simulator) -> None:
     wish = PlanRequest("ladder", loads=(2,), duration_s=0.2)
-    act = in_turn((lambda snapshot: not snapshot.stages, lambda run: run.follow(wish)))
+    act = in_turn((lambda snapshot: not snapshot.stages, FollowPlan(wish)))
     result, _ = await outcome(attach(engine, load=lasting("60s")), act)
     assert [stage.target.concurrency for stage in result.stages] == [2]
 
 
 async def test_what_cannot_be_done_is_told_and_changes_nothing(engine: Simulator) -> None:
     act = in_turn(
-        (flowing, lambda run: run.follow(PlanRequest("slo"))),
-        (flowing, lambda run: run.follow(PlanRequest("ladder", loads=(1.5,)))),
-        (flowing, lambda run: run.set_shape(9000, 1000)),
-        (flowing, lambda run: run.set_concurrency(2)),
-        (at_stage(2), Run.hold),
-        (flowing, Run.redo),
-        (lambda snapshot: len(snapshot.stages) == 3, Run.next_stage),
-        (lambda snapshot: snapshot.phase == "holding", Run.pause),
-        (lambda snapshot: snapshot.phase == "holding", Run.hold),
-        (lambda snapshot: snapshot.phase == "holding", Run.next_stage),
-        (lambda snapshot: snapshot.phase == "holding", Run.stop),
-        (lambda snapshot: snapshot.phase == "stopping", lambda run: run.set_concurrency(3)),
-        (lambda snapshot: snapshot.phase == "done", lambda run: run.follow(PlanRequest("knee"))),
+        (flowing, FollowPlan(PlanRequest("slo"))),
+        (flowing, FollowPlan(PlanRequest("ladder", loads=(1.5,)))),
+        (flowing, SetShape(9000, 1000)),
+        (flowing, SetConcurrency(2)),
+        (at_stage(2), Hold()),
+        (flowing, Redo()),
+        (lambda snapshot: len(snapshot.stages) == 3, NextStage()),
+        (lambda snapshot: snapshot.phase == "holding", Pause()),
+        (lambda snapshot: snapshot.phase == "holding", Hold()),
+        (lambda snapshot: snapshot.phase == "holding", NextStage()),
+        (lambda snapshot: snapshot.phase == "holding", Stop()),
+        (lambda snapshot: snapshot.phase == "stopping", SetConcurrency(3)),
+        (lambda snapshot: snapshot.phase == "done", FollowPlan(PlanRequest("knee"))),
     )
     result, error = await outcome(attach(engine, load=lasting("60s")), act, hold_open=True)
     assert (result.state, error) == ("complete", None)
@@ -210,9 +222,9 @@ async def test_what_cannot_be_done_is_told_and_changes_nothing(engine: Simulator
 
 async def test_a_held_stage_that_is_paused_has_its_end_again(engine: Simulator) -> None:
     act = in_turn(
-        (flowing, Run.hold),
-        (later_than(0.6), Run.pause),
-        (lambda snapshot: snapshot.phase == "paused", Run.resume),
+        (flowing, Hold()),
+        (later_than(0.6), Pause()),
+        (lambda snapshot: snapshot.phase == "paused", Resume()),
     )
     result, _ = await outcome(attach(engine, load=lasting("500ms")), act)
     assert [stage.stop_reason for stage in result.stages] == ["the operator paused", "its time was up"]
@@ -220,8 +232,8 @@ async def test_a_held_stage_that_is_paused_has_its_end_again(engine: Simulator) 
 
 async def test_a_ramp_that_begins_while_nothing_runs_has_a_first_wave(engine: Simulator) -> None:
     act = in_turn(
-        (lambda snapshot: snapshot.phase == "holding", lambda run: run.follow(PlanRequest("ramp", to=2, over_s=1))),
-        (lambda snapshot: len(snapshot.stages) == 2 and not snapshot.stages[1].running, Run.stop),
+        (lambda snapshot: snapshot.phase == "holding", FollowPlan(PlanRequest("ramp", to=2, over_s=1))),
+        (lambda snapshot: len(snapshot.stages) == 2 and not snapshot.stages[1].running, Stop()),
     )
     result, error = await outcome(attach(engine, load=lasting("300ms", concurrency=8)), act, hold_open=True)
     assert error is None

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.metrics.stage import OUTCOMES
 from loadgen.run import Run
+from loadgen.run.operations import SetConcurrency, Stop
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish
 
@@ -39,9 +40,9 @@ async def test_a_key_that_repeats(engine: Simulator) -> None:
             return
         for _ in range(8):
             wanted += 1
-            run.set_concurrency(wanted)
+            run.apply(SetConcurrency(wanted))
         if wanted > 100:
-            run.stop()
+            run.apply(Stop())
 
     result = await finish(run, repeat)
     assert len(result.stages) == 1 + wanted - 4

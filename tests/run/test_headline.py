@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.snapshot import ClientView, EngineView, Milestone
+from loadgen.metrics.journal import EngineView, Milestone
+from loadgen.metrics.snapshot import ClientView
 from loadgen.run.headline import HeadlineFacts, headline
 
 CLIENT = ClientView("kernel", 1, 10.0, 0.4, 0.0, limited=False, why=None)

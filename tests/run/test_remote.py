@@ -1,7 +1,6 @@
 """A run that is watched from elsewhere: what watchers see, what they may, and that the run does not care."""
 
 import asyncio
-import inspect
 import os
 import signal
 import stat
@@ -9,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -22,11 +21,28 @@ from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import Point, Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.run import Run, remote
-from loadgen.run.remote import COMMANDS, SOCKET, Command, Hello, RemoteRun, SnapshotServer, points_of
+from loadgen.run.operations import (
+    Abort,
+    Extend,
+    FollowPlan,
+    Hold,
+    NextStage,
+    Note,
+    Operation,
+    Pause,
+    Redo,
+    Restart,
+    Resume,
+    SetConcurrency,
+    SetRate,
+    SetShape,
+    StartAnyway,
+    Stop,
+)
+from loadgen.run.remote import SOCKET, Hello, RemoteRun, SnapshotServer, points_of
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, flowing, once
 from tests.tui.scripted import ScriptedRun, running
-from tui.panels.frame import RunControl
 
 PAST = (Point(t_s=1.0), Point(t_s=2.0))
 
@@ -34,7 +50,7 @@ PAST = (Point(t_s=1.0), Point(t_s=2.0))
 @asynccontextmanager
 async def offered(folder: Path) -> AsyncIterator[tuple[SnapshotServer, ScriptedRun]]:
     run = ScriptedRun()
-    offer = SnapshotServer(run, folder, lambda: PAST)
+    offer = SnapshotServer(folder, apply=run.apply, past=lambda: PAST)
     assert await offer.open() is None
     try:
         yield offer, run
@@ -49,7 +65,7 @@ async def raw(folder: Path, *lines: bytes) -> tuple[asyncio.StreamReader, asynci
     return reader, writer
 
 
-def encoded(message: Hello | Command) -> bytes:
+def encoded(message: Hello | Operation) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
@@ -73,10 +89,10 @@ async def test_a_watcher_sees_what_the_run_shows_and_steers_it() -> None:
     seen: list[Snapshot] = []
     async for snapshot in distant.snapshots():
         if not seen:
-            distant.set_concurrency(3)
-            distant.note("from elsewhere")
+            distant.apply(SetConcurrency(3))
+            distant.apply(Note("from elsewhere"))
         if snapshot.load.concurrency == 3:
-            distant.stop()
+            distant.apply(Stop())
         seen.append(snapshot)
     result = await driving
     assert seen[0].past[-1].t_s <= seen[0].point.t_s
@@ -96,8 +112,8 @@ async def test_who_only_looks_changes_nothing() -> None:
     await started.wait()
     distant = RemoteRun(run.folder)
     async for _ in distant.snapshots():
-        distant.set_concurrency(1)
-        distant.abort()
+        distant.apply(SetConcurrency(1))
+        distant.apply(Abort())
     result = await driving
     assert (result.state, len(result.stages)) == ("complete", 1)
 
@@ -136,7 +152,7 @@ async def test_only_the_owner_may_come_in_however_long_the_path(tmp_path: Path) 
 
 async def test_a_folder_that_takes_no_socket_costs_only_the_watching(tmp_path: Path) -> None:
     (tmp_path / SOCKET).touch()
-    offer = SnapshotServer(ScriptedRun(), tmp_path, lambda: ())
+    offer = SnapshotServer(tmp_path, apply=ScriptedRun().apply, past=lambda: ())
     assert "cannot be watched" in (await offer.open() or "")
     offer.publish(running())
     await offer.close()
@@ -202,57 +218,52 @@ async def test_a_line_without_an_end_is_no_snapshot(tmp_path: Path, monkeypatch:
             await anext(snapshots)
 
 
-# Commands.
+# What is asked for.
 
 
-def test_what_the_cockpit_can_do_a_watcher_can_ask_for() -> None:
-    methods = {name for name, _ in inspect.getmembers(RunControl, inspect.isfunction) if not name.startswith("_")}
-    assert set(COMMANDS) == methods - {"snapshots"}
-    for name, arguments in COMMANDS.items():
-        parameters = inspect.signature(getattr(RunControl, name)).parameters
-        assert len(parameters) - 1 == len(getattr(arguments, "__args__", ())), name
+OPERATIONS: list[Operation] = [
+    StartAnyway(), SetConcurrency(1), SetRate(2.5), SetShape(4096, 1024), Hold(), Pause(), Resume(), NextStage(),
+    FollowPlan(PlanRequest("ladder", loads=(8.0, 16.0))), Extend(), Redo(), Note("from elsewhere"), Restart(),
+    Restart("small"), Abort(), Stop(),
+]  # fmt: skip
 
 
-async def test_commands_arrive_with_their_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wish = PlanRequest("ladder", loads=(8.0, 16.0))
+async def test_what_the_cockpit_can_ask_for_a_watcher_can(tmp_path: Path) -> None:
+    assert {type(operation) for operation in OPERATIONS} == set(get_args(Operation))
     async with offered(tmp_path) as (offer, run):
-        all_there = asyncio.Event()
-        monkeypatch.setattr(run, "stop", all_there.set)
         distant = RemoteRun(tmp_path, steers=True)
         async with aclosing(distant.snapshots()) as watcher:
             offer.publish(running())
             await anext(watcher)
-            distant.set_rate(2.5)
-            distant.set_shape(4096, 1024)
-            distant.follow(wish)
-            distant.restart(None)
-            distant.pause()
-            distant.stop()
-            await all_there.wait()
-        assert run.calls == [
-            ("set_rate", 2.5), ("set_shape", 4096, 1024), ("follow", wish), ("restart", None), ("pause",),
-        ]  # fmt: skip
+            for operation in OPERATIONS:
+                distant.apply(operation)
+            async with asyncio.timeout(10):
+                while len(run.calls) < len(OPERATIONS):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+        assert run.calls == OPERATIONS
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        encoded(Command("close")),
-        encoded(Command("__init__")),
-        encoded(Command("snapshots")),
-        encoded(Command("set_concurrency", ["8"])),
-        encoded(Command("set_concurrency", [0])),
-        encoded(Command("set_concurrency", [8, 9])),
-        encoded(Command("set_rate", [-1.0])),
-        encoded(Command("note", ["x" * 2_000])),
+        {"type": "Close"},
+        {"type": "__init__"},
+        {"type": "snapshots"},
+        {"type": "SetConcurrency"},
+        {"type": "SetConcurrency", "concurrency": "8"},
+        {"type": "SetConcurrency", "concurrency": 0},
+        {"type": "SetConcurrency", "concurrency": 8, "rate": 9},
+        {"type": "SetRate", "requests_per_s": -1.0},
+        {"type": "Note", "text": "x" * 2_000},
         b"pause\n",
         b"\xff\n",
         b"x" * 100_000,
     ],
 )
-async def test_whoever_speaks_otherwise_is_shown_out(tmp_path: Path, line: bytes) -> None:
+async def test_whoever_speaks_otherwise_is_shown_out(tmp_path: Path, line: bytes | dict[str, object]) -> None:
     async with offered(tmp_path) as (_, run):
-        reader, writer = await raw(tmp_path, encoded(Hello(steers=True)), line, encoded(Command("pause")))
+        words = line if isinstance(line, bytes) else msgspec.json.encode(line) + b"\n"
+        reader, writer = await raw(tmp_path, encoded(Hello(steers=True)), words, encoded(Pause()))
         assert await until_ended(reader) == b""
         writer.close()
         assert run.calls == []
@@ -260,7 +271,7 @@ async def test_whoever_speaks_otherwise_is_shown_out(tmp_path: Path, line: bytes
 
 async def test_the_run_refuses_who_came_to_look(tmp_path: Path) -> None:
     async with offered(tmp_path) as (_, run):
-        reader, writer = await raw(tmp_path, encoded(Hello(steers=False)), encoded(Command("abort")))
+        reader, writer = await raw(tmp_path, encoded(Hello(steers=False)), encoded(Abort()))
         assert await until_ended(reader) == b""
         writer.close()
         assert run.calls == []
@@ -273,16 +284,17 @@ json_values = st.recursive(
 )
 
 
-@given(st.sampled_from([*COMMANDS, "snapshots", "close", "_ask"]) | st.text(), st.lists(json_values, max_size=3))
-def test_nothing_else_can_be_called(name: str, arguments: list[Any]) -> None:
-    run = ScriptedRun()
+@given(
+    st.sampled_from([*(each.__name__ for each in get_args(Operation)), "Run", "__init__", "_abort"]) | st.text(),
+    st.dictionaries(st.sampled_from(["concurrency", "isl", "osl", "text", "variant", "plan"]) | st.text(), json_values),
+)
+def test_nothing_else_can_be_asked_for(name: str, fields: dict[str, Any]) -> None:
     try:
-        SnapshotServer(run, Path(), lambda: ())._obey(msgspec.json.encode(Command(name, arguments)))
-    except (ValueError, msgspec.MsgspecError):
-        assert run.calls == []
-    else:
-        assert [call[0] for call in run.calls] == [name]
-        assert name in COMMANDS
+        operation = remote.operations.decode(msgspec.json.encode(fields | {"type": name}))
+    except msgspec.MsgspecError:
+        return
+    assert type(operation) in get_args(Operation)
+    assert msgspec.to_builtins(operation).keys() - {"type"} >= fields.keys() - {"type"}
 
 
 # The past.

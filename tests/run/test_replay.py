@@ -7,6 +7,7 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
+from loadgen.run.operations import NextStage, Note, Pause, Resume, Stop
 from loadgen.run.replay import Replay
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, in_turn
@@ -19,9 +20,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
 
     shown: list[Snapshot] = []
     steps = in_turn(
-        (lambda now: now.phase == "running" and now.load.held > 0, lambda run: run.note("the fan is loud")),
-        (lambda now: bool(now.events), lambda run: run.pause()),
-        (lambda now: now.phase == "paused", lambda run: run.resume()),
+        (lambda now: now.phase == "running" and now.load.held > 0, Note("the fan is loud")),
+        (lambda now: bool(now.events), Pause()),
+        (lambda now: now.phase == "paused", Resume()),
     )
 
     async def record() -> Run:
@@ -72,7 +73,7 @@ async def test_a_step_is_one_tick_and_stands_still(recorded: tuple[Path, Snapsho
     replay = Replay(journal)
     feed = replay.snapshots()
     first = await anext(feed)
-    replay.step()
+    replay.apply(NextStage())
     stepped = await anext(feed)
     replay.set_speed(1000)
     again = await anext(feed)
@@ -81,7 +82,7 @@ async def test_a_step_is_one_tick_and_stands_still(recorded: tuple[Path, Snapsho
     assert stepped.replay.paused
     assert again.replay.position_s == stepped.replay.position_s
     assert again.replay.speed == 100
-    replay.stop()
+    replay.apply(Stop())
     assert [snapshot async for snapshot in feed] == []
 
 
@@ -140,10 +141,10 @@ async def test_a_missing_journal_is_named(tmp_path: Path) -> None:
 
 async def played_in_steps(replay: Replay) -> list[Snapshot]:
     shown = []
-    replay.step()
+    replay.apply(NextStage())
     async for snapshot in replay.snapshots():
         shown.append(snapshot)
-        replay.step()
+        replay.apply(NextStage())
     return shown
 
 

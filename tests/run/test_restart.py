@@ -8,6 +8,7 @@ from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
+from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
 from tests.engines import attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours
 
@@ -45,11 +46,11 @@ async def test_a_restart_with_a_variant_and_back() -> None:
     seen: list[Snapshot] = []
     run = opened(VARIANTS["base"], variant="base")
     steps = in_turn(
-        (flowing_on("base"), lambda run: run.restart("small")),
-        (flowing_on("small"), lambda run: run.restart(None)),
-        (at("restarting"), lambda run: run.set_concurrency(3)),
-        (flowing_on("small"), lambda run: run.next_stage()),
-        (lambda snapshot: len(snapshot.stages) == 4 and flowing(snapshot), lambda run: run.stop()),
+        (flowing_on("base"), Restart("small")),
+        (flowing_on("small"), Restart(None)),
+        (at("restarting"), SetConcurrency(3)),
+        (flowing_on("small"), NextStage()),
+        (lambda snapshot: len(snapshot.stages) == 4 and flowing(snapshot), Stop()),
     )
 
     def act(run: Run, snapshot: Snapshot) -> None:
@@ -83,8 +84,8 @@ async def test_a_server_that_dies_under_an_operator_is_started_again() -> None:
     run = opened(VARIANTS["base"])
     act = in_turn(
         (flowing, kill_server),
-        (at("failed"), lambda run: run.restart(None)),
-        (flowing, lambda run: run.stop()),
+        (at("failed"), Restart(None)),
+        (flowing, Stop()),
     )
     result = await finish(run, act)
     assert (result.state, run.error) == ("stopped", None)
@@ -98,7 +99,7 @@ async def test_a_server_that_dies_under_an_operator_is_started_again() -> None:
 
 async def test_a_dead_server_that_the_operator_leaves_at_that() -> None:
     run = opened(VARIANTS["base"])
-    result = await finish(run, in_turn((flowing, kill_server), (at("failed"), lambda run: run.stop())))
+    result = await finish(run, in_turn((flowing, kill_server), (at("failed"), Stop())))
     assert isinstance(run.error, LoadError)
     assert (result.state, result.reason) == ("server_died", str(run.error))
     assert result.diagnosis is not None
@@ -108,7 +109,7 @@ async def test_a_dead_server_that_the_operator_leaves_at_that() -> None:
 async def test_a_server_that_does_not_start_gives_way_to_a_variant_that_does() -> None:
     seen: list[Snapshot] = []
     run = opened(managed(**{"fail-startup": "RuntimeError: no such kernel"}))
-    act = in_turn((at("failed"), lambda run: run.restart("small")), (flowing, lambda run: run.stop()))
+    act = in_turn((at("failed"), Restart("small")), (flowing, Stop()))
 
     def watched(run: Run, snapshot: Snapshot) -> None:
         seen.append(snapshot)
@@ -126,7 +127,7 @@ async def test_a_server_that_does_not_start_gives_way_to_a_variant_that_does() -
 async def test_what_the_preflight_blocks_gives_way_too() -> None:
     blocked = profile({"engine": "vllm", "model": "m", "command": "/nothing/vllm"}, load=ENDLESS)
     run = opened(blocked)
-    act = in_turn((at("blocked"), lambda run: run.restart("base")), (flowing, lambda run: run.stop()))
+    act = in_turn((at("blocked"), Restart("base")), (flowing, Stop()))
     result = await finish(run, act)
     assert (result.state, run.error) == ("stopped", None)
     assert [stage.variant for stage in result.stages] == ["base"]
@@ -135,12 +136,12 @@ async def test_what_the_preflight_blocks_gives_way_too() -> None:
 async def test_a_paused_load_stays_paused_over_a_restart() -> None:
     run = opened(VARIANTS["base"], variant="base")
     act = in_turn(
-        (flowing, lambda run: run.pause()),
-        (at("paused"), lambda run: run.restart("base")),
+        (flowing, Pause()),
+        (at("paused"), Restart("base")),
         # A second thought while the server stops.
-        (at("restarting"), lambda run: run.restart("small")),
-        (lambda snapshot: snapshot.phase == "paused" and snapshot.server.variant == "small", lambda run: run.resume()),
-        (flowing, lambda run: run.stop()),
+        (at("restarting"), Restart("small")),
+        (lambda snapshot: snapshot.phase == "paused" and snapshot.server.variant == "small", Resume()),
+        (flowing, Stop()),
     )
     result = await finish(run, act)
     assert [stage.variant for stage in result.stages] == ["base", "small"]
@@ -157,7 +158,7 @@ async def test_without_an_operator_a_dead_server_ends_the_run() -> None:
 async def test_what_cannot_be_restarted_is_told_and_nothing_happens() -> None:
     with simulator() as engine:
         run = opened(attach(engine, load=ENDLESS))
-        act = in_turn((flowing, lambda run: run.restart(None)), (flowing, lambda run: run.stop()))
+        act = in_turn((flowing, Restart(None)), (flowing, Stop()))
         result = await finish(run, act)
     assert len(result.stages) == 1
     (refused,) = texts(result, "error")
@@ -167,9 +168,9 @@ async def test_what_cannot_be_restarted_is_told_and_nothing_happens() -> None:
 async def test_a_variant_that_is_not_there_and_a_restart_that_comes_too_late() -> None:
     run = opened(VARIANTS["base"])
     act = in_turn(
-        (flowing, lambda run: run.restart("huge")),
-        (flowing, lambda run: run.stop()),
-        (at("stopping"), lambda run: run.restart("small")),
+        (flowing, Restart("huge")),
+        (flowing, Stop()),
+        (at("stopping"), Restart("small")),
     )
     result = await finish(run, act)
     assert len(result.stages) == 1

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
-from loadgen.metrics.journal import read_journal
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, read_result
+from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
+from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
+from loadgen.store.files import read_journal
+from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours
 
@@ -157,14 +159,14 @@ async def test_slo_limits_are_checked(engine: Simulator) -> None:
 async def test_every_change_of_load_is_a_stage_and_an_event(engine: Simulator) -> None:
     load = {"requests": None, "duration": "60s", "concurrency": 2}
     act = in_turn(
-        (flowing, lambda run: run.set_concurrency(6)),
-        (flowing, lambda run: run.note("look here")),
-        (flowing, lambda run: run.pause()),
-        (lambda snapshot: snapshot.phase == "paused" and snapshot.load.held == 0, lambda run: run.set_concurrency(3)),
-        (lambda snapshot: snapshot.phase == "paused", lambda run: run.resume()),
-        (flowing, lambda run: run.set_rate(20)),
-        (flowing, lambda run: run.set_shape(32, 4)),
-        (flowing, lambda run: run.stop()),
+        (flowing, SetConcurrency(6)),
+        (flowing, Note("look here")),
+        (flowing, Pause()),
+        (lambda snapshot: snapshot.phase == "paused" and snapshot.load.held == 0, SetConcurrency(3)),
+        (lambda snapshot: snapshot.phase == "paused", Resume()),
+        (flowing, SetRate(20)),
+        (flowing, SetShape(32, 4)),
+        (flowing, Stop()),
     )
     result, error = await outcome(attach(engine, load=load), act)
     assert (result.state, error) == ("stopped", None)
@@ -177,8 +179,8 @@ async def test_every_change_of_load_is_a_stage_and_an_event(engine: Simulator) -
 
 async def test_what_the_operator_asks_for_during_the_start_is_not_lost() -> None:
     act = in_turn(
-        (lambda snapshot: snapshot.phase in ("checking", "starting"), lambda run: run.set_concurrency(3)),
-        (flowing, lambda run: run.stop()),
+        (lambda snapshot: snapshot.phase in ("checking", "starting"), SetConcurrency(3)),
+        (flowing, Stop()),
     )
     result, _ = await outcome(profile(MANAGED), act)
     assert [stage.target.concurrency for stage in result.stages] == [3]
@@ -187,7 +189,7 @@ async def test_what_the_operator_asks_for_during_the_start_is_not_lost() -> None
 
 async def test_next_stage_leaves_the_rest_of_one(engine: Simulator) -> None:
     load = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
-    act = in_turn((flowing, lambda run: run.next_stage()), (flowing, lambda run: run.next_stage()))
+    act = in_turn((flowing, NextStage()), (flowing, NextStage()))
     result, _ = await outcome(attach(engine, load=load), act)
     assert result.state == "complete"
     assert [stage.stop_reason for stage in result.stages] == ["the operator went on"] * 2
@@ -195,15 +197,15 @@ async def test_next_stage_leaves_the_rest_of_one(engine: Simulator) -> None:
 
 async def test_an_open_run_holds_after_the_plan_and_goes_on_by_hand(engine: Simulator) -> None:
     act = in_turn(
-        (lambda snapshot: snapshot.phase == "holding", lambda run: run.set_concurrency(7)),
-        (flowing, lambda run: run.stop()),
+        (lambda snapshot: snapshot.phase == "holding", SetConcurrency(7)),
+        (flowing, Stop()),
     )
     result, _ = await outcome(attach(engine), act, hold_open=True)
     assert [stage.target.concurrency for stage in result.stages] == [4, 7]
 
 
 async def test_an_open_run_that_is_left_after_its_plan_is_complete(engine: Simulator) -> None:
-    act = once(lambda snapshot: snapshot.phase == "holding", lambda run: run.stop())
+    act = once(lambda snapshot: snapshot.phase == "holding", Stop())
     result, _ = await outcome(attach(engine), act, hold_open=True)
     assert result.state == "complete"
 
@@ -213,7 +215,7 @@ async def test_streams_that_are_cut_off_are_unfinished(engine: Simulator) -> Non
     run = Run(attach(engine, load=load), where="test")
     act = in_turn(
         (flowing, lambda _: engine.faults("stall:after=2")),
-        (lambda snapshot: snapshot.point.output_tokens_per_s == 0, lambda run: run.abort()),
+        (lambda snapshot: snapshot.point.output_tokens_per_s == 0, Abort()),
     )
     result = await finish(run, act)
     requests = result.stages[0].requests

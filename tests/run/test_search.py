@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.journal import read_journal
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run import Run
+from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
+from loadgen.store.files import read_journal
 from tests.engines import profile
 from tests.run.driving import finish, flowing, in_turn, once, outcome
 
@@ -84,7 +85,7 @@ async def test_too_few_streams_are_inconclusive() -> None:
 
 async def test_the_operator_stops_a_search_and_keeps_what_there_is() -> None:
     run = Run(searching({"search": "knee"}), where="test")
-    result = await finish(run, once(lambda snapshot: len(snapshot.stages) == 2, Run.stop))
+    result = await finish(run, once(lambda snapshot: len(snapshot.stages) == 2, Stop()))
     assert (result.state, result.search) == ("stopped", None)
     assert loads(result) == [1, 2]
 
@@ -94,7 +95,7 @@ async def test_the_operator_measures_a_point_again() -> None:
         return len(snapshot.stages) == 2 and flowing(snapshot)
 
     plan = {"ladder": [1, 2, 3]}
-    result, error = await outcome(searching(plan), act=once(second, Run.redo))
+    result, error = await outcome(searching(plan), act=once(second, Redo()))
     assert error is None
     assert loads(result) == [1, 2, 2, 3]
     assert result.stages[1].stop_reason == "the operator measures it again"
@@ -102,7 +103,7 @@ async def test_the_operator_measures_a_point_again() -> None:
 
 async def test_the_operator_extends_a_stage() -> None:
     plain = profile(BENDS, load={"requests": None, "duration": "2s", "osl": 4, "isl": 1})
-    result, _ = await outcome(plain, act=once(flowing, Run.extend))
+    result, _ = await outcome(plain, act=once(flowing, Extend()))
     (stage,) = result.stages
     assert stage.measured_s > 3.9
     assert any(event.text == "conc 4 goes on for 2 s more" for event in result.events)
@@ -110,8 +111,8 @@ async def test_the_operator_extends_a_stage() -> None:
 
 async def test_a_stage_beside_the_plan_is_no_point_of_it() -> None:
     act = in_turn(
-        (flowing, lambda run: run.set_concurrency(5)),
-        (lambda snapshot: len(snapshot.stages) == 2, Run.next_stage),
+        (flowing, SetConcurrency(5)),
+        (lambda snapshot: len(snapshot.stages) == 2, NextStage()),
     )
     result, error = await outcome(searching({"search": "knee", "most": 2}), act=act)
     assert error is None
@@ -131,7 +132,7 @@ async def test_an_open_loop_beyond_the_server_is_ended(monkeypatch: pytest.Monke
         return bool(snapshot.stages) and snapshot.stages[0].stop_reason is not None
 
     # What is in the queue by then need not be waited for.
-    result, error = await outcome(profile(server, load=load), act=once(ended, Run.abort))
+    result, error = await outcome(profile(server, load=load), act=once(ended, Abort()))
     assert error is None
     (stage,) = result.stages
     assert stage.stop_reason.startswith("over-saturated: streams in flight grow without bound")

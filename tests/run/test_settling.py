@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.stage import StageDelta
 from loadgen.run.settling import FEWEST_BEATS, Transient, at_rest, cut_errors, ttft_of
 
 

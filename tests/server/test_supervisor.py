@@ -15,10 +15,8 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.profile import Docker, Server
-from loadgen.server.process.locks import claim_port, drive_lock, list_servers
-from loadgen.server.process.outcome import ServerExit
-from loadgen.server.process.ports import require_free_port
-from loadgen.server.process.stopping import stop_server
+from loadgen.server.process.guard_client import ServerExit, stop_server
+from loadgen.server.process.locks import claim_port, drive_lock, list_servers, require_free_port
 from loadgen.server.supervisor import ManagedServer
 from tests.server.fakes import PATIENCE_S, FakeServer, eventually, fake_docker, is_gone, wait_until
 

@@ -12,11 +12,12 @@ import pyarrow.parquet
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Happened, RunFinished, RunStarted, journal_is_held
+from loadgen.metrics.journal import Happened, RunFinished, RunStarted
 from loadgen.metrics.result import Result
 from loadgen.run import Run
+from loadgen.run.operations import Abort, Stop
 from loadgen.run.writer import RunWriter
-from loadgen.store.folder import SafeFiles
+from loadgen.store.files import SafeFiles, journal_is_held
 from tests.engines import Simulator, attach, simulator
 from tests.metrics.test_hlog import read as read_histograms
 from tests.metrics.test_stream_rows import ROW
@@ -81,7 +82,7 @@ async def test_every_stream_has_a_row_and_they_add_up_to_the_result(engine: Simu
 async def test_streams_that_were_cut_off_are_in_the_table_too(engine: Simulator) -> None:
     load = {"concurrency": 4, "osl": 2000, "requests": 100}
     run = Run(attach(engine, load=load), where="test", records="parquet")
-    result = await finish(run, once(lambda snapshot: snapshot.point.held == 4, lambda run: run.abort()))
+    result = await finish(run, once(lambda snapshot: snapshot.point.held == 4, Abort()))
     rows = pyarrow.parquet.read_table(run.folder / "records.parquet").to_pylist()
     assert [row["outcome"] for row in rows] == ["unfinished"] * 4
     assert result.stages[0].requests.unfinished == 4
@@ -109,7 +110,7 @@ async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go
     def look(run: Run) -> None:
         intervals = read_histograms(run.folder / "histograms.hlog")
         counts.append(sum(each.get_total_count() for each in intervals if each.get_tag() == "e2e"))
-        run.stop()
+        run.apply(Stop())
 
     await finish(run, once(lambda snapshot: snapshot.result_path is not None, look))
     # Two of the ten are the first wave.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.telemetry.child import Orders, Output, next_due_s, serve
 from loadgen.telemetry.options import PROGRAM
 from loadgen.telemetry.protocol import Backend, Opened, Refused, Sampled, decode_line

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.telemetry.monitor import Monitor, Patience, carried
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import AMD, NVIDIA, VendorName

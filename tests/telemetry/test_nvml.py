@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from tests.telemetry.children import Heard, listen
 
 _SOURCE = Path(__file__).parent / "nvml_stub" / "nvml_stub.c"

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.telemetry.readings import (
+    Measured,
     Missing,
-    Reading,
     amount,
     divided,
     first,
@@ -35,11 +35,11 @@ ANYTHING = st.one_of(
 )
 
 
-def thousandths(raw: object) -> Reading:
+def thousandths(raw: object) -> Measured:
     return divided(raw, 1000)
 
 
-CONVERSIONS: list[Callable[[object], Reading]] = [number, percent, amount, watts, thousandths]
+CONVERSIONS: list[Callable[[object], Measured]] = [number, percent, amount, watts, thousandths]
 
 
 @pytest.mark.parametrize(

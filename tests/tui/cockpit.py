@@ -70,7 +70,7 @@ class Seat:
         return "\n".join(self.rows)
 
     @property
-    def calls(self) -> list[tuple[Any, ...]]:
+    def calls(self) -> list[object]:
         return self.run.calls
 
 

@@ -13,37 +13,33 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.health import flags, gpu_facts, gpu_verdicts
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.journal import EngineView, Milestone
+from loadgen.metrics.result import CurvePoint, RunEvent, Verdict
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.metrics.snapshot import (
     ClientView,
-    CurvePoint,
-    EngineView,
     ErrorView,
     GpuView,
     LoadView,
-    Milestone,
     Phase,
     Point,
-    RunEvent,
     ServerView,
     Snapshot,
     StageView,
-    Verdict,
 )
-from loadgen.plan.request import PlanRequest
+from loadgen.run.operations import Operation
 
 LADDER = (8, 16, 32, 64)
 STAGE_S = 60.0
 
 
 class ScriptedRun:
-    """Snapshots come when `show` is called; control calls are kept in `calls`."""
+    """Snapshots come when `show` is called; what was asked of it is kept in `calls`."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[object, ...]] = []
+        self.calls: list[object] = []
         self._feed: asyncio.Queue[Snapshot | Exception | None] = asyncio.Queue()
 
     def show(self, snapshot: Snapshot) -> None:
@@ -61,50 +57,8 @@ class ScriptedRun:
                 raise snapshot
             yield snapshot
 
-    def start_anyway(self) -> None:
-        self.calls.append(("start_anyway",))
-
-    def set_concurrency(self, n: int) -> None:
-        self.calls.append(("set_concurrency", n))
-
-    def set_rate(self, requests_per_s: float) -> None:
-        self.calls.append(("set_rate", requests_per_s))
-
-    def set_shape(self, isl: int, osl: int) -> None:
-        self.calls.append(("set_shape", isl, osl))
-
-    def follow(self, wish: PlanRequest) -> None:
-        self.calls.append(("follow", wish))
-
-    def hold(self) -> None:
-        self.calls.append(("hold",))
-
-    def restart(self, variant: str | None) -> None:
-        self.calls.append(("restart", variant))
-
-    def pause(self) -> None:
-        self.calls.append(("pause",))
-
-    def resume(self) -> None:
-        self.calls.append(("resume",))
-
-    def next_stage(self) -> None:
-        self.calls.append(("next_stage",))
-
-    def extend(self) -> None:
-        self.calls.append(("extend",))
-
-    def redo(self) -> None:
-        self.calls.append(("redo",))
-
-    def note(self, text: str) -> None:
-        self.calls.append(("note", text))
-
-    def stop(self) -> None:
-        self.calls.append(("stop",))
-
-    def abort(self) -> None:
-        self.calls.append(("abort",))
+    def apply(self, operation: Operation) -> None:
+        self.calls.append(operation)
 
 
 def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> Snapshot:

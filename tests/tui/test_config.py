@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
+from loadgen.run.operations import Pause
 from tests.tui.scripted import ScriptedRun, running
 from tui.app import Cockpit
 from tui.config import DEFAULTS, Config, config_path, read_config
@@ -82,6 +83,6 @@ async def test_the_app_takes_keys_and_theme() -> None:
         await pilot.press("space")
         assert run.calls == []
         await pilot.press("ctrl+k")
-        assert run.calls == [("pause",)]
+        assert run.calls == [Pause()]
         assert app.theme == "nord"
         assert "pause (ctrl+k)" in {command.title for command in app.get_system_commands(app.screen)}

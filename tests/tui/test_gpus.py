@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.gpu import GpuSample
+from loadgen.metrics.samples import GpuSample
 from loadgen.metrics.snapshot import GpuView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import watch

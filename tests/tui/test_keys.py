@@ -7,13 +7,13 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from loadgen.metrics.snapshot import Phase
+from loadgen.run.operations import Abort, NextStage, Note, Operation, Pause, Resume, SetConcurrency, SetRate, Stop
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
 from tui.app import Cockpit
 from tui.config import Config
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help
-from tui.screens.log import LOG
 
 
 async def test_every_load_key_reaches_the_run() -> None:
@@ -21,8 +21,8 @@ async def test_every_load_key_reaches_the_run() -> None:
         await seat.show(running())
         await seat.press("+", "=", "up", "-", "down", "]", "[", "space", "space", ".")
         targets = [65, 66, 67, 66, 65, 130, 65]
-        steered = [("set_concurrency", target) for target in targets]
-        assert seat.calls == [*steered, ("pause",), ("resume",), ("next_stage",)]
+        steered = [SetConcurrency(target) for target in targets]
+        assert seat.calls == [*steered, Pause(), Resume(), NextStage()]
 
 
 async def test_the_wanted_number_changes_before_the_run_confirms_it_and_after_the_plan_too() -> None:
@@ -32,7 +32,7 @@ async def test_the_wanted_number_changes_before_the_run_confirms_it_and_after_th
         assert "conc 128 ?" in seat.rows[0]
         await seat.press("+")
         assert "conc 129 ?" in seat.rows[0]
-        assert seat.calls == [("set_concurrency", 128), ("set_concurrency", 129)]
+        assert seat.calls == [SetConcurrency(128), SetConcurrency(129)]
 
 
 async def test_in_open_loop_the_rate_is_steered() -> None:
@@ -41,7 +41,7 @@ async def test_in_open_loop_the_rate_is_steered() -> None:
         await seat.show(running(load=load))
         assert "rate 2.50/s" in seat.rows[1]
         await seat.press("+", "]")
-        assert seat.calls == [("set_rate", 2.75), ("set_rate", 5.5)]
+        assert seat.calls == [SetRate(2.75), SetRate(5.5)]
 
 
 async def test_the_load_cannot_be_steered_before_and_after() -> None:
@@ -63,7 +63,7 @@ async def test_number_is_asked_checked_and_set() -> None:
         await seat.press("0", "enter")
         assert "! a number from 1 up to 100000" in seat.text
         await seat.press("backspace", "2", "5", "x", "6", "enter")
-        assert seat.calls == [("set_concurrency", 256)]
+        assert seat.calls == [SetConcurrency(256)]
         assert seat.dialog is None
 
 
@@ -74,7 +74,7 @@ async def test_note_is_asked_and_put() -> None:
         assert isinstance(seat.dialog, AskText)
         seat.app.screen.query_one(Input).value = "fan [bold]swapped[/]"
         await seat.press("enter")
-        assert seat.calls == [("note", "fan [bold]swapped[/]")]
+        assert seat.calls == [Note("fan [bold]swapped[/]")]
 
 
 async def test_esc_goes_back_and_changes_nothing() -> None:
@@ -94,14 +94,14 @@ async def test_help_names_every_key() -> None:
         await seat.show(running())
         await seat.press("?")
         assert isinstance(seat.dialog, Help)
-        for binding in (*keys.ACTIONS, *LOG):
+        for binding in (*keys.COCKPIT, *keys.LOG):
             assert binding.tooltip and binding.id
             assert binding.tooltip[:30] in seat.text
         assert "ctrl+c" in seat.text and "escape" in seat.text
 
 
 async def test_hints_name_the_keys_that_were_moved() -> None:
-    moved = {binding.id or "": chr(place) for place, binding in enumerate(keys.ACTIONS, start=0x100)}
+    moved = {binding.id or "": chr(place) for place, binding in enumerate(keys.COCKPIT, start=0x100)}
     phases: tuple[Phase, ...] = ("running", "holding", "failed", "blocked")
     for size in ((80, 24), (240, 60)):
         app = Cockpit(run := ScriptedRun(), config=Config(keys=moved))
@@ -139,15 +139,15 @@ async def test_views_come_and_go_and_grow() -> None:
         assert "└2:20" in seat.text
 
 
-@pytest.mark.parametrize(("key", "call"), [("f", "stop"), ("a", "abort")])
-async def test_q_asks_once_ends_the_run_and_leaves_when_it_is_over(key: str, call: str) -> None:
+@pytest.mark.parametrize(("key", "asked"), [("f", Stop()), ("a", Abort())])
+async def test_q_asks_once_ends_the_run_and_leaves_when_it_is_over(key: str, asked: Operation) -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("q")
         assert "A run is live" in seat.text
         await seat.press(key)
-        assert seat.calls == [(call,)]
-        assert ("finishing" if call == "stop" else "aborting") in seat.text and not seat.has_left()
+        assert seat.calls == [asked]
+        assert ("finishing" if asked == Stop() else "aborting") in seat.text and not seat.has_left()
         await seat.show(running(phase="stopping"))
         assert not seat.has_left()
         seat.run.show(running(phase="done", result_path="x"))
@@ -159,10 +159,10 @@ async def test_ctrl_c_over_a_dialog_too_finishes_twice_aborts_and_thrice_leaves(
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("n", "ctrl+c")
-        assert seat.calls == [("stop",)] and seat.dialog is None
+        assert seat.calls == [Stop()] and seat.dialog is None
         assert "ctrl+c again aborts" in seat.text and not seat.has_left()
         await seat.press("ctrl+c")
-        assert seat.calls == [("stop",), ("abort",)] and not seat.has_left()
+        assert seat.calls == [Stop(), Abort()] and not seat.has_left()
         await seat.press("ctrl+c")
         assert seat.has_left()
 
@@ -180,7 +180,7 @@ async def test_the_palette_has_the_same_actions_and_none_that_leaves_without_ask
         await seat.press("down", "enter")
         while not seat.calls:
             await seat.pilot.pause(0.01)
-        assert seat.calls == [("set_concurrency", 128)]
+        assert seat.calls == [SetConcurrency(128)]
 
 
 async def test_a_click_on_a_key_is_that_key() -> None:
@@ -190,4 +190,4 @@ async def test_a_click_on_a_key_is_that_key() -> None:
         assert row.rstrip().endswith("? help")
         for offset in (row.index("+"), row.index("]"), row.index("space") + 2, row.index("one")):
             await seat.pilot.click("#keys", offset=(offset, 0))
-        assert seat.calls == [("set_concurrency", 65), ("set_concurrency", 130), ("pause",)]
+        assert seat.calls == [SetConcurrency(65), SetConcurrency(130), Pause()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from loadgen.run.operations import SetConcurrency
 from tests.tui.cockpit import Seat
 from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
@@ -22,7 +23,7 @@ async def test_no_key_of_a_read_only_watcher_reaches_the_run() -> None:
         await seat.show(starting(phase="blocked"))
         await seat.press("x")
         await seat.show(running())
-        for binding in keys.ACTIONS:
+        for binding in keys.COCKPIT:
             if binding.action == "leave" or binding.id is None or binding.id.endswith("_too"):
                 continue
             await seat.press(binding.key.split(",")[0])
@@ -51,7 +52,7 @@ async def test_a_watcher_that_may_steer_does() -> None:
         seat = Seat(app, run, pilot)
         await seat.show(running())
         await seat.press("]")
-        assert run.calls == [("set_concurrency", 128)]
+        assert run.calls == [SetConcurrency(128)]
         await seat.show(running(phase="holding"))
         assert "go on with load, q leaves" in seat.text and "watching  " in "".join(seat.rows[:2])
 

@@ -15,8 +15,8 @@ import pytest
 
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
-from loadgen.server.process.locks import list_servers
-from loadgen.server.process.ports import require_free_port
+from loadgen.run.operations import Stop
+from loadgen.server.process.locks import list_servers, require_free_port
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
 
@@ -71,7 +71,7 @@ async def test_two_cycles_stopped_with_streams_open() -> None:
 
         def stop_in_full_flow(snapshot: Snapshot, run: Run = run) -> None:
             if snapshot.stages and snapshot.stages[-1].open == 8:
-                run.stop()
+                run.apply(Stop())
 
         async for snapshot in run.snapshots():
             stop_in_full_flow(snapshot)

@@ -9,6 +9,7 @@ import pytest
 
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
+from loadgen.run.operations import Operation, Pause, Resume, SetConcurrency, Stop
 from tests.vllm.engine import attach, engine_processes, finish, here, over
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -18,7 +19,7 @@ async def test_the_main_job_with_the_operator_at_the_keys() -> None:
     """Start, milestones, live changes of load, stop: in one go, as `vramp profiles/vllm-cpu-tiny.toml` does it."""
     profile = here("load.duration=60s", "load.warmup=0", "load.concurrency=2")
     run = Run(profile, where="test")
-    steps = [lambda: run.set_concurrency(4), run.pause, run.resume, lambda: run.set_concurrency(1), run.stop]
+    steps: list[Operation] = [SetConcurrency(4), Pause(), Resume(), SetConcurrency(1), Stop()]
     milestones: set[str] = set()
     details: dict[str, str] = {}
 
@@ -29,7 +30,7 @@ async def test_the_main_job_with_the_operator_at_the_keys() -> None:
         details |= {entry.id: entry.detail for entry in snapshot.server.milestones}
         milestones |= {entry.id for entry in snapshot.server.milestones if entry.state == "done"}
         if steps and settled(snapshot):
-            steps.pop(0)()
+            run.apply(steps.pop(0))
     assert run.error is None
     result = run.result
     assert result is not None

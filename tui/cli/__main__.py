@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.errors import ProfileError, VrampError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli import run
 
 _READER_GONE = (errno.EPIPE, errno.EIO)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 _EPILOG = """\
 RUN is the folder of a run, a result.json, a name or its beginning in runs/, or: last
@@ -16,8 +16,7 @@ exit codes: 0 done; 1 the run or the baseline cannot be read; 2 usage
 
 def baseline(words: list[str]) -> int:
     options = _parser().parse_args(words)
-    from loadgen.store.baselines import remove_baseline, save_baseline
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result, remove_baseline, save_baseline
 
     match options.what:
         case "save":
@@ -51,18 +50,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show(name: str) -> None:
-    from loadgen.metrics.result import read_result
     from loadgen.report.table import result_table
-    from loadgen.store.baselines import require_baseline
+    from loadgen.store.runs import read_result, require_baseline
 
     print(harmless(result_table(read_result(require_baseline(name)))))
 
 
 def _list() -> None:
     from loadgen.errors import ResultError
-    from loadgen.metrics.result import read_result
     from loadgen.report.cells import hardware_of, model_of
-    from loadgen.store.baselines import baselines
+    from loadgen.store.runs import baselines, read_result
 
     for name, path in baselines().items():
         try:

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli import bench_options
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _RANDOM_ISL, _RANDOM_OSL = 1024, 128
 
 def _server_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from loadgen.profile import apply_variant, load_document
-    from tui.cli.options import find_profile
+    from tui.catalog import find_profile
 
     name = f"bench-{options.benchmark}"
     if options.profile is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli.options import add_profile_options, profile_of
 
 BLOCKED = 3  # the server could not be started: the exit code that a run would have

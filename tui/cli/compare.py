@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,7 @@ def compare(words: list[str]) -> int:
     options = _parser().parse_args(words)
     from loadgen.report.compare import compare_runs
     from loadgen.report.compare_gate import parse_limit
-    from loadgen.store.baselines import LAST
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import LAST, open_result
 
     if not 50 <= options.confidence < 100:
         raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from loadgen.errors import ProfileError, TelemetryError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from loadgen.vendors import BackendName
 
 if TYPE_CHECKING:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tui
 from loadgen.errors import ProfileError
 
 if TYPE_CHECKING:
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
-_PACKAGE = Path(tui.__file__).parent
 
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +72,7 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
 def document_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The document that the options name, as it is, and its name in messages; raises `ProfileError`."""
     from loadgen.profile import load_document
+    from tui.catalog import find_profile
 
     if options.url is not None and options.profile is None:
         return {"name": "attach"}, "command line"
@@ -169,25 +167,3 @@ def _parse_slo(entry: str) -> tuple[str, str]:
     if not separator:
         raise ProfileError(f"--slo {entry}: expected metric_statistic=time, such as ttft_p99=2s, or failed=1%")
     return name.strip(), limit.strip()
-
-
-def find_profile(name: str) -> Path:
-    """A path as given, or the profile of that name which ships with vramp."""
-    path = Path(name)
-    if path.exists() or path.suffix == ".toml":
-        return path
-    for folder in profile_folders():
-        shipped = folder / f"{name}.toml"
-        if shipped.exists():
-            return shipped
-    return path
-
-
-def profile_folders() -> tuple[Path, ...]:
-    """Where profiles are looked for by name, the operator's own first."""
-    return (Path("profiles"), *shipped_folders())
-
-
-def shipped_folders() -> tuple[Path, ...]:
-    """Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
-    return (_PACKAGE / "profiles", _PACKAGE.parent / "profiles")

@@ -6,13 +6,13 @@ A stderr that nobody reads costs lines, never the run's time; one that is closed
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING
 
-from loadgen.text import harmless
-from tui.cli.non_blocking_writer import NonBlockingWriter
+from loadgen.format import harmless
+from loadgen.run.operations import Abort, Stop
+from tui.terminal import NonBlockingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from loadgen.run import Run
 
 _EVERY_S = 2.0
-_LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
-
-
-def plain_reason() -> str | None:
-    """Why the cockpit cannot be shown here, in words; None where it can."""
-    if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        return "there is no terminal"
-    if os.environ.get("TERM") == "dumb":
-        return "TERM=dumb: this terminal cannot place text"
-    columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    # A terminal that does not tell its size has none of 0.
-    if 0 < columns < _LEAST_COLUMNS or 0 < rows < _LEAST_ROWS:
-        return f"the terminal has {columns}x{rows} cells, and the cockpit takes {_LEAST_COLUMNS}x{_LEAST_ROWS}"
-    return None
 
 
 async def follow(run: Run) -> bool:
@@ -46,9 +32,9 @@ async def follow(run: Run) -> bool:
         interrupts += 1
         if interrupts == 1:
             say("finishing: the result is kept; once more to abort")
-            run.stop()
+            run.apply(Stop())
         else:
-            run.abort()
+            run.apply(Abort())
 
     def finish_unread() -> None:
         if interrupts == 0:

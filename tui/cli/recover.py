@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 
 def recover(words: list[str]) -> int:
     """Write the result, and print its table as the run would have."""
     options = _parser().parse_args(words)
-    from loadgen.metrics.result import read_result
     from loadgen.report.table import result_table
-    from loadgen.store.lookup import open_journal
     from loadgen.store.recover import recover as recovered
+    from loadgen.store.runs import open_journal, read_result
 
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from loadgen.errors import ProfileError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 
 def replay(words: list[str]) -> int:
@@ -15,8 +15,8 @@ def replay(words: list[str]) -> int:
     import asyncio
 
     from loadgen.run.replay import FASTEST, SLOWEST, Replay
-    from loadgen.store.lookup import open_journal, was_killed
-    from tui.cli.progress import plain_reason
+    from loadgen.store.runs import open_journal, was_killed
+    from tui.terminal import plain_reason
 
     if not SLOWEST <= options.speed <= FASTEST:
         raise ProfileError(f"--speed {options.speed:g}: expected a number from {SLOWEST:g} to {FASTEST:g}")

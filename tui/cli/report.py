@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 if TYPE_CHECKING:
     from loadgen.metrics.result import Result
@@ -31,7 +31,7 @@ def report(words: list[str]) -> int:
     options = _parser().parse_args(words)
     if len(options.runs) > 1 and not options.csv:
         raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` sets them beside")
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result
 
     results = [open_result(text) for text in options.runs]
     if options.html:
@@ -78,7 +78,7 @@ def _text(results: list[Result], options: argparse.Namespace) -> str:
 
 def _html(result: Result, run: str, out: Path | None) -> None:
     from loadgen.report.html.document import html_report
-    from loadgen.store.lookup import find_run
+    from loadgen.store.runs import find_run
 
     found = find_run(run)
     folder = found.parent if found.is_file() else found

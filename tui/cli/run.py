@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import loadgen
 from loadgen.errors import ProfileError, ResultError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import BASE, add_profile_options, document_of, profile_from, variants_from
 
@@ -58,7 +58,7 @@ def cockpit(words: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"vramp {loadgen.__version__}")
     add_run_options(parser)
     options = parser.parse_args(words)
-    from tui.cli.progress import plain_reason
+    from tui.terminal import plain_reason
 
     reason = plain_reason()
     if reason is None:
@@ -135,7 +135,7 @@ def make_run_of(document: Mapping[str, Any], where: str, options: argparse.Names
 
 def _baseline(name: str | None) -> Baseline | None:
     from loadgen.metrics.baseline import baseline_of
-    from loadgen.store.lookup import open_result
+    from loadgen.store.runs import open_result
 
     return baseline_of(name, open_result(name)) if name is not None else None
 
@@ -154,8 +154,8 @@ def _run_cockpit(options: argparse.Namespace) -> int:
     import asyncio
 
     from tui.app import Cockpit, open_cockpit
+    from tui.catalog import Choice
     from tui.config import config_path, read_config
-    from tui.screens.catalog import Choice
 
     def chosen(choice: Choice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}

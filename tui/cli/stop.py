@@ -11,10 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 if TYPE_CHECKING:
-    from loadgen.server.process.records import ServerRecord
+    from loadgen.server.process.locks import ServerRecord
 
 
 def stop(words: list[str]) -> int:
@@ -86,7 +86,7 @@ def _driver(record: ServerRecord) -> str:
 def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
     import asyncio
 
-    from loadgen.server.process.stopping import stop_server
+    from loadgen.server.process.guard_client import stop_server
 
     print(harmless(f"stopping {_line(record)}"), file=sys.stderr)
     report = asyncio.run(stop_server(record, timeout_s=timeout_s))

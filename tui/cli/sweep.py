@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError, VrampError
-from loadgen.text import harmless
-from tui.cli.options import BASE, add_profile_options, find_profile, profile_of
+from loadgen.format import harmless
+from tui.catalog import find_profile
+from tui.cli.options import BASE, add_profile_options, profile_of
 from tui.cli.run import INTERRUPTED, exit_code
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ exit codes: 0 every variant is complete; 1 something in one of them failed; 2 us
 def sweep(words: list[str]) -> int:
     """Run the variants and print the table; 0 if all of them are complete and met their limits."""
     from loadgen.run.sweep import begin_sweep, resume_sweep
-    from loadgen.store.folder import require_writable
+    from loadgen.store.runs import require_writable
 
     options = _parser().parse_args(words)
     name, profiles = _profiles(options)

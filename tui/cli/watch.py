@@ -45,9 +45,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def live_folder(text: str | None) -> Path:
     """The folder of the run that `text` means, or of the newest that goes on; raises `ResultError`."""
-    from loadgen.metrics.journal import journal_is_held
     from loadgen.run.remote import SOCKET
-    from loadgen.store.lookup import JOURNAL, RUNS, find_run, run_folders
+    from loadgen.store.files import JOURNAL, journal_is_held
+    from loadgen.store.runs import RUNS, find_run, run_folders
 
     if text is not None:
         path = find_run(text)

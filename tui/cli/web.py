@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError
-from loadgen.text import harmless
+from loadgen.format import harmless
 from tui.cli.options import port_of
 from tui.cli.run import add_run_options, conclude, make_run
 from tui.cli.watch import live_folder

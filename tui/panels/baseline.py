@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from loadgen import format as fmt
-from loadgen.metrics.difference import Compared
 from loadgen.metrics.figures import FIGURES
+from loadgen.metrics.result import Compared
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, titled
 

@@ -15,8 +15,8 @@ from itertools import groupby
 import numpy as np
 
 from loadgen import format as fmt
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
 from tui.charts.plot import Curve, Limit, Plot, plot_rows, scale_of
 from tui.panels.frame import Frame

@@ -9,10 +9,10 @@ import math
 from typing import NamedTuple
 
 from loadgen import format as fmt
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot
+from tui.charts.canvas import Ink
 from tui.charts.plot import Curve, Plot, plot_rows, scale_of
-from tui.charts.raster import Ink
 from tui.charts.scale import Scale
 from tui.panels.curve import limits_of
 from tui.panels.frame import METRICS, Frame

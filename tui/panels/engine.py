@@ -5,37 +5,10 @@ from __future__ import annotations
 import textwrap
 
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import EngineView, InstanceView
-from tui.charts.chart import Chart, Series
+from loadgen.metrics.journal import EngineView
+from loadgen.metrics.snapshot import InstanceView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, cropped, padded, titled
-
-CHARTS = {
-    "engine-queue": Chart(
-        "requests",
-        (
-            Series("engine_waiting", "waiting", "waiting", "area"),
-            Series("engine_running", "running", "running"),
-        ),
-        number=fmt.setting,
-    ),
-    "engine-kv": Chart("KV cache %", (Series("kv_percent", "used", "kv", "area"),), most=100.0),
-    "engine-tokens": Chart(
-        "tok/s",
-        (
-            Series("prompt_tokens_per_s", "prompt", "p99", "dots"),
-            Series("generation_tokens_per_s", "generation", "throughput"),
-        ),
-    ),
-    "engine-prefix": Chart("prefix hit %", (Series("prefix_hit_percent", "hit", "p50"),), most=100.0),
-    "engine-preemptions": Chart("preemptions/s", (Series("preemptions_per_s", "preempted", "warn"),)),
-    "engine-reasons": Chart(
-        "waiting for",
-        (Series("waiting_deferred", "deferred", "p99", "dots"), Series("waiting_capacity", "capacity", "waiting")),
-        number=fmt.setting,
-    ),
-}
-"""By the id of the panel, in their order on the screen."""
 
 _HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
 _CELL, _NAME, _INDENT = 9, 14, 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from loadgen import format as fmt
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, titled
 

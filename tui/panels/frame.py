@@ -4,88 +4,42 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from textual.events import Click
-from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 from textual.message import Message
 
 from loadgen.metrics.snapshot import Snapshot, StageView
-from loadgen.plan.request import PlanRequest
-from tui.charts.chart import Chart, chart_rows
+from tui.charts.chart import chart_rows
+from tui.charts.definitions import Chart
 from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
+from tui.keys import Operator, key_of
 from tui.widgets.painted import Painted
 from tui.widgets.rows import Rows, Word
 
+if TYPE_CHECKING:
+    from loadgen.run.operations import Operation
+
 STALE_AFTER_S = 0.75  # two beats of 250 ms without a snapshot, and half a beat of patience
-Operator = Literal["owner", "guest", "watcher", "player"]
-"""Who looks at a run: whose it is; who may steer somebody else's; who may only look at it; who plays it again."""
 METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can be about
 
 
 class RunControl(Protocol):
-    """The part of `loadgen.run.Run` that the cockpit holds in its hand; nothing of it blocks."""
+    """The part of `loadgen.run.Run` that the cockpit needs; nothing of it blocks."""
 
     def snapshots(self) -> AsyncIterator[Snapshot]:
         """The states of the run, four a second, until one whose phase is `done`."""
 
-    def start_anyway(self) -> None:
-        """Start although the preflight says that it will not work."""
-
-    def set_concurrency(self, concurrency: int, /) -> None:
-        """End the stage and go on in closed loop."""
-
-    def set_rate(self, requests_per_s: float, /) -> None:
-        """End the stage and go on in open loop."""
-
-    def set_shape(self, isl: int, osl: int, /) -> None:
-        """End the stage and go on with requests of this shape."""
-
-    def follow(self, wish: PlanRequest, /) -> None:
-        """End the stage and begin another plan from where the load stands."""
-
-    def hold(self) -> None:
-        """Let the running stage go on without an end."""
-
-    def restart(self, variant: str | None, /) -> None:
-        """End the load, stop the server, start it again; None: as it is, else as one of `Snapshot.variants`."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def next_stage(self) -> None:
-        """End the stage and begin the plan's next."""
-
-    def extend(self) -> None:
-        """Let the running stage go on for its length once more."""
-
-    def redo(self) -> None:
-        """Measure the running stage of the plan again, or else the last one that is done."""
-
-    def note(self, text: str, /) -> None:
-        """Put a remark on the time axis."""
-
-    def stop(self) -> None:
-        """Finish: end the load, stop the server, keep the result."""
-
-    def abort(self) -> None:
-        """Finish now: cut streams, kill the server, keep what there is."""
+    def apply(self, operation: Operation, /) -> None:
+        """Do it, or tell in an event why it is refused."""
 
 
 @runtime_checkable
 class Player(Protocol):
-    """What a replay has beside its snapshots, in the place of a load."""
+    """What a replay has beside that."""
 
     def set_speed(self, speed: float, /) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def step(self) -> None:
-        """One beat, and stand still after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +75,9 @@ class Frame:
     keymap: Mapping[str, str] = field(default_factory=dict)
     """The keys that the operator has moved, by the id of their binding."""
 
-    def key(self, id: str, default: str) -> Word:
+    def key(self, id: str) -> Word:
         """What to press for an action, wherever its key is now."""
-        moved = self.keymap.get(f"cockpit.{id}", default)
-        return (key_written(moved.partition(",")[0]), "key")
+        return (key_of(id, self.keymap), "key")
 
     @property
     def steers(self) -> bool:
@@ -148,15 +101,6 @@ class Frame:
     @property
     def done(self) -> bool:
         return self.ended or self.snapshot.phase == "done"
-
-
-_LONG_NAMES = {short: long for long, short in KEY_NAME_REPLACEMENTS.items()}
-
-
-def key_written(name: str) -> str:
-    """A key as it is written on the keyboard: `+` for `plus`; one without a character by its name."""
-    character = key_to_character(_LONG_NAMES.get(name, name))
-    return character if character is not None and character.isprintable() and not character.isspace() else name
 
 
 Paint = Callable[[Frame, int, int], Rows]  # frame, width and height to rows; more rows than the height are cut

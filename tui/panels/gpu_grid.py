@@ -9,38 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample
+from loadgen.metrics.samples import GpuSample
 from loadgen.metrics.snapshot import GpuView
-from tui.charts.chart import MarkColumns, Series, axis_row, mark_columns, traced_rows
-from tui.charts.history import Folded
+from tui.charts.chart import MarkColumns, axis_row, mark_columns, traced
+from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series
 from tui.charts.scale import Scale
+from tui.charts.timeline import Folded
 from tui.panels.frame import Frame
 from tui.panels.gpus import energy, gpus
 from tui.widgets.rows import GAP, Row, Rows, beside, cropped, titled, widths_of
 
 _LEAST_WIDTH, _MOST_COLUMNS = 36, 4
 _LEAST_ROWS, _ROOMY = 2, 5  # A title and a strip; a title and all strips
-_HOTTEST_C = 110.0
 _GUTTER = 18
-_GIB = 1024**3
-
-
-@dataclass(frozen=True, slots=True)
-class _Strip:
-    label: str
-    figure: str
-    role: str
-    scale: Scale
-
-
-_HUNDRED = Scale(0.0, 100.0, ())
-_STRIPS = (
-    _Strip("busy", "busy", "busy", _HUNDRED),
-    _Strip("power", "power", "power", _HUNDRED),
-    _Strip("hot", "heat", "heat", Scale(0.0, _HOTTEST_C, ())),
-    _Strip("HBM", "hbm", "hbm", _HUNDRED),
-)
-"""The most needed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +40,7 @@ def grid(frame: Frame, width: int, height: int) -> Rows:
         return gpus(frame, width, height)
     widths = widths_of(width, shape.columns)
     each = min(widths)
-    folded = frame.timeline.gpus.folded(frame.span.start_s, frame.span.end_s, (each - _GUTTER) * 2)
+    folded = frame.timeline.gpus.folded(frame.span, (each - _GUTTER) * 2)
     marks = mark_columns(frame.timeline.marks.all, frame.span, each - _GUTTER)
     legend: Row = (*energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
     rows: Rows = [titled("gpus", legend, width)]
@@ -83,7 +64,7 @@ def _shape_of(count: int, width: int, height: int) -> _Shape | None:
 
 def _cell(gpu: GpuView, folded: Folded, marks: MarkColumns, width: int, height: int) -> Rows:
     """A title with what is wrong, and as many strips as there are rows; a taller cell has taller strips."""
-    strips = _STRIPS[: height - 1]
+    strips = GPU_STRIPS[: height - 1]
     tall = max(1, (height - 1) // len(strips))
     legend: Row = ((fmt.plain("; ".join(gpu.flags)), "bad"),) if gpu.flags else ()
     rows: Rows = [titled(f"{gpu.static.index} {_short(gpu.static.name)}", cropped(legend, width - 8), width)]
@@ -92,37 +73,15 @@ def _cell(gpu: GpuView, folded: Folded, marks: MarkColumns, width: int, height: 
     return rows
 
 
-def _strip_rows(gpu: GpuView, strip: _Strip, folded: Folded, marks: MarkColumns, columns: int, rows: int) -> Rows:
-    series = Series(f"{gpu.static.index} {strip.figure}", strip.label, strip.role, "line" if rows > 1 else "area")
+def _strip_rows(gpu: GpuView, strip: GpuStrip, folded: Folded, marks: MarkColumns, columns: int, rows: int) -> Rows:
+    static, now = gpu.static, gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
+    series = Series(strip.column(static.index), strip.label, strip.role, "line" if rows > 1 else "area")
     if series.column not in folded.rows:
         return []
-    plot = traced_rows((series,), folded, strip.scale, marks, columns, rows)
-    value = _value(gpu, strip.figure)
-    head = f" {strip.label:<5}{value:>{_GUTTER - 8}} "
-    blank: Row = ((" " * (_GUTTER - 1), "text"), ("│", "rule"))
-    first: Row = ((head[: _GUTTER - 1], "text"), ("│", "rule"))
-    return [(*(first if row == 0 else blank), *plot[row]) for row in range(rows)]
-
-
-def _value(gpu: GpuView, figure: str) -> str:
-    now = gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
-    match figure:
-        case "busy":
-            return f"{fmt.count(now.gfx_percent)} %"
-        case "power":
-            return f"{_of(now.power_w, now.power_cap_w)} W"
-        case "heat":
-            return f"{fmt.count(now.temperature_hotspot_c)} C"
-        case _:
-            return f"{_of(_gib(now.hbm_used_bytes), _gib(gpu.static.hbm_total_bytes))} G"
-
-
-def _of(value: float | None, most: float | None) -> str:
-    return fmt.count(value) if most is None else f"{fmt.count(value)}/{fmt.count(most)}"
-
-
-def _gib(count: int | None) -> float | None:
-    return None if count is None else count / _GIB
+    lines = traced((series,), folded, Scale(0.0, strip.most, ()), marks, columns, rows).lines()
+    head = f" {strip.label:<5}{strip.text(static, now):>{_GUTTER - 8}} "[: _GUTTER - 1]
+    heads = [head, *[" " * (_GUTTER - 1)] * (rows - 1)]
+    return [((head, "text"), ("│", "rule"), *line) for head, line in zip(heads, lines, strict=True)]
 
 
 def _short(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuView, Snapshot
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
@@ -24,7 +24,6 @@ _BAR = 8
 _BUSY = _BAR + 6
 _FLAGS = 24  # the least that is left for them
 _TITLED_FROM = 5  # rows; below, the heads are the title
-_GIB = 1024**3
 
 
 class _Line(NamedTuple):
@@ -161,8 +160,8 @@ def _both(first: str, second: str) -> str:
     return fmt.UNKNOWN if first == second == fmt.UNKNOWN else f"{first}/{second}"
 
 
-def _gib(count: int | None) -> str:
-    return fmt.count(None if count is None else count / _GIB)
+def _hbm(static: GpuStatic, sample: GpuSample) -> str:
+    return _of(fmt.count(fmt.gib(sample.hbm_used_bytes)), fmt.count(fmt.gib(static.hbm_total_bytes)))
 
 
 def _pcie(static: GpuStatic, sample: GpuSample) -> str:
@@ -172,7 +171,11 @@ def _pcie(static: GpuStatic, sample: GpuSample) -> str:
 
 
 _COLUMNS = (
-    _Column("HBM GiB", 9, lambda static, now: _of(_gib(now.hbm_used_bytes), _gib(static.hbm_total_bytes))),
+    _Column(
+        "HBM GiB",
+        9,
+        _hbm,
+    ),
     _Column("power W", 9, lambda static, now: _of(fmt.count(now.power_w), fmt.count(now.power_cap_w))),
     _Column(
         "hot/mem C",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen import format as fmt
 from loadgen.metrics.health import HOST_FULL_PERCENT
-from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.result import Verdict
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
 
@@ -119,7 +119,7 @@ def _host_memory(frame: Frame) -> Row:
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
     return (
         (" memory ", "dim"),
-        (f"{_gib(used):>4}/{_gib(total)}", "text"),
+        (f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}", "text"),
         (" GiB load ", "dim"),
         (f"{fmt.number(load):>5}", "text"),
     )
@@ -131,10 +131,6 @@ def _governor(frame: Frame) -> Row:
     if now is None or now.governor in (None, "performance"):
         return ()
     return ((f"governor {fmt.plain(now.governor or '')}", "warn"),)
-
-
-def _gib(count: int | None) -> str:
-    return fmt.count(None if count is None else count / 1024**3)
 
 
 def _verdict(verdict: Verdict, width: int) -> Row:

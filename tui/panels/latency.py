@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadgen import format as fmt
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.snapshot import RECENT_S, StageView
 from tui.panels.frame import Frame
 from tui.panels.published import published

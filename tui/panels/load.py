@@ -43,7 +43,7 @@ def _needs(frame: Frame) -> list[Row]:
     if stage.e2e_needs_s:
         row: Row = ((f"E2E needs {stage.e2e_needs_s:.0f} s more", "warn"),)
         asks = frame.steers and frame.snapshot.load.stage_progress is not None
-        found.append((*row, (": ", "text"), frame.key("extend", "e")) if asks else row)
+        found.append((*row, (": ", "text"), frame.key("extend")) if asks else row)
     if stage.slo_needs:
         found.append(((fmt.plain(stage.slo_needs), "dim"),))
     if stage.carried_in:
@@ -66,9 +66,7 @@ def _wrapped(need: Row, width: int) -> Rows:
 
 def _hints(frame: Frame) -> Rows:
     """The keys of who may use them, two in a row."""
-    double, half, pause, forward = (
-        frame.key(*each) for each in (("double", "]"), ("half", "["), ("pause", "space"), ("next", "."))
-    )
+    double, half, pause, forward = (frame.key(id) for id in ("double", "half", "pause", "next"))
     match frame.operator:
         case "watcher":
             return []
@@ -76,9 +74,9 @@ def _hints(frame: Frame) -> Rows:
             return [_hint((double, half), "speed") + _hint((pause,), "pause"), _hint((forward,), "step")]
         case _:
             return [
-                _hint((frame.key("more", "+"), frame.key("less", "-")), "one") + _hint((double, half), "double, half"),
-                _hint((frame.key("number", "n"),), "number") + _hint((pause,), "pause"),
-                _hint((forward,), "next") + _hint((frame.key("note", "m"),), "note"),
+                _hint((frame.key("more"), frame.key("less")), "one") + _hint((double, half), "double, half"),
+                _hint((frame.key("number"),), "number") + _hint((pause,), "pause"),
+                _hint((forward,), "next") + _hint((frame.key("note"),), "note"),
             ]
 
 
@@ -94,7 +92,7 @@ def notice(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _notice(frame: Frame) -> Row:
-    leave = frame.key("leave", "q")
+    leave = frame.key("leave")
     if frame.done:
         return (("run done  ", "strong"), *_result(frame), ("   ", "text"), leave, (" leaves", "text"))
     if frame.operator == "player":
@@ -115,14 +113,13 @@ def _choice(frame: Frame) -> Row:
     """What the run waits for, then the keys that decide; empty where it waits for nobody."""
     match frame.snapshot.phase:
         case "blocked":
-            anyway = frame.key("start_anyway", "x")
+            anyway = frame.key("start_anyway")
             return (("the start would fail", "bad"), (": ", "text"), anyway, (" starts all the same, ", "text"))
         case "failed":
-            restart = frame.key("restart", "R")
+            restart = frame.key("restart")
             return (("there is no server", "bad"), (": ", "text"), restart, (" starts it again, ", "text"))
         case "holding":
-            ids = (("more", "+"), ("less", "-"), ("double", "]"), ("half", "["), ("number", "n"))
-            keys = " ".join(frame.key(*each)[0] for each in ids)
+            keys = " ".join(frame.key(id)[0] for id in ("more", "less", "double", "half", "number"))
             held: Word = ("the plan is done, the server is up", "warn")
             return (held, (": ", "text"), (keys, "key"), (" go on with load, ", "text"))
         case _:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import ErrorView, RunEvent
+from loadgen.metrics.result import RunEvent
+from loadgen.metrics.snapshot import ErrorView
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, cropped, titled

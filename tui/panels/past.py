@@ -6,9 +6,9 @@ import textwrap
 from datetime import datetime
 
 from loadgen import format as fmt
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import StageResult
-from tui.screens.catalog import PastRun, State
+from tui.catalog import PastRun, State
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
 
 _STATES: dict[State, Word] = {

@@ -7,13 +7,13 @@ from datetime import datetime
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.plan import Stage, plan_of
 from loadgen.profile import Profile, Reference, Server
 from loadgen.report.findings import findings_count
+from tui.catalog import Entry, PastRun
 from tui.panels.findings import finding_rows
 from tui.panels.past import ago, best_words, state_word, wrapped
-from tui.screens.catalog import Entry, PastRun
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
 
 _LABEL_CELLS = 11

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import Comparison, StageView
+from loadgen.metrics.result import Comparison
+from loadgen.metrics.snapshot import StageView
 from tui.panels.baseline import baseline_row
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, titled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from loadgen import format as fmt
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.report.notes import account_words
 from tui.panels.baseline import baseline_row
 from tui.panels.curve import curve
@@ -78,7 +78,7 @@ def _search(found: SearchResult) -> Word:
 
 def _files(view: Frame, width: int) -> Rows:
     path = view.snapshot.result_path
-    title = titled("go on", (view.key("copy", "y"), (" copies the table", "dim")), width)
+    title = titled("go on", (view.key("copy"), (" copies the table", "dim")), width)
     if path is None:
         waits = "no result was written" if view.done else "the result is written when the run ends"
         return [title, ((f" {waits}", "bad" if view.done else "dim"),)]

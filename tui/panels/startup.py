@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from loadgen import format as fmt
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.snapshot import Milestone, ServerView
+from loadgen.metrics.journal import Diagnosis, Milestone
+from loadgen.metrics.snapshot import ServerView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled
 

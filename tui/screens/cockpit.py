@@ -16,18 +16,20 @@ from textual.containers import Container, Vertical
 from textual.screen import Screen
 
 from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
+from loadgen.run.operations import Abort, Extend, NextStage, Note, Pause, Redo, Resume, StartAnyway, Stop
 from tui import keys
+from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
+from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Operator, Panel, Player, RunControl, of_chart
-from tui.screens.arrangement import arrangement
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.screens.log import LogBook, LogView
-from tui.screens.pages import BY_NAME, CHARTS, OVERVIEW, PANEL_PAGES, compose
+from tui.screens.pages import COPIES, PANEL_PAGES, arrangement, compose
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
-from tui.widgets.painted import Hint, KeyBar
+from tui.widgets.painted import KeyBar
 from tui.widgets.rows import ROLE_CLASSES
 
 
@@ -37,7 +39,7 @@ class CockpitScreen(Screen[None]):
     AUTO_FOCUS = ""
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     ALLOW_IN_MAXIMIZED_VIEW = "#keys, #header"
-    BINDINGS: ClassVar[list[BindingType]] = keys.COCKPIT
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.COCKPIT)
 
     def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
         """A watcher is one of several: leaving is only its own affair; a read-only one cannot steer either."""
@@ -72,7 +74,7 @@ class CockpitScreen(Screen[None]):
                 yield Panel(health.client, id="client")
                 yield Panel(health.host, id="host")
             with Container(id="charts"):
-                for name, chart in CHARTS.items():
+                for name, chart in OVERVIEW_CHARTS.items():
                     yield Panel(of_chart(chart), id=name)
             with Vertical(id="startup"):
                 yield Panel(findings.findings, id="findings")
@@ -155,7 +157,7 @@ class CockpitScreen(Screen[None]):
         )
 
     def _hints(self, height: int) -> list[list[Hint]]:
-        return keys.hints(self._operator, self._page, keymap_of(self.app), height)
+        return keys.cockpit_hints(self._operator, self._page, keymap_of(self.app), height)
 
     def _show(self, page: str) -> None:
         """Another view; the log takes the keys that move in it."""
@@ -221,26 +223,24 @@ class CockpitScreen(Screen[None]):
 
     def action_pause(self) -> None:
         if self._replayed is not None:
-            player, now = self._replayed
-            (player.resume if now.paused else player.pause)()
+            _, now = self._replayed
+            self._control.apply(Resume() if now.paused else Pause())
         elif self._steerable():
             self._pending.toggle_pause()
             self._draw()
 
     def action_next_stage(self) -> None:
         """On with the plan; in a replay a beat."""
-        if self._replayed is not None:
-            self._replayed[0].step()
-        elif self._steerable():
-            self._control.next_stage()
+        if self._replayed is not None or self._steerable():
+            self._control.apply(NextStage())
 
     def action_extend(self) -> None:
         if self._steerable():
-            self._control.extend()
+            self._control.apply(Extend())
 
     def action_redo(self) -> None:
         if self._steerable():
-            self._control.redo()
+            self._control.apply(Redo())
 
     def action_steer(self, what: str) -> None:
         """A larger change, which a dialog asks for."""
@@ -255,7 +255,7 @@ class CockpitScreen(Screen[None]):
 
     def _put_note(self, text: str | None) -> None:
         if text and not self.over:
-            self._control.note(text)
+            self._control.apply(Note(text))
 
     def action_window(self) -> None:
         """The next span of the time axis."""
@@ -284,7 +284,7 @@ class CockpitScreen(Screen[None]):
 
     def action_start_anyway(self) -> None:
         if self.snapshot is not None and self.snapshot.phase == "blocked":
-            self._control.start_anyway()
+            self._control.apply(StartAnyway())
         else:
             self.notify("Nothing holds the start back", timeout=2, markup=False)
 
@@ -317,7 +317,7 @@ class CockpitScreen(Screen[None]):
             self.minimize()
         elif panel.id in PANEL_PAGES:
             self.action_show(PANEL_PAGES[panel.id])
-        elif panel.id in CHARTS:
+        elif panel.id in OVERVIEW_CHARTS:
             self.maximize(panel, container=False)
 
     def action_metric(self) -> None:
@@ -329,13 +329,14 @@ class CockpitScreen(Screen[None]):
         """The table of the view to the clipboard, by the terminal (OSC 52)."""
         if self.snapshot is None:
             return
-        page = BY_NAME[self._page]
-        text = page.copies(self._view(self.snapshot))
+        text = COPIES[self._page](self._view(self.snapshot))
         self.app.copy_to_clipboard(text)
-        self.notify(f"{page.name}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
+        self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
 
     def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table(keymap_of(self.app))))
+        self.app.push_screen(
+            Help(keys.table((*keys.COCKPIT, *keys.LOG, keys.PALETTE, keys.INTERRUPT), keymap_of(self.app)))
+        )
 
     def action_leave(self) -> None:
         """Leave at once when the run is over or somebody else's, else ask."""
@@ -364,7 +365,7 @@ class CockpitScreen(Screen[None]):
 
     def _end(self, how: Leave) -> None:
         if not self.over:
-            (self._control.stop if how == "stop" else self._control.abort)()
+            self._control.apply(Stop() if how == "stop" else Abort())
             self._ending = how
             self._draw()
 

@@ -10,8 +10,9 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from rich.table import Table
 from rich.text import Text
+from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
@@ -19,16 +20,17 @@ from textual.widgets.option_list import Option
 
 from loadgen import format as fmt
 from loadgen.errors import VrampError
+from loadgen.profile import build_profile
+from loadgen.server.vllm.client import ServerClient, api_key, pick_model
+from tui import keys
 
 Leave = Literal["stop", "abort"]
-
-BACK = Binding("escape", "dismiss(None)", "back", id="dialog.back", tooltip="Close without changing anything")
 
 
 class AskNumber(ModalScreen[float | None]):
     """A load setting, checked before it is accepted."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [BACK]
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
 
     def __init__(self, question: str, *, most: float, whole: bool) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ class AskNumber(ModalScreen[float | None]):
 class AskText(ModalScreen[str | None]):
     """A line of text; nothing typed is an empty one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [BACK]
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
 
     def __init__(self, question: str, text: str = "") -> None:
         super().__init__()
@@ -75,7 +77,7 @@ Parsed = TypeVar("Parsed")
 class AskParsed(ModalScreen[Parsed | None], Generic[Parsed]):
     """A line of text with a meaning, taken once it has one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [BACK]
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
 
     def __init__(self, question: str, parse: Callable[[str], Parsed], text: str = "") -> None:
         """`parse` raises `VrampError` with what is wrong, in a few words."""
@@ -102,7 +104,7 @@ class AskParsed(ModalScreen[Parsed | None], Generic[Parsed]):
 class AskChoice(ModalScreen[str | None]):
     """One of a few things; the first is the harmless one, or all are."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [BACK]
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
 
     def __init__(self, question: str, choices: Sequence[tuple[str, str]]) -> None:
         """`choices` are values with the words for them."""
@@ -119,15 +121,56 @@ class AskChoice(ModalScreen[str | None]):
         self.dismiss(self._choices[event.option_index][0])
 
 
+class AskUrl(ModalScreen[str | None]):
+    """Where a server runs; it is asked what it serves before it is accepted."""
+
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
+
+    def __init__(self, profile: str, *, api_key_env: str | None) -> None:
+        """`profile` names whose load will be sent."""
+        super().__init__()
+        self._profile = profile
+        self._api_key_env = api_key_env
+
+    def compose(self) -> ComposeResult:
+        """The question, the field and room for what is the matter."""
+        with Vertical(classes="dialog"):
+            question = f"Attach to a running server, with the load of {self._profile}"
+            yield Static(question, markup=False, classes="question")
+            yield Input(placeholder="http://127.0.0.1:8000", max_length=400)
+            yield Static("Enter asks it for its model, Esc leaves", markup=False, id="complaint")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Look at it, and then at the server."""
+        self._say("asking for its model …")
+        self._ask(event.value.strip())
+
+    @work(exclusive=True)
+    async def _ask(self, text: str) -> None:
+        url = text if "://" in text or not text else f"http://{text}"
+        try:
+            await self._model(url)
+        except VrampError as error:
+            self._say(f"! {error}")
+        else:
+            self.dismiss(url)
+
+    async def _model(self, url: str) -> None:
+        """Raises `ProfileError` for what is no URL, `ServerError` for what is no server."""
+        settings = {"engine": "attach", "url": url, "api_key_env": self._api_key_env}
+        server = build_profile({"server": settings}, where="URL").server
+        async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
+            model = pick_model(await client.models(), None)
+        self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5, markup=False)
+
+    def _say(self, words: str) -> None:
+        self.query_one("#complaint", Static).update(Text(fmt.plain(words)))
+
+
 class AskLeave(ModalScreen[Leave | None]):
     """Asked once before a live run is ended."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        BACK,
-        Binding("f", "dismiss('stop')", "finish and keep", id="leave.stop", tooltip="End the load, keep the result"),
-        Binding("a", "dismiss('abort')", "abort now", id="leave.abort", tooltip="Cut streams, kill the server"),
-        Binding("g", "dismiss(None)", "go on", id="leave.go_on", tooltip="Back to the run"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.LEAVE)
     _CHOICES: ClassVar[tuple[tuple[str, Leave | None], ...]] = (
         ("f  finish and keep: end the load, stop the server, write the result", "stop"),
         ("a  abort now: cut streams, kill the server, write what there is", "abort"),
@@ -146,14 +189,11 @@ class AskLeave(ModalScreen[Leave | None]):
 class Help(ModalScreen[None]):
     """Every key and what it does."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        BACK,
-        Binding("question_mark,q", "dismiss(None)", "back", id="help.back", tooltip="Close the help"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.HELP)
 
-    def __init__(self, keys: Sequence[tuple[str, str, str]]) -> None:
+    def __init__(self, rows: Sequence[tuple[str, str, str]]) -> None:
         super().__init__()
-        self._keys = keys
+        self._rows = rows
 
     def compose(self) -> ComposeResult:
         """A table that scrolls where it must."""
@@ -166,7 +206,7 @@ class Help(ModalScreen[None]):
         table.add_column(justify="right", style="bold", no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column()
-        for row in self._keys:
+        for row in self._rows:
             table.add_row(*[Text(cell) for cell in row])
         return table
 

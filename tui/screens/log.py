@@ -10,11 +10,12 @@ from collections import deque
 from typing import ClassVar
 
 from rich.cells import chop_cells
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click, MouseScrollDown, MouseScrollUp
 
 from loadgen import format as fmt
 from loadgen.metrics.snapshot import ServerView
+from tui import keys
 from tui.panels.frame import Frame, Panel
 from tui.screens.dialogs import AskText
 from tui.widgets.rows import Row, Rows, Word, titled
@@ -104,18 +105,6 @@ class LogBook:
         return place is not None
 
 
-LOG = (
-    Binding("up", "scroll(-1)", "up", tooltip="In the log: a line up", id="log.up"),
-    Binding("down", "scroll(1)", "down", tooltip="In the log: a line down", id="log.down"),
-    Binding("pageup", "page(-1)", "page up", tooltip="In the log: a screenful up", id="log.page_up"),
-    Binding("pagedown", "page(1)", "page down", tooltip="In the log: a screenful down", id="log.page_down"),
-    Binding("home", "scroll(-1000000)", "begin", tooltip="In the log: to its first line", id="log.begin"),
-    Binding("end,f", "follow", "follow", tooltip="In the log: to its last line, and stay there", id="log.follow"),
-    Binding("ctrl+f", "search", "search", tooltip="In the log: find a text", id="log.search"),
-    Binding("<", "find(-1)", "above", tooltip="In the log: the text once more, above", id="log.above"),
-    Binding(">", "find(1)", "below", tooltip="In the log: the text once more, below", id="log.below"),
-)
-"""Live while the view of the log shows."""
 _WHEEL = 3
 _INDENT = 4  # of what a long line goes on with
 
@@ -124,7 +113,7 @@ class LogView(Panel):
     """A window on the log book; its keys are live while it shows."""
 
     can_focus = True
-    BINDINGS: ClassVar[list[BindingType]] = list(LOG)
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.LOG)
 
     def __init__(self, book: LogBook, *, id: str) -> None:
         super().__init__(self._rows_of, id=id)

@@ -5,14 +5,13 @@ All panels are composed once; a view shows by CSS class. The overview is what th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 from textual.containers import Grid, Vertical
 from textual.widget import Widget
 
-from loadgen import format as fmt
-from tui.charts.chart import Chart, Series
+from tui.charts.definitions import ENGINE_CHARTS
+from tui.keys import OVERVIEW
 from tui.panels import (
     baseline,
     curve,
@@ -22,6 +21,7 @@ from tui.panels import (
     findings,
     gpu_grid,
     health,
+    load,
     loads,
     messages,
     results,
@@ -30,31 +30,19 @@ from tui.panels.frame import Frame, Paint, Panel, of_chart
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A view."""
-
-    key: str
-    name: str
-    what: str  # for help and palette
-    copies: Callable[[Frame], str]  # what goes to the clipboard
-
-
-OVERVIEW = "overview"
-PAGES = (
-    Page("1", OVERVIEW, "Charts, percentiles, stages and what is the matter, on one screen", tables.stages),
-    Page("2", "curve", "The load curve: TTFT, time per token and tok/s against the streams held", tables.loads),
-    Page("3", "latency", "Every percentile of this stage over the one before it", tables.percentiles),
-    Page("4", "gpus", "Each GPU with its history", tables.gpus),
-    Page("5", "engine", "Queue, KV cache, tokens, prefix hits and preemptions over time", tables.engine),
-    Page("6", "log", "The server's log: scroll, / filter, ctrl+f search, f follow", tables.log),
-    Page("7", "errors", "Failures with their messages and what to do", tables.errors),
-    Page("8", "events", "All that happened, and your notes", tables.events),
-    Page("9", "verdicts", "What is the limit, what is wrong, and what the preflight found", tables.verdicts),
-    Page("0", "results", "What came of the run, once it is done", tables.stages),
-)
-BY_NAME = {page.name: page for page in PAGES}
+COPIES: Mapping[str, Callable[[Frame], str]] = {
+    OVERVIEW: tables.stages,
+    "curve": tables.loads,
+    "latency": tables.percentiles,
+    "gpus": tables.gpus,
+    "engine": tables.engine,
+    "log": tables.log,
+    "errors": tables.errors,
+    "events": tables.events,
+    "verdicts": tables.verdicts,
+    "results": tables.stages,
+}
+"""What goes to the clipboard from each view."""
 
 PANEL_PAGES = {
     "stages": "curve",
@@ -71,27 +59,14 @@ PANEL_PAGES = {
 }
 """What a click on a panel of the overview shows; on any other one it fills the screen."""
 
-_STREAMS = (
-    Series("engine_waiting", "waiting", "waiting", "area"),
-    Series("engine_running", "running", "running", "dots"),
-    Series("held", "held", "held"),
-)
-CHARTS = {
-    "throughput": Chart("throughput tok/s", (Series("output_tokens_per_s", "out", "throughput"),)),
-    "ttft": Chart(
-        "TTFT ms", (Series("ttft_p99_ms", "p99", "p99", "dots"), Series("ttft_p50_ms", "p50", "p50")), log=True
-    ),
-    "tpot": Chart("TPOT ms", (Series("tpot_p99_ms", "p99", "p99", "dots"), Series("tpot_p50_ms", "p50", "p50"))),
-    "engine": Chart("streams", _STREAMS, number=fmt.setting),
-}
-"""Of the overview; what has one role has one colour on all of them."""
+_FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
     yield _page("latency", _board(distribution.distribution, "distribution"))
     yield _page("gpus", _board(gpu_grid.grid, "gpu-grid"))
-    charts = [_board(of_chart(chart), name) for name, chart in engine.CHARTS.items()]
+    charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]
     yield _page("engine", Grid(*charts, id="engine-charts"), _board(engine.engine, "engine-table"))
     yield _page("log", LogView(book, id="log-view"))
     yield _page("errors", _board(failures.failures, "failures"))
@@ -111,3 +86,33 @@ def _page(name: str, *panels: Widget) -> Vertical:
 
 def _board(paint: Paint, name: str) -> Panel:
     return Panel(paint, id=name)
+
+
+def arrangement(view: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:
+    """Class to whether it is set; one that is already set costs nothing."""
+    snapshot = view.snapshot
+    checking = snapshot.phase in ("checking", "blocked")
+    starting = checking or snapshot.phase in ("starting", "restarting", "probing", "failed")
+    classes = {
+        "-paged": page != OVERVIEW,
+        "-full": full,
+        "-startup": starting or snapshot.server.state == "died",
+        "-findings": checking,
+        "-empty": starting and not snapshot.stages,
+        "-baseline": snapshot.baseline is not None,
+        "-errors": bool(snapshot.errors),
+        "-notice": bool(load.notice(view, width, 1)),
+        "-stale": view.stale,
+    }
+    return classes | _of_gpus(view)
+
+
+def _of_gpus(view: Frame) -> dict[str, bool]:
+    """No more room than there are GPUs; a row that says why there are none, unless nobody wants to know."""
+    count = len(view.snapshot.gpus)
+    return {
+        "-gpus": count > 0,
+        "-few-gpus": 0 < count <= _FEW_GPUS,
+        "-some-gpus": _FEW_GPUS < count <= _SOME_GPUS,
+        "-no-gpus": not count and view.snapshot.telemetry not in ("", "off"),
+    }

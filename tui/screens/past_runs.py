@@ -19,10 +19,10 @@ from textual.widgets import OptionList
 
 from loadgen.errors import ResultError
 from loadgen.store.recover import recover
-from tui import picker_keys as keys
+from tui import keys
+from tui.catalog import PastRun, past_run, past_runs
 from tui.config import keymap_of
 from tui.panels import past as panel
-from tui.screens.catalog import PastRun, past_run, past_runs
 from tui.screens.dialogs import AskChoice, Help
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
 from tui.widgets.rows import ROLE_CLASSES, Rows
@@ -181,7 +181,7 @@ class PastScreen(Screen[None]):
         self.dismiss()
 
     def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table(keys.PAST, keymap_of(self.app))))
+        self.app.push_screen(Help(keys.table((*keys.PAST, keys.PALETTE), keymap_of(self.app))))
 
     def action_leave(self) -> None:
         self.app.exit()

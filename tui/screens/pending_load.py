@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from loadgen.metrics.snapshot import Phase, Snapshot
+from loadgen.run.operations import Pause, Resume, SetConcurrency, SetRate, SetShape
 from tui.panels.frame import RunControl, Wanted
 
 MOST_CONCURRENCY = 100_000
@@ -21,7 +22,7 @@ STEERABLE: frozenset[Phase] = frozenset({"running", "paused", "draining", "holdi
 
 
 class PendingLoad:
-    """Turns keys into calls on the run and remembers them until they show in a snapshot."""
+    """Turns keys into operations on the run and remembers them until they show in a snapshot."""
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
@@ -74,21 +75,21 @@ class PendingLoad:
             return
         self._asked, self._waited = (value, open_loop), 0
         if open_loop:
-            self._control.set_rate(value)
+            self._control.apply(SetRate(value))
         else:
-            self._control.set_concurrency(int(value))
+            self._control.apply(SetConcurrency(int(value)))
 
     def ask_shape(self, isl: int, osl: int) -> None:
         """Requests of another shape; one that changes nothing is not sent."""
         if (isl, osl) == self.wanted.shape:
             return
         self._asked_shape, self._waited = (isl, osl), 0
-        self._control.set_shape(isl, osl)
+        self._control.apply(SetShape(isl, osl))
 
     def toggle_pause(self) -> None:
         paused = not self.wanted.paused
         self._asked_paused, self._waited = paused, 0
-        (self._control.pause if paused else self._control.resume)()
+        self._control.apply(Pause() if paused else Resume())
 
 
 def _target_of(snapshot: Snapshot) -> Wanted:

@@ -23,18 +23,17 @@ from textual.screen import Screen
 from textual.widgets import Input, OptionList
 
 from loadgen.errors import VrampError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
 from loadgen.profile import build_profile
 from loadgen.server.preflight.check import check_profile
-from tui import picker_keys as keys
+from tui import keys
+from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
 from tui.config import keymap_of
 from tui.panels import picker as panel
-from tui.screens.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
-from tui.screens.dialogs import AskChoice, Help
+from tui.screens.dialogs import AskChoice, AskUrl, Help
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
-from tui.screens.picker_dialogs import AskUrl
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows
 
@@ -280,7 +279,7 @@ class PickerScreen(Screen[None]):
         self._shelf.focus()
 
     def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table(keys.PICKER, keymap_of(self.app))))
+        self.app.push_screen(Help(keys.table((*keys.PICKER, keys.PALETTE), keymap_of(self.app))))
 
     def action_leave(self) -> None:
         self.app.exit()

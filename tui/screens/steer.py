@@ -11,6 +11,7 @@ from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.snapshot import Phase, Snapshot
 from loadgen.plan.request import PlanRequest, parse_wish
+from loadgen.run.operations import FollowPlan, Hold, Restart
 from tui.panels.frame import RunControl
 from tui.screens.dialogs import AskChoice, AskNumber, AskParsed
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
@@ -71,7 +72,7 @@ class Steer:
             case "search":
                 self._screen.app.push_screen(AskChoice("Search from the present load", _SEARCHES), self._search)
             case "hold":
-                self._control.hold()
+                self._control.apply(Hold())
             case "restart":
                 self._ask_restart(snapshot)
 
@@ -98,11 +99,11 @@ class Steer:
 
     def _follow(self, wish: PlanRequest | None) -> None:
         if wish is not None:
-            self._control.follow(wish)
+            self._control.apply(FollowPlan(wish))
 
     def _search(self, kind: str | None) -> None:
         if kind is not None:
-            self._control.follow(PlanRequest("knee" if kind == "knee" else "slo"))
+            self._control.apply(FollowPlan(PlanRequest("knee" if kind == "knee" else "slo")))
 
     def _ask_restart(self, snapshot: Snapshot) -> None:
         now = snapshot.server.variant
@@ -113,4 +114,4 @@ class Steer:
 
     def _restart(self, variant: str | None) -> None:
         if variant:
-            self._control.restart(None if variant == _AS_IT_IS else variant)
+            self._control.apply(Restart(None if variant == _AS_IT_IS else variant))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.samples import GpuSample
 from tui.panels.distribution import FIELDS, extents, values_of
 from tui.panels.engine import HEADS, engines, figures
 from tui.panels.failures import seen
@@ -77,8 +77,13 @@ def gpus(view: Frame) -> str:
     rows = []
     for gpu in view.snapshot.gpus:
         now = gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
-        hbm_gib = None if now.hbm_used_bytes is None else now.hbm_used_bytes / 1024**3
-        numbers = (now.gfx_percent, hbm_gib, now.power_w, now.temperature_hotspot_c, now.gfx_clock_mhz)
+        numbers = (
+            now.gfx_percent,
+            fmt.gib(now.hbm_used_bytes),
+            now.power_w,
+            now.temperature_hotspot_c,
+            now.gfx_clock_mhz,
+        )
         cells = [fmt.count(number) for number in numbers]
         rows.append((str(gpu.static.index), fmt.plain(gpu.static.name), *cells, fmt.plain("; ".join(gpu.flags))))
     return markdown(("gpu", "name", "busy %", "HBM GiB", "power W", "hot C", "MHz", "flags"), rows)

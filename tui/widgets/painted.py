@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -15,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from tui.keys import Hint
 from tui.widgets.rows import ROLES, Row, Rows, Word, width_of
 
 
@@ -133,14 +133,6 @@ class Pane(Painted):
             self._painted = self._rows_at(self.size.width)
             self.styles.height = max(1, len(self._painted))
             self.put(self._painted)
-
-
-class Hint(NamedTuple):
-    """Keys with the words for them."""
-
-    keys: tuple[tuple[str, str], ...]  # each as it is written on the keyboard, and its action
-    label: str
-    role: str = "dim"
 
 
 Bar = Sequence[Hint]  # one row, the most needed first

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS

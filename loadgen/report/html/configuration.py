@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.metrics.finding import by_severity
+from loadgen.format import fixed, gib
+from loadgen.metrics.journal import by_severity
 from loadgen.metrics.result import Result
 from loadgen.report.cells import flattened
 from loadgen.report.html import markup
@@ -76,5 +77,5 @@ def _instances_text(instances: list[dict[str, Any]] | None) -> str:
 
 def _gpu_words(name: str, address: str | None, memory_bytes: int | None) -> str:
     return ", ".join(
-        [name, *([address] if address else []), *([f"{memory_bytes / 1024**3:.1f} GiB"] if memory_bytes else [])]
+        [name, *([address] if address else []), *([f"{fixed(gib(memory_bytes), 1)} GiB"] if memory_bytes else [])]
     )

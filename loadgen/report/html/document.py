@@ -13,11 +13,12 @@ from importlib.resources import files
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from loadgen.metrics.histogram import Summary
+from loadgen.format import UNKNOWN, significant
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.assessment import assessment, best_of, best_stage, titles
-from loadgen.report.cells import LATENCY_TITLES, UNKNOWN, engine_of, hardware_of, model_of, significant, statistic
+from loadgen.report.cells import LATENCY_TITLES, engine_of, hardware_of, model_of, statistic
 from loadgen.report.html import charts, configuration, held, markup, sections
 from loadgen.report.html.markup import plain
 from loadgen.report.html.timeline import timeline

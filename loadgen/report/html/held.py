@@ -10,7 +10,8 @@ from itertools import groupby
 
 import plotly.graph_objects as go
 
-from loadgen.metrics.snapshot import SHORTEST_S, CurvePoint
+from loadgen.metrics.result import CurvePoint
+from loadgen.metrics.snapshot import SHORTEST_S
 from loadgen.report.cells import LATENCY_TITLES
 from loadgen.report.html.style import ACCENT, SECOND, dressed, log_axis, ramp
 from loadgen.report.load_curve import load_words, shape_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 
 class Column(NamedTuple):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadgen.metrics.crosscheck import TruthCheck
-from loadgen.metrics.gpu_stage import GpuFigure, GpuStage
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import InstanceResult, Result, StageResult
+from loadgen.format import UNKNOWN, gib, grouped, signed_percent
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import InstanceResult, Result, StageResult, TruthCheck
+from loadgen.metrics.samples import GpuFigure, GpuStage
 from loadgen.metrics.slo import met_limits
 from loadgen.report.assessment import best_stage, titles
-from loadgen.report.cells import UNKNOWN, fixed, published_name, signed_percent, statistic
+from loadgen.report.cells import published_name, statistic
 from loadgen.report.html import markup
 from loadgen.report.html.markup import Bad, Column
 from loadgen.report.load_curve import curve_cells, moving_points, shape_of
 from loadgen.report.notes import has_numbers, latencies, latency_titles, request_counts, stage_notes, took_part
 
-_GIB = 1024**3
 _EMPTY = Summary(count=0)
 _STATISTICS = {name: name for name in ("count", "mean", "stddev", "min", "p50", "p90", "p95", "p99")} | {
     "p99.9": "p999",
@@ -64,18 +63,18 @@ def _stage_row(stage: StageResult, name: str) -> Sequence[str]:
     return (
         name,
         f"{stage.isl} / {stage.osl}",
-        fixed(requests.completed),
-        Bad(fixed(requests.failed)) if requests.failed else "0",
-        fixed(rate.requests_per_s, 2),
-        fixed(rate.output_tokens_per_s),
-        fixed(rate.output_tokens_per_s_per_user, 1),
+        grouped(requests.completed),
+        Bad(grouped(requests.failed)) if requests.failed else "0",
+        grouped(rate.requests_per_s, 2),
+        grouped(rate.output_tokens_per_s),
+        grouped(rate.output_tokens_per_s_per_user, 1),
         statistic(ttft, "p50", 1),
         statistic(ttft, "p99", 1),
-        fixed(tpot.p50, 2),
-        fixed(tpot.p99, 2),
-        fixed(e2e.p50),
-        fixed(e2e.p99),
-        fixed(stage.energy.joules_per_output_token if stage.energy is not None else None, 2),
+        grouped(tpot.p50, 2),
+        grouped(tpot.p99, 2),
+        grouped(e2e.p50),
+        grouped(e2e.p99),
+        grouped(stage.energy.joules_per_output_token if stage.energy is not None else None, 2),
         {True: "met", False: Bad("missed"), None: UNKNOWN}[met_limits(stage)],
     )
 
@@ -144,7 +143,7 @@ def _checked(stage: StageResult, name: str) -> str:
     check = stage.slo.get(name)
     if check is None:
         return UNKNOWN
-    measured = fixed(check.measured_ms, 1)
+    measured = grouped(check.measured_ms, 1)
     return measured if check.met else Bad(measured)
 
 
@@ -174,7 +173,7 @@ def _error_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
         counts.update(stage.requests.errors)
         for kind, texts in stage.requests.messages.items():
             messages.setdefault(kind, texts[0] if texts else "")
-    return [(kind, fixed(count), messages.get(kind, "")) for kind, count in counts.most_common()]
+    return [(kind, grouped(count), messages.get(kind, "")) for kind, count in counts.most_common()]
 
 
 def latency_table(result: Result) -> str:
@@ -218,8 +217,8 @@ def published_section(result: Result) -> str:
         (
             names[one.stage],
             published_name(one),
-            fixed(one.published, 2),
-            fixed(one.measured, 2),
+            grouped(one.published, 2),
+            grouped(one.measured, 2),
             signed_percent(one.difference_percent),
         )
         for one in reference.comparisons
@@ -237,7 +236,7 @@ def published_section(result: Result) -> str:
 def events_table(result: Result) -> str:
     columns = (Column("s"), Column("kind", text=True), Column("what", text=True))
     rows = [
-        (fixed(event.t_s, 1), Bad(event.kind) if event.kind == "error" else event.kind, event.text)
+        (grouped(event.t_s, 1), Bad(event.kind) if event.kind == "error" else event.kind, event.text)
         for event in result.events
     ]
     return markup.table(columns, rows)
@@ -276,21 +275,17 @@ def _gpu_row(gpu: GpuStage) -> Sequence[str]:
         f"{gpu.index}  {gpu.name}",
         _mean(gpu.gfx_percent),
         _mean(gpu.memory_percent),
-        _gib(gpu.hbm_used_bytes_max),
-        _gib(gpu.hbm_total_bytes),
+        grouped(gib(gpu.hbm_used_bytes_max), 1),
+        grouped(gib(gpu.hbm_total_bytes), 1),
         _mean(gpu.power_w),
-        fixed(gpu.temperature_hotspot_c.max if gpu.temperature_hotspot_c is not None else None),
+        grouped(gpu.temperature_hotspot_c.max if gpu.temperature_hotspot_c is not None else None),
         _mean(gpu.gfx_clock_mhz),
         Bad(throttled) if throttled else UNKNOWN,
     )
 
 
 def _mean(figure: GpuFigure | None) -> str:
-    return UNKNOWN if figure is None else fixed(figure.mean)
-
-
-def _gib(value: int | None) -> str:
-    return UNKNOWN if value is None else fixed(value / _GIB, 1)
+    return UNKNOWN if figure is None else grouped(figure.mean)
 
 
 _ENERGY_COLUMNS = (
@@ -308,10 +303,10 @@ def _energy_rows(result: Result) -> list[Sequence[str]]:
     return [
         (
             names[stage.index],
-            fixed(energy.joules / 1000, 1),
-            fixed(energy.joules / energy.window_s),
-            fixed(energy.joules_per_output_token, 2),
-            fixed(energy.tokens_per_s_per_w, 3),
+            grouped(energy.joules / 1000, 1),
+            grouped(energy.joules / energy.window_s),
+            grouped(energy.joules_per_output_token, 2),
+            grouped(energy.tokens_per_s_per_w, 3),
             Bad(f"{energy.source}, counters distrusted") if energy.distrusted else str(energy.source),
         )
         for stage in result.stages
@@ -363,9 +358,9 @@ def _truth_row(name: str, stage: StageResult, truth: TruthCheck) -> Sequence[str
     hits = engine.prefix_hit_rate if engine is not None else None
     return (
         name,
-        *(fixed(time, 1) for time in times),
-        fixed(truth.frontend_ms, 1),
-        fixed(engine.preemptions if engine is not None else None),
+        *(grouped(time, 1) for time in times),
+        grouped(truth.frontend_ms, 1),
+        grouped(engine.preemptions if engine is not None else None),
         UNKNOWN if hits is None else f"{hits:.1%}",
         {True: "yes", False: Bad("no"), None: "not compared"}[truth.agrees],
     )
@@ -385,13 +380,14 @@ def _instance_row(one: InstanceResult) -> Sequence[str]:
     ttft, tpot = one.latency_ms.get("ttft", _EMPTY), one.latency_ms.get("tpot", _EMPTY)
     output = one.throughput.output_tokens_per_s
     done, failed = one.requests.completed, one.requests.failed
-    return one.url, fixed(done), fixed(failed), fixed(output), fixed(ttft.p50, 1), fixed(tpot.p50, 2)
+    return one.url, grouped(done), grouped(failed), grouped(output), grouped(ttft.p50, 1), grouped(tpot.p50, 2)
 
 
 def client_section(result: Result) -> str:
     """Whether the client could do what was asked of it."""
     client = result.client
     lag, late = client.read_lag_ms, client.send_lag_ms
+    lags = [grouped(value, 2) for value in (lag.p50, lag.p99, lag.max)]
     reads = UNKNOWN if client.coalesced_reads is None else f"{client.coalesced_reads:.2%}"
     ahead = UNKNOWN if client.realtime is None else f"{client.realtime:.0%} of the time"
     return markup.section(
@@ -402,8 +398,8 @@ def client_section(result: Result) -> str:
                 "Timestamps": {"kernel": "the kernel's, at reception", "user": "of the process, after the read"}.get(
                     client.timestamps or "", "none: nothing was read"
                 ),
-                "Read lag": f"p50 {fixed(lag.p50, 2)} ms, p99 {fixed(lag.p99, 2)} ms, most {fixed(lag.max, 2)} ms",
-                "Sent late by": f"mean {fixed(late.mean, 2)} ms, p99 {fixed(late.p99, 2)} ms",
+                "Read lag": f"p50 {lags[0]} ms, p99 {lags[1]} ms, most {lags[2]} ms",
+                "Sent late by": f"mean {grouped(late.mean, 2)} ms, p99 {grouped(late.p99, 2)} ms",
                 "Reads of several events": reads,
                 "Workers": f"{client.workers}, {client.cpu_s:.1f} s of CPU in all, {client.connects} connections",
                 "Ran before other processes": ahead,

@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from loadgen.text import harmless
+from loadgen.format import harmless
 
 ACCENT = "#2f7fc4"
 SECOND = "#8b96a1"

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from loadgen.format import GIB
 from loadgen.metrics.result import Result
-from loadgen.metrics.series import Columns
+from loadgen.metrics.samples import Columns
 from loadgen.report.assessment import titles
 from loadgen.report.html.style import (
     ACCENT,
@@ -123,7 +124,7 @@ def _gpu_rows(result: Result) -> list[Row]:
     return [
         Row("GPU busy, %", each("gfx_percent"), most=100),
         Row("GPU memory controllers busy, %", each("memory_percent"), most=100),
-        Row("HBM in use, GiB", each("hbm_used_bytes", 1 / 1024**3)),
+        Row("HBM in use, GiB", each("hbm_used_bytes", 1 / GIB)),
         Row("GPU power, W", each("power_w")),
         Row("GPU hotspot, \N{DEGREE SIGN}C", each("temperature_hotspot_c")),
         Row("GPU clock, MHz", each("gfx_clock_mhz")),

@@ -1,83 +1,118 @@
-"""The preflight of the box: what of this machine would make a run fail, or make its numbers mean less.
+"""What the checks of the box look at: the places that they read, and the run that is planned.
 
-It reads only, within a fraction of a second, and asks no daemon. Each check is a function; the tables say which checks
-an engine needs. A check that cannot read what it needs is reported as such and never ends the others.
+Everything that a check reads from the machine it reaches through `Box`, so that it can be shown another machine.
+Checks only read; what they cannot read raises `OSError` or a `VrampError`, and `box` says so instead of judging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from loadgen.errors import TelemetryError, VrampError
-from loadgen.metrics.finding import Finding
 from loadgen.plan import Stage
-from loadgen.profile import Profile
-from loadgen.server.preflight import box_devices, box_kernel, box_memory, box_model, leftovers
-from loadgen.server.preflight.box_view import Box, Setup, platform_of_box
+from loadgen.profile import Profile, Server
 from loadgen.server.preflight.facts import Platform
-from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
-from loadgen.text import harmless
+from loadgen.server.process.gpu_memory import GpuMemory
+from loadgen.server.process.log import clean_line
+from loadgen.server.process.masking import masked_command
 
-__all__ = ["Box", "box_findings", "gpus_of_box", "platform_of_box"]
-
-Check = Callable[[Setup], Iterator[Finding]]
-
-_CLIENT: dict[str, Check] = {
-    "the limit of open files": box_kernel.open_files,
-    "the CPU governor": box_kernel.governor,
-    "the clock": box_kernel.clock,
-}
-_STARTED: dict[str, Check] = {"the port": box_devices.port}
-_VLLM: dict[str, Check] = {
-    "the container": box_devices.container,
-    "the GPU's device files": box_devices.gpu_devices,
-    "the devices of the instances": box_devices.shared_gpus,
-    "the model's folder": box_model.local_model,
-    "the model in the hub's cache": box_model.hub_model,
-    "free disk space": box_model.disk_space,
-    "shared memory": box_devices.shared_memory,
-    "the GPU's memory": box_memory.gpu_memory,
-    "other vLLM processes": leftovers.leftover_findings,
-    "NUMA balancing": box_kernel.numa_balancing,
-    "huge pages": box_kernel.huge_pages,
-}
-_CHECKS: dict[str, dict[str, Check]] = {
-    "attach": _CLIENT,
-    "simulator": _STARTED | _CLIENT,
-    "vllm": _STARTED | _VLLM | _CLIENT,
-    "docker": _STARTED | _VLLM | _CLIENT,
-}
+GIB = 1024**3
+_MAX_COMMAND_CHARS = 120
+_TIMEX = ctypes.c_long * 64  # larger than `struct timex` on every machine; its first word says what to change: nothing
+_STATUS_WORD = 5
+_STA_UNSYNC = 0x40
 
 
-def gpus_of_box(box: Box, platform: Platform) -> tuple[list[GpuMemory], list[Finding]]:
-    """The GPUs of the platform and what is in use of them, or why that is not known."""
-    if platform == "cpu":
-        return [], []
+def _open_files() -> tuple[int, int]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    return soft, hard
+
+
+def _clock_synchronised() -> bool | None:
+    """None where the kernel does not say."""
+    timex = _TIMEX()
+    if ctypes.CDLL(None).adjtimex(ctypes.byref(timex)) < 0:
+        return None
+    return timex[_STATUS_WORD] & _STA_UNSYNC == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A machine, as far as the checks look at it; by default this one, now."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    home: Path = field(default_factory=Path.home)
+    open_files: tuple[int, int] = field(default_factory=_open_files)  # soft and hard limit of a process
+    clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
+    """By the kernel's own account (NTP or PTP); None is unknown."""
+
+    def device(self, path: str) -> Path:
+        """Where `/dev/...` is on this box."""
+        return self.dev / path.removeprefix("/dev").strip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One planned run on one box."""
+
+    profile: Profile
+    plan: Sequence[Stage]
+    box: Box
+    platform: Platform
+    gpus: Sequence[GpuMemory] = ()
+    """What was in use at the time of the check; empty if nothing is known, or no GPU is meant."""
+
+    @property
+    def server(self) -> Server:
+        return self.profile.server
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The server's environment: a container gets the profile's variables only."""
+        inherited = {} if self.server.engine == "docker" else self.box.environ
+        return {**inherited, **self.server.env}
+
+
+def platform_of_box(box: Box) -> Platform:
+    """What the device files say that this box computes on."""
+    # NVIDIA first: a desktop's processor may bring a small AMD GPU along, never the other way round.
+    if any(box.dev.glob("nvidia[0-9]*")) or box.device("/dev/dxg").exists():
+        return "cuda"
+    return "rocm" if box.device("/dev/kfd").exists() else "cpu"
+
+
+def read_setting(path: Path) -> str | None:
+    """A setting of the kernel, None if this kernel does not have it; raises `OSError` if it cannot be read."""
     try:
-        return read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform), []
-    except TelemetryError as error:
-        return [], [_not_checked("what is in use of the GPU's memory", str(error))]
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
 
 
-def box_findings(
-    profile: Profile, plan: Sequence[Stage], box: Box, *, platform: Platform, gpus: Sequence[GpuMemory] = ()
-) -> list[Finding]:
-    """What this box has against the run; `platform` is what its server is to compute on."""
-    setup = Setup(profile, plan, box, platform, gpus)
-    found: list[Finding] = []
-    for name, check in _CHECKS[profile.server.engine].items():
-        found += _outcome(name, check, setup)
-    return found
-
-
-def _outcome(name: str, check: Check, setup: Setup) -> list[Finding]:
+def command_of(box: Box, pid: int) -> list[str]:
+    """The words of a process's command line; empty if it is gone, is the kernel's, or cannot be seen."""
     try:
-        return list(check(setup))
-    except OSError as error:
-        return [_not_checked(name, f"{error.filename}: {error.strerror}" if error.filename else str(error))]
-    except (VrampError, ValueError) as error:  # an argument that is no number, a file that is not what it should be
-        return [_not_checked(name, str(error))]
+        data = (box.proc / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]
 
 
-def _not_checked(name: str, why: str) -> Finding:
-    return Finding("not-checked", "info", f"{name}: could not be checked", harmless(why))
+def shown_command(words: Sequence[str]) -> str:
+    """A command line made fit to show: masked, harmless and short."""
+    line = clean_line(" ".join(masked_command(words)).encode())
+    return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
+
+
+def gib(amount_bytes: float) -> str:
+    """An amount in GiB, to one digit."""
+    return f"{amount_bytes / GIB:.1f} GiB"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.metrics.finding import Finding
-from loadgen.server.preflight.box_view import GIB, Setup, gib
-from loadgen.server.preflight.model_facts import model_facts
-from loadgen.server.process.executable import expanded
+from loadgen.metrics.journal import Finding
+from loadgen.server.preflight.box import GIB, Setup, gib
+from loadgen.server.preflight.facts import model_facts
+from loadgen.server.vllm.command import expanded
 
 _LEAST_FREE_BYTES = 5 * GIB  # for compiled kernels, logs and temporary files of a server whose model is there
 _DOWNLOAD_BYTES = 50 * GIB  # for a model of which nothing is known

@@ -8,18 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from loadgen.errors import ServerError
-from loadgen.metrics.finding import Finding, by_severity
+from loadgen.errors import ServerError, TelemetryError, VrampError
+from loadgen.format import harmless
+from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan import Stage
 from loadgen.profile import Profile, Server
-from loadgen.server.preflight.box import box_findings, gpus_of_box
-from loadgen.server.preflight.box_view import Box, platform_of_box
-from loadgen.server.preflight.facts import Platform, facts_of
+from loadgen.server.preflight.box import Box, Setup, platform_of_box
+from loadgen.server.preflight.box_gpus import gpu_memory, leftover_findings
+from loadgen.server.preflight.box_model import disk_space, hub_model, local_model
+from loadgen.server.preflight.box_system import (
+    clock,
+    container,
+    governor,
+    gpu_devices,
+    huge_pages,
+    numa_balancing,
+    open_files,
+    port,
+    shared_gpus,
+    shared_memory,
+)
+from loadgen.server.preflight.facts import Platform, facts_of, model_facts
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import (
     Installation,
@@ -28,10 +42,9 @@ from loadgen.server.preflight.installation import (
     python_of,
     recorded_installation,
 )
-from loadgen.server.preflight.model_facts import model_facts
 from loadgen.server.preflight.rules import rule_findings
-from loadgen.server.process.executable import find_executable, vllm_of
-from loadgen.server.process.gpu_memory import GpuMemory
+from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
+from loadgen.server.vllm.command import find_executable, vllm_of
 
 _STARTED_BY_FLAGS = ("vllm", "docker")
 
@@ -128,3 +141,66 @@ def _rules(
         gpus=sum(gpu.devices for gpu in gpus) or None,
     )
     return rule_findings(facts)
+
+
+Check = Callable[[Setup], Iterator[Finding]]
+
+_CLIENT: dict[str, Check] = {
+    "the limit of open files": open_files,
+    "the CPU governor": governor,
+    "the clock": clock,
+}
+_STARTED: dict[str, Check] = {"the port": port}
+_VLLM: dict[str, Check] = {
+    "the container": container,
+    "the GPU's device files": gpu_devices,
+    "the devices of the instances": shared_gpus,
+    "the model's folder": local_model,
+    "the model in the hub's cache": hub_model,
+    "free disk space": disk_space,
+    "shared memory": shared_memory,
+    "the GPU's memory": gpu_memory,
+    "other vLLM processes": leftover_findings,
+    "NUMA balancing": numa_balancing,
+    "huge pages": huge_pages,
+}
+_CHECKS: dict[str, dict[str, Check]] = {
+    "attach": _CLIENT,
+    "simulator": _STARTED | _CLIENT,
+    "vllm": _STARTED | _VLLM | _CLIENT,
+    "docker": _STARTED | _VLLM | _CLIENT,
+}
+
+
+def gpus_of_box(box: Box, platform: Platform) -> tuple[list[GpuMemory], list[Finding]]:
+    """The GPUs of the platform and what is in use of them, or why that is not known."""
+    if platform == "cpu":
+        return [], []
+    try:
+        return read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform), []
+    except TelemetryError as error:
+        return [], [_not_checked("what is in use of the GPU's memory", str(error))]
+
+
+def box_findings(
+    profile: Profile, plan: Sequence[Stage], box: Box, *, platform: Platform, gpus: Sequence[GpuMemory] = ()
+) -> list[Finding]:
+    """What this box has against the run; `platform` is what its server is to compute on."""
+    setup = Setup(profile, plan, box, platform, gpus)
+    found: list[Finding] = []
+    for name, check in _CHECKS[profile.server.engine].items():
+        found += _outcome(name, check, setup)
+    return found
+
+
+def _outcome(name: str, check: Check, setup: Setup) -> list[Finding]:
+    try:
+        return list(check(setup))
+    except OSError as error:
+        return [_not_checked(name, f"{error.filename}: {error.strerror}" if error.filename else str(error))]
+    except (VrampError, ValueError) as error:  # an argument that is no number, a file that is not what it should be
+        return [_not_checked(name, str(error))]
+
+
+def _not_checked(name: str, why: str) -> Finding:
+    return Finding("not-checked", "info", f"{name}: could not be checked", harmless(why))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -12,7 +14,6 @@ import msgspec
 from loadgen.plan import Stage
 from loadgen.profile import Profile
 from loadgen.server.preflight.flags import normal_args
-from loadgen.server.preflight.model_facts import ModelFacts
 
 Platform = Literal["rocm", "cuda", "cpu"]
 
@@ -94,3 +95,115 @@ def facts_of(
         longest_prompt=max((stage.isl for stage in plan), default=0),
         longest_stream=max((stage.work.longest(stage.isl, stage.osl) for stage in plan), default=0),
     )
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """What the rules need to know of a model; None is unknown."""
+
+    attention_heads: int | None = None
+    kv_heads: int | None = None
+    weight_bytes: int | None = None
+    max_model_len: int | None = None  # the longest sequence of tokens that it was made for
+
+    @property
+    def grouped_queries(self) -> bool:
+        """Whether several attention heads share one of keys and values (GQA)."""
+        return self.kv_heads is not None and self.attention_heads is not None and self.kv_heads < self.attention_heads
+
+
+# Heads and lengths: num_attention_heads, num_key_value_heads and max_position_embeddings of each model's config.json.
+# Bytes: parameters times the bytes of one, as the model cards give them (FP8: one, BF16 and FP16: two); gpt-oss-120b:
+# the 60.8 GiB of its model card.
+_PUBLISHED: dict[str, ModelFacts] = {
+    r"gpt-oss-120b": ModelFacts(64, 8, 65_300_000_000, 131_072),
+    r"deepseek-r1(-0528)?": ModelFacts(128, 128, 685_000_000_000, 163_840),
+    r"qwen3-235b-a22b": ModelFacts(64, 4, 470_000_000_000, 40_960),
+    r"qwen3-235b-a22b-(instruct|thinking)-2507": ModelFacts(64, 4, 470_000_000_000, 262_144),
+    r"qwen3-235b-a22b-(instruct|thinking)-2507-fp8": ModelFacts(64, 4, 235_000_000_000, 262_144),
+    r"(meta-)?llama-3\.[13]-70b(-instruct)?": ModelFacts(64, 8, 141_107_000_000, 131_072),
+    r"(meta-)?llama-3\.[13]-70b(-instruct)?-fp8.*": ModelFacts(64, 8, 72_000_000_000, 131_072),
+    r"(meta-)?llama-3\.1-405b(-instruct)?": ModelFacts(128, 8, 811_707_000_000, 131_072),
+    r"(meta-)?llama-3\.1-405b(-instruct)?-fp8.*": ModelFacts(128, 8, 410_000_000_000, 131_072),
+    r"llama-2-7b(-chat)?(-hf)?": ModelFacts(32, 32, 13_477_000_000, 4096),
+    r"llama-2-13b(-chat)?(-hf)?": ModelFacts(40, 40, 26_032_000_000, 4096),
+    r"llama-2-70b(-chat)?(-hf)?": ModelFacts(64, 8, 137_953_000_000, 4096),
+}
+"""By the last part of the model's name, in lower case."""
+
+_NOT_STRETCHED = ("llama3", "longrope", "su", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
+"""Kinds of rope scaling whose max_position_embeddings is the stretched length already, as vLLM takes them."""
+
+
+def model_facts(model: str, environment: Mapping[str, str]) -> ModelFacts | None:
+    """What is known of a model, by path or by name; None if nothing is.
+
+    `environment` is the server's: it says where the files from the hub are.
+    """
+    folder = _folder(model, environment)
+    local = _facts_of(folder) if folder is not None else None
+    published = _published(model)
+    if local is None or published is None:
+        return local or published
+    given = {name: value for name, value in msgspec.structs.asdict(local).items() if value is not None}
+    return msgspec.structs.replace(published, **given)
+
+
+def _published(model: str) -> ModelFacts | None:
+    name = model.rstrip("/").rpartition("/")[2].lower()
+    return next((facts for pattern, facts in _PUBLISHED.items() if re.fullmatch(pattern, name)), None)
+
+
+def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
+    """Where the model's files are: the path itself, or its newest snapshot in the cache of the hub."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environment.get("HF_HOME") or f"{cache}/huggingface"
+    hub = Path(environment.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    snapshots = (hub / f"models--{model.replace('/', '--')}" / "snapshots").glob("*/config.json")
+    newest = max(snapshots, key=lambda config: config.stat().st_mtime, default=None)
+    return newest.parent if newest is not None else None
+
+
+def _facts_of(folder: Path) -> ModelFacts | None:
+    config = _json_object(folder / "config.json")
+    if not config:
+        return None
+    text = config.get("text_config", config)  # of a model that also sees or hears
+    if not isinstance(text, dict):
+        return None
+    heads = _count(text, "num_attention_heads")
+    return ModelFacts(
+        attention_heads=heads,
+        kv_heads=_count(text, "num_key_value_heads") or heads,
+        weight_bytes=_weight_bytes(folder),
+        max_model_len=_longest(text),
+    )
+
+
+def _longest(config: dict[str, Any]) -> int | None:
+    """None where vLLM stretches the length of the configuration by rules of its own."""
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
+    stretched = isinstance(scaling, dict) and "factor" in scaling and kind not in _NOT_STRETCHED
+    return None if stretched else _count(config, "max_position_embeddings")
+
+
+def _weight_bytes(folder: Path) -> int | None:
+    # Some repositories hold the weights twice: the files that are called consolidated are their makers' own format.
+    files = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
+    return sum(file.stat().st_size for file in files) or None
+
+
+def _count(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # what cannot be read is not known; vLLM will say what is wrong with it
+    return value if isinstance(value, dict) else {}

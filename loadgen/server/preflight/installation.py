@@ -28,7 +28,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.server.process.log_text import clean_line, telling_lines
+from loadgen.server.process.log import clean_line, telling_lines
 
 _RECORDED = Path(__file__).parent / "installations"
 _FORMAT = 1  # part of the cache's key: raise it when Installation or the script below changes

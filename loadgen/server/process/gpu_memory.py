@@ -8,18 +8,20 @@ like) makes several devices of it, because only the socket has counters.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from loadgen.errors import TelemetryError
-from loadgen.server.process.log_text import clean_line
+from loadgen.errors import TelemetryError, VrampError
+from loadgen.server.process.guard_client import NOT_ASKED
+from loadgen.server.process.log import clean_line
 
 _TIMEOUT_S = 5.0
 _MIB = 1024**2
@@ -332,3 +334,44 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
+
+
+WAIT_S = 15.0
+TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
+_POLL_S = 0.5
+
+HeldSince = Callable[[], str]
+"""Who holds memory beyond the level at which it was made, in words; "" if nobody does. Raises `VrampError`."""
+NoteLevel = Callable[[], HeldSince]
+"""Notes the level at which the memory is now. Raises `VrampError` if it cannot be read; both may block."""
+
+
+def gpu_level(read: Callable[[], list[GpuMemory]] = read_gpu_memory) -> HeldSince:
+    """Note the level of all GPUs; several servers that start together share what one call returned."""
+    before = read()
+    return lambda: "; ".join(str(gpu) for gpu in still_held(before, read(), tolerance_bytes=TOLERANCE_BYTES))
+
+
+async def level_now(note: NoteLevel = gpu_level) -> HeldSince | str:
+    """The level before a start; or in words why it is not known."""
+    try:
+        return await asyncio.to_thread(note)
+    except VrampError as error:
+        return f"{NOT_ASKED}: {error}"
+
+
+async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
+    """Wait until it is back at that level, at most `WAIT_S` and not once `hurried`; says in words how it ended."""
+    if isinstance(held, str):
+        return held
+    began = time.monotonic()
+    try:
+        while holders := await asyncio.to_thread(held):
+            elapsed_s = time.monotonic() - began
+            if hurried.is_set() or elapsed_s >= WAIT_S:
+                return f"{elapsed_s:.0f} s after the end of the processes still held: {holders}"
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(hurried.wait(), _POLL_S)
+    except VrampError as error:
+        return f"{NOT_ASKED}: {error}"
+    return "back at its level before the start"

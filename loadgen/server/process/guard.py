@@ -21,17 +21,17 @@ import ctypes
 import json
 import math
 import os
+import selectors
 import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from loadgen.server.process.inbox import Inbox
-from loadgen.server.process.record_file import RecordFile
-from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, send_signal
+from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, look_at, send_signal
 
 LEFTOVER_GRACE_S = 2.0  # what remains of the tree after the server's main process ended gets SIGTERM and this long
 KILL_WAIT_S = 15.0  # A killed process that held a GPU takes seconds to go; after this it is reported as left
@@ -44,6 +44,53 @@ _ENDING_TICK_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Inbox:
+    """Opened once, by the process that it serves: it sets handlers for that process's signals."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._lines: list[bytes] = []
+        self._partial = b""
+        self._signals, wakeup = os.pipe()
+        os.set_blocking(self._signals, False)
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        # Handlers rather than SIG_IGN: the server would inherit an ignored signal, but not a handler.
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(0, selectors.EVENT_READ)
+        self._selector.register(self._signals, selectors.EVENT_READ)
+
+    def wait(self, timeout_s: float | None) -> tuple[list[bytes], set[int]]:
+        """The lines and signals that came, at the latest after `timeout_s`."""
+        signals: set[int] = set()
+        for key, _ in self._selector.select(0 if self._lines else timeout_s):
+            if key.fd == 0:
+                self._read()
+            else:
+                signals |= set(os.read(self._signals, 4096))
+        lines, self._lines = self._lines, []
+        return lines, signals
+
+    def first_line(self) -> bytes | None:
+        """The order; None if vramp is gone before it gave one. Lines that came with it stay for `wait`."""
+        while not self.closed:
+            lines, _ = self.wait(None)
+            if lines:
+                self._lines = lines[1:]
+                return lines[0]
+        return None
+
+    def _read(self) -> None:
+        data = os.read(0, 65536)
+        if not data:
+            self.closed = True
+            self._selector.unregister(0)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._lines += lines
 
 
 class Guard:
@@ -64,8 +111,9 @@ class Guard:
         self._told_tree: frozenset[ProcessId] = frozenset()
         self._told_stopping: frozenset[ProcessId] = frozenset()
         self._killed: dict[ProcessId, ProcessInfo] = {}
-        self._record = RecordFile(order["record"], self._main.pid) if order.get("record") else None
-        self._note()
+        self._record_path = Path(order["record"]["path"]) if order.get("record") else None
+        self._record = self._first_record() if order.get("record") else {}
+        self._write_record()
         _tell("started", pid=self._main.pid)
 
     def run(self, inbox: Inbox) -> None:
@@ -81,8 +129,9 @@ class Guard:
             self._sample(now)
             lines, signals = inbox.wait(max(0.0, self._sample_at - now))
             self._obey(lines, signals, orphaned=inbox.closed)
-        if self._record is not None and not left:
-            self._record.remove()
+        if self._record_path is not None and not left:
+            with contextlib.suppress(OSError):  # a stale record is recognised, and removed by who reads it next
+                self._record_path.unlink()
         _tell("stopped", killed=_described(self._killed.values()), left=_described(left), problem=self._problem)
 
     def _reap(self) -> bool:
@@ -119,7 +168,7 @@ class Guard:
         wishes = [json.loads(line).get("do") for line in lines]
         if "leave" in wishes:
             self._stays = True
-            self._note(left=True)
+            self._write_record(left=True)
             _tell("left")
         if signal.SIGTERM in signals or "stop" in wishes:
             self._stop(self._stop_timeout_s, KILL_WAIT_S)
@@ -167,10 +216,21 @@ class Guard:
             self._problem = f"cannot run {shlex.join(command)}: {error.strerror}"
             return None
 
-    def _note(self, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
+    def _first_record(self) -> dict[str, Any]:
+        own, main = look_at(os.getpid()), look_at(self._main.pid)
+        assert own is not None and main is not None, "it is our own child, so that even if dead it is there"
+        facts = self._order["record"]["facts"]
+        return {**facts, "guard": asdict(own.id), "server": asdict(main.id), "tree": [], "left": False}
+
+    def _write_record(self, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
+        """Replace the record, as a whole, by one that says this too."""
+        if self._record_path is None:
+            return
+        self._record |= facts
+        new = self._record_path.with_suffix(".new")
         try:
-            if self._record is not None:
-                self._record.note(**facts)
+            new.write_text(json.dumps(self._record))
+            new.replace(self._record_path)
         except OSError as error:  # the server runs as well without it
             os.write(2, f"vramp: cannot record this server: {error}\n".encode())
 
@@ -182,7 +242,7 @@ class Guard:
         tree = descendants(os.getpid())
         ids = frozenset(info.id for info in tree)
         if ids != self._told_tree:
-            self._note(tree=[asdict(info.id) for info in tree])
+            self._write_record(tree=[asdict(info.id) for info in tree])
             _tell("tree", processes=[[info.id.pid, info.id.start_ticks, info.name] for info in tree])
             self._told_tree = ids
         if ending and ids and ids != self._told_stopping:

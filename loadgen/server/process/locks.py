@@ -7,6 +7,7 @@ a record only by its guard or by who holds the lock of its port.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import ipaddress
 import os
@@ -23,8 +24,9 @@ import msgspec
 import psutil
 
 from loadgen.errors import ServerError
-from loadgen.server.process.ports import free_port, require_free_port
-from loadgen.server.process.records import ServerRecord, read_record, record_path, servers_folder
+from loadgen.places import state_folder
+from loadgen.server.process.masking import masked_command
+from loadgen.server.process.tree import ProcessId, lives
 
 _TRIES = 100
 
@@ -210,3 +212,107 @@ def _is_this_machine(name: str) -> bool:
         return True
     own = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
     return any(text.partition("%")[0].lower() == name for text in own)
+
+
+class ServerRecord(msgspec.Struct, frozen=True):
+    """One server, as its guard recorded it."""
+
+    guard: ProcessId
+    server: ProcessId  # its main process
+    tree: tuple[ProcessId, ...]  # all of its processes that were seen last
+    port: int
+    url: str
+    profile: str
+    model: str | None
+    command: list[str]  # as started, secrets masked
+    kill_command: list[str] | None  # what ends it if the processes are not all there is to it: a container
+    log_path: str
+    started_unix_s: float
+    left: bool  # left running on purpose by the vramp that started it
+
+    @property
+    def live(self) -> bool:
+        """Whether anything of it still runs."""
+        return any(lives(process) for process in (self.guard, self.server, *self.tree))
+
+
+def servers_folder() -> Path:
+    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made.
+
+    Each machine has its own: a home on the network is shared by machines that cannot see each other's processes.
+    """
+    machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+    try:
+        return state_folder(f"servers/{machine}")
+    except OSError as error:
+        raise ServerError(
+            f"{error.filename}: cannot keep locks and records of servers there: {error.strerror}; "
+            "set XDG_STATE_HOME to a folder that can be written"
+        ) from error
+
+
+def record_path(port: int) -> Path:
+    """The record of the server on this port of this machine."""
+    return servers_folder() / f"{port}.json"
+
+
+def read_record(path: Path) -> ServerRecord | None:
+    """The record, or None if it is gone or is no record of this version."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def free_port(host: str) -> int:
+    """A port that nothing listens on at this moment; nobody holds it until the server takes it."""
+    return _bindable(host, 0)
+
+
+def require_free_port(host: str, port: int) -> int:
+    """`port`, or a `ServerError` that names who listens there."""
+    return _bindable(host, port)
+
+
+def _bindable(host: str, port: int) -> int:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ServerError(f"server.host = {host!r}: not an address of this machine: {error.strerror}") from None
+    with socket.socket(family, kind, protocol) as probe:
+        # As servers do: a port whose old connections are still in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise ServerError(_why_not(host, port, error)) from None
+        return int(probe.getsockname()[1])
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is taken{_listener(port)}; stop it, or set server.port = 0 to take a free port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"server.host = {host!r}: not an address of this machine"
+    return f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}"
+
+
+def _listener(port: int) -> str:
+    pids = {
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+    }
+    known = sorted(pid for pid in pids if pid is not None)
+    if not known:
+        return " by a process that only its owner or root can see"
+    return " by " + ", ".join(_described(pid) for pid in known)
+
+
+def _described(pid: int) -> str:
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return f"pid {pid}"
+    line = " ".join(masked_command(words))
+    return f"pid {pid} ({line[:117]}...)" if len(line) > 120 else f"pid {pid} ({line})"

@@ -6,6 +6,8 @@ what vramp measures must not pass through one.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -18,7 +20,7 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.profile import Server
-from loadgen.server.process.log_text import clean_line
+from loadgen.server.process.log import clean_line
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _LIMITS = httpx.Limits(keepalive_expiry=2.0)
@@ -209,3 +211,32 @@ def _causes(error: BaseException) -> list[BaseException]:
 def _excerpt(response: httpx.Response) -> str:
     text = clean_line(response.content[:400].replace(b"\n", b" "))
     return text if len(text) <= 200 else text[:199] + "…"
+
+
+_POLL_S = 0.25
+_END_NOTICE_S = 1.0
+
+
+async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
+    """True once the server is ready, False once it has ended; raises `ServerError` if it answers, but wrongly."""
+    while not ended.is_set():
+        if await client.health() and await _answers(client, ended):
+            return True
+        await _is_set_within(ended, _POLL_S)
+    return False
+
+
+async def _answers(client: ServerClient, ended: asyncio.Event) -> bool:
+    try:
+        await client.models()
+    except ServerError:
+        if await _is_set_within(ended, _END_NOTICE_S):  # the better explanation
+            return False
+        raise
+    return True
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()

@@ -5,17 +5,19 @@ Pure apart from looking for the executable: what is shown, recorded and run is t
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from loadgen.errors import ProfileError
-from loadgen.profile import Server
+from loadgen.errors import ProfileError, ServerError
+from loadgen.profile import Docker, Server
 from loadgen.server.preflight.flags import list_form
-from loadgen.server.process.container import run_command
-from loadgen.server.process.executable import expanded, find_executable, vllm_of
 
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
 
@@ -76,3 +78,148 @@ def _list_flag(name: str, values: list[Any]) -> list[str]:
 
 def _text(value: Any) -> str:  # noqa: ANN401 - any of TOML's types
     return value if isinstance(value, str) else json.dumps(value)
+
+
+_KEY = "server.docker.executable"
+
+
+def container_name(port: int) -> str:
+    """The name of the container whose server listens on `port`: by it, it is stopped, so it must be nobody else's."""
+    return f"vramp-{port}-{os.getpid()}"
+
+
+def stop_commands(server: Server, *, port: int) -> tuple[list[str], list[str]] | None:
+    """What asks a container to end, and what ends it; None for servers that are plain processes."""
+    if server.docker is None:
+        return None
+    executable, name = find_executable(server, server.docker.executable, key=_KEY), container_name(port)
+    return [executable, "stop", "-t", str(round(server.stop_timeout_s)), name], [executable, "rm", "--force", name]
+
+
+def run_command(server: Server, docker: Docker, port: int) -> list[str]:
+    """`docker run` and its flags, up to the image; what the container executes comes after it."""
+    executable = find_executable(server, docker.executable, key=_KEY)
+    own_network = [] if docker.network == "host" else ["--publish", f"{server.host}:{port}:{port}"]
+    return [
+        *(executable, "run", "--rm", "--name", container_name(port), "--stop-signal", "SIGINT"),
+        *("--network", docker.network, *own_network),
+        *_each("--ipc", [docker.ipc]),
+        *_each("--shm-size", [docker.shm_size]),
+        *_each("--gpus", [docker.gpus]),
+        *_each("--device", docker.devices),
+        *_each("--group-add", docker.groups),
+        *_each("--cap-add", docker.capabilities),
+        *_each("--security-opt", docker.security_options),
+        *_each("--volume", [expanded(mount) for mount in docker.mounts]),
+        # Names only: the values come from the environment, so that no secret stands in a command line.
+        *_each("--env", server.env),
+        docker.image,
+    ]
+
+
+def _each(flag: str, values: Iterable[str | None]) -> list[str]:
+    return [word for value in values if value is not None for word in (flag, value)]
+
+
+def find_executable(server: Server, name: str, *, key: str) -> str:
+    """The path of a program, on the profile's PATH or ours; raises `ServerError` that names the profile's `key`."""
+    command = expanded(name)
+    search = server.env.get("PATH", os.environ.get("PATH", ""))
+    # Last, the folder of our own Python: vllm is there if vramp runs from a virtual environment that is not activated.
+    found = shutil.which(command, path=os.pathsep.join([search, str(Path(sys.executable).parent)]))
+    if found is not None:
+        return found
+    if os.sep in command:
+        reason = "is not executable" if Path(command).exists() else "does not exist"
+        raise ServerError(f"{key} = {name!r}: {reason}; give the path of the executable")
+    remedy = "install docker or podman" if key != "server.command" else "install vLLM"
+    raise ServerError(f'{key} = {name!r}: not found on PATH; {remedy}, or give its path, such as "~/vllm/bin/vllm"')
+
+
+def vllm_of(command: str) -> str:
+    """The executable of a Python environment, if its folder was named."""
+    inside = Path(command).expanduser() / "bin" / "vllm"
+    return str(inside) if inside.exists() else command
+
+
+def expanded(text: str) -> str:
+    """The text, or the path that a leading `~` stands for."""
+    return str(Path(text).expanduser()) if text.startswith("~") else text
+
+
+# vLLM on ROCm refuses to start when both of its variables are set and differ.
+_VISIBLE = {"rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "cuda": ("CUDA_VISIBLE_DEVICES",)}
+_RENUMBERING = {"rocm": ("ROCR_VISIBLE_DEVICES",)}
+"""Variables below the others: what they leave is numbered from 0 again."""
+_PARALLEL = (
+    ("tensor-parallel-size", "tensor-parallel", "tp"),
+    ("pipeline-parallel-size", "pipeline-parallel", "pp"),
+    ("data-parallel-size", "dp"),
+    ("prefill-context-parallel-size", "pcp"),
+)
+
+
+def instance_servers(server: Server) -> list[Server]:
+    """One server for each instance; raises `ProfileError` if ports or devices do not suffice."""
+    if server.instances == 1:
+        return [server]
+    if server.port + server.instances - 1 > 65535:
+        raise ProfileError(
+            f"server.port = {server.port}: {server.instances} instances need as many ports from there on"
+        )
+    return [
+        server.model_copy(
+            update={"instances": 1, "port": server.port and server.port + number, "env": server.env | pinned}
+        )
+        for number, pinned in enumerate(_pinned(server))
+    ]
+
+
+def devices_each(args: Mapping[str, Any]) -> int:
+    """How many devices a server with these flags takes; raises `ProfileError` for what is no number."""
+    given = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
+    return math.prod(_size(name, given[name]) for names in _PARALLEL for name in names if name in given)
+
+
+def _size(name: str, value: Any) -> int:  # noqa: ANN401 - any of TOML's types
+    if not str(value).isdecimal() or int(value) < 1:
+        raise ProfileError(f"server.args.{name} = {value!r}: expected a whole number of at least 1")
+    return int(value)
+
+
+def _pinned(server: Server) -> list[dict[str, str]]:
+    """The variables that give each instance its devices; none where there is nothing to share out."""
+    platform = server.platform or ""
+    if platform not in _VISIBLE or server.engine == "simulator":
+        return [{} for _ in range(server.instances)]
+    each = devices_each(server.args)
+    devices = _devices(server, platform, each * server.instances)
+    slices = [devices[start : start + each] for start in range(0, each * server.instances, each)]
+    return [dict.fromkeys(_VISIBLE[platform], ",".join(own)) for own in slices]
+
+
+def _devices(server: Server, platform: str, needed: int) -> Sequence[str]:
+    """The devices that somebody chose for the server, or the first of the box."""
+    # What is set around vramp does not get into a container.
+    environments = [server.env] if server.engine == "docker" else [server.env, os.environ]
+    for name, environment in itertools.product(_RENUMBERING.get(platform, ()), environments):
+        _require(server, needed, name, _listed(environment, name))
+    for environment, name in itertools.product(environments, _VISIBLE[platform]):
+        chosen = _listed(environment, name)
+        if chosen:
+            _require(server, needed, name, chosen)
+            return chosen
+    return [str(number) for number in range(needed)]
+
+
+def _listed(environment: Mapping[str, str], name: str) -> list[str]:
+    return [device.strip() for device in environment.get(name, "").split(",") if device.strip()]
+
+
+def _require(server: Server, needed: int, name: str, listed: list[str]) -> None:
+    # To vLLM, an empty list is none.
+    if 0 < len(listed) < needed:
+        raise ProfileError(
+            f"server.instances = {server.instances}: they take {needed} devices, and {name} lists {len(listed)}; "
+            "lower server.instances, or list more devices in server.env"
+        )

@@ -8,14 +8,22 @@ report it again; only a progress bar may go back, because a second one began.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from string import Formatter
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
+import psutil
 from msgspec.structs import replace
 
-from loadgen.metrics.snapshot import Milestone
+from loadgen.metrics.journal import Milestone
+from loadgen.metrics.snapshot import Liveness
+from loadgen.profile import Profile
 
 _State = Literal["running", "done"]
 
@@ -179,3 +187,128 @@ def _progress(figures: Mapping[str, str]) -> float | None:
     if "i" in figures and int(figures["n"]) > 0:
         return min(1.0, int(figures["i"]) / int(figures["n"]))
     return None
+
+
+_MAX_BYTES = 16_384
+_MAX_NAME_CHARS = 60
+_DECIDING = {"engine", "platform", "model", "command", "docker", "instances", "args", "env"}
+"""What of `[server]` decides how long a start takes; ports, names and limits do not."""
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
+class ExpectedStart(msgspec.Struct, frozen=True):
+    """What the last start took, in seconds."""
+
+    total_s: _Seconds
+    milestones_s: dict[str, _Seconds]  # by the milestone's id; those that were passed over are missing
+
+
+def start_key(profile: Profile) -> str:
+    """The kind of start: equal for starts that should take equally long, and fit to be the name of a file."""
+    deciding = profile.server.model_dump(mode="json", include=_DECIDING)
+    digest = hashlib.sha256(msgspec.json.encode(deciding, order="deterministic")).hexdigest()
+    return f"{profile.name[:_MAX_NAME_CHARS]}-{digest[:16]}"
+
+
+def remember_start(folder: Path, key: str, milestones: Iterable[Milestone]) -> str | None:
+    """Keep what a finished start took; returns why, where that was not possible."""
+    start = _taken(milestones)
+    if start is None:
+        return "the start did not finish; its times are not kept"
+    try:
+        _replace_file(folder / f"{key}.json", msgspec.json.encode(start))
+    except OSError as error:
+        return f"{folder}: the times of the start cannot be kept there: {error.strerror}"
+    return None
+
+
+def expected_start(folder: Path, key: str) -> ExpectedStart | None:
+    """What the last start of this kind took; None if there was none, or its file says nothing useful."""
+    try:
+        with (folder / f"{key}.json").open("rb") as file:
+            return msgspec.json.decode(file.read(_MAX_BYTES), type=ExpectedStart)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def with_expectations(
+    milestones: Iterable[Milestone], expected: ExpectedStart | None, *, now_s: float
+) -> tuple[Milestone, ...]:
+    """The milestones with the time that each took in the last start, and how long the one under way already takes."""
+    before = expected.milestones_s if expected is not None else {}
+    return tuple(replace(one, expected_s=before.get(one.id), elapsed_s=_elapsed_s(one, now_s)) for one in milestones)
+
+
+def _elapsed_s(one: Milestone, now_s: float) -> float | None:
+    return now_s - one.started_s if one.state == "running" and one.started_s is not None else None
+
+
+def _taken(milestones: Iterable[Milestone]) -> ExpectedStart | None:
+    every = list(milestones)
+    times = {one.id: (one.started_s, one.finished_s) for one in every}
+    taken = {id: (start, end) for id, (start, end) in times.items() if start is not None and end is not None}
+    if not taken or any(one.state != "done" for one in every):
+        return None
+    total_s = max(end for _, end in taken.values()) - min(start for start, _ in taken.values())
+    return ExpectedStart(total_s, {id: end - start for id, (start, end) in taken.items()})
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".start-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class CpuTime(NamedTuple):
+    """What a tree of processes had used by one look, to be given to the next."""
+
+    at_s: float
+    used_s: float
+
+
+def signs_of_life(
+    pids: Iterable[int],
+    before: CpuTime | None,
+    *,
+    now_s: float,
+    last_line_s: float | None = None,
+    hbm_used_bytes: int | None = None,
+) -> tuple[Liveness, CpuTime]:
+    """Look at the tree once; `now_s` and `last_line_s`, when the last line came, are of the same monotonic clock."""
+    seen = [usage for pid in pids if (usage := _usage(pid)) is not None]
+    cpu = CpuTime(now_s, sum(used_s for used_s, _ in seen))
+    liveness = Liveness(
+        cpu_percent=None if before is None else _percent(before, cpu),
+        rss_bytes=sum(rss for _, rss in seen),
+        last_line_age_s=None if last_line_s is None else max(0.0, now_s - last_line_s),
+        hbm_used_bytes=hbm_used_bytes,
+    )
+    return liveness, cpu
+
+
+def _usage(pid: int) -> tuple[float, int] | None:
+    """CPU seconds and resident bytes of a process, or None if it is gone.
+
+    With the seconds of its children that ended: a compiler that came and went within a second has worked, too.
+    """
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            used_s = times.user + times.system + times.children_user + times.children_system
+            return used_s, process.memory_info().rss
+    except psutil.Error:
+        return None
+
+
+def _percent(before: CpuTime, now: CpuTime) -> float | None:
+    if now.at_s <= before.at_s:
+        return None
+    # A process whose parent is not of the tree takes its seconds with it.
+    return max(0.0, 100 * (now.used_s - before.used_s) / (now.at_s - before.at_s))

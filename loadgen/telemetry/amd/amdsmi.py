@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.amdsmi_library import Library, open_library
 from loadgen.telemetry.amd.gpu_metrics import ELSEWHERE, TWO_DIES, Residency, counted_once, pair_dies
 from loadgen.telemetry.protocol import Backend, Opened
-from loadgen.telemetry.readings import Missing, Reading, amount, divided, number, split, text, value_of, watts
-from loadgen.text import harmless
+from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, split, text, value_of, watts
 
 _MIB = 1024**2
 _GONE = frozenset({"NOT_FOUND", "NOT_INIT"})
@@ -181,14 +181,14 @@ def _sample(library: Library, device: _Device, *, slow: bool, processes: bool) -
     return GpuSample(index=device.static.index, t_s=t_s, missing=missing, **values)
 
 
-def _hbm_used(library: Library, device: _Device) -> Reading:
+def _hbm_used(library: Library, device: _Device) -> Measured:
     usage = library.ask("amdsmi_get_gpu_vram_usage", device.handle)
     if isinstance(usage, Missing) and usage.reason in _GONE:
         raise TelemetryError(f"GPU {device.static.index} says {usage.reason}: the devices have changed, open again")
     return usage if isinstance(usage, Missing) else amount(usage["vram_used"], _MIB)
 
 
-def _slow(library: Library, device: _Device) -> dict[str, Reading]:
+def _slow(library: Library, device: _Device) -> dict[str, Measured]:
     if device.secondary:
         return dict.fromkeys(("power_cap_w", "ecc_correctable", "ecc_uncorrectable", "links_up"), ELSEWHERE)
     cap = library.ask("amdsmi_get_power_cap_info", device.handle)
@@ -201,7 +201,7 @@ def _slow(library: Library, device: _Device) -> dict[str, Reading]:
     }
 
 
-def _links(library: Library, handle: object) -> tuple[Reading, Reading]:
+def _links(library: Library, handle: object) -> tuple[Measured, Measured]:
     """How many XGMI links are up, and how many there are; a link that is disabled is not there."""
     answer = library.ask("amdsmi_get_gpu_xgmi_link_status", handle)
     if isinstance(answer, Missing):
@@ -229,5 +229,5 @@ def _clean(raw: object) -> str | None:
     return harmless(known) if known else None
 
 
-def _whole(reading: Reading) -> int | None:
+def _whole(reading: Measured) -> int | None:
     return None if isinstance(reading, Missing) else int(reading)

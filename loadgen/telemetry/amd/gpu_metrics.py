@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuStatic
-from loadgen.telemetry.readings import Missing, Reading, amount, divided, first, mean, number, percent, total, watts
+from loadgen.metrics.samples import GpuStatic
+from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, mean, number, percent, total, watts
 
 _KIB = 1024
 _ENERGY_UNITS_PER_J = 2**16  # the firmware counts in 15.259 uJ
@@ -137,7 +137,7 @@ def decode(blob: bytes) -> Table | Missing:
     return layout.from_buffer_copy(blob)
 
 
-def readings(table: Table | Missing) -> dict[str, Reading]:
+def readings(table: Table | Missing) -> dict[str, Measured]:
     """The fields of a `GpuSample` that the table has, in the schema's units."""
     return {
         "gfx_percent": percent(_field(table, "average_gfx_activity")),
@@ -158,7 +158,7 @@ def readings(table: Table | Missing) -> dict[str, Reading]:
     }
 
 
-def links(table: Table | Missing) -> tuple[Reading, Reading]:
+def links(table: Table | Missing) -> tuple[Measured, Measured]:
     """How many links are up, and how many there are."""
     states = [state for state in _list(table, "xgmi_link_status") if state in (_LINK_DOWN, _LINK_UP)]
     if not states:

@@ -19,12 +19,12 @@ import msgspec
 
 from loadgen.amd_kernel import amd_cards, compute_nodes, held_bytes, pci_location
 from loadgen.errors import TelemetryError
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.gpu_metrics import Residency, Table, counted_once, pair_dies
 from loadgen.telemetry.protocol import Backend, Opened
-from loadgen.telemetry.readings import Missing, Reading, amount, divided, first, number, percent, split, value_of
-from loadgen.text import harmless
+from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, number, percent, split, value_of
 
 _ASLEEP = Missing("suspended, and not woken")
 
@@ -118,7 +118,7 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
     return GpuSample(index=card.static.index, t_s=t_s, missing=missing, **values)
 
 
-def _figures(card: _Card, table: Table | Missing) -> dict[str, Reading]:
+def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
     """The table's figures; what it lacks, from the driver's single files, each of which costs a question to the GPU."""
     figures = gpu_metrics.readings(table)
     if table is _ASLEEP:
@@ -141,20 +141,20 @@ def _processes(sysfs: Path, proc: Path, kfd_id: str | None) -> tuple[GpuProcess,
     )
 
 
-def _amount(path: Path) -> Reading:
+def _amount(path: Path) -> Measured:
     return amount(read_number(path))
 
 
-def _microwatts(path: Path) -> Reading:
+def _microwatts(path: Path) -> Measured:
     return divided(read_number(path), 1e6)
 
 
-def _power(card: _Card) -> Reading:
+def _power(card: _Card) -> Measured:
     """MI200 has the average, MI300 the moment."""
     return first(_microwatts(card.hwmon / "power1_average"), _microwatts(card.hwmon / "power1_input"))
 
 
-def _labelled(card: _Card, kind: str, label: str) -> Reading:
+def _labelled(card: _Card, kind: str, label: str) -> Measured:
     """The input of a sensor (`temp`, `freq`) in its raw unit, found by label: numbers differ between GPUs."""
     for path in sorted(card.hwmon.glob(f"{kind}*_label")):
         if known(path) == label:
@@ -162,7 +162,7 @@ def _labelled(card: _Card, kind: str, label: str) -> Reading:
     return Missing(f"no {kind} labelled {label}")
 
 
-_SINGLE_FILES: dict[str, Callable[[_Card], Reading]] = {
+_SINGLE_FILES: dict[str, Callable[[_Card], Measured]] = {
     "gfx_percent": lambda card: percent(read_number(card.folder / "gpu_busy_percent")),
     "memory_percent": lambda card: percent(read_number(card.folder / "mem_busy_percent")),
     "power_w": _power,
@@ -201,13 +201,13 @@ def read_number(path: Path) -> int | Missing:
     return found if isinstance(found, Missing) else int(found[0])
 
 
-def speed_gts(path: Path) -> Reading:
+def speed_gts(path: Path) -> Measured:
     """GT/s of a PCIe link: "32.0 GT/s PCIe"."""
     found = _found(path, r"\d+(?:\.\d+)?(?= GT/s)")
     return found if isinstance(found, Missing) else float(found[0])
 
 
-def highest_mhz(path: Path) -> Reading:
+def highest_mhz(path: Path) -> Measured:
     """The highest of the clocks in a table of states: "1: 2100Mhz *"."""
     found = _found(path, r"(?s).*?:\s*\d+\s*[Mm][Hh]z.*")
     return found if isinstance(found, Missing) else max(map(float, re.findall(r":\s*(\d+)\s*[Mm][Hh]z", found[0])))
@@ -221,7 +221,7 @@ def _found(path: Path, pattern: str) -> re.Match[str] | Missing:
     return re.match(pattern, content) or Missing(f"{path.name}: {content[:40]!r}")
 
 
-def ecc_counts(ras: Path) -> tuple[Reading, Reading]:
+def ecc_counts(ras: Path) -> tuple[Measured, Measured]:
     """Errors that were corrected and that were not, over all blocks of the chip: "ue: 0", "ce: 4" in each file."""
     texts = [text for text in map(read_text, sorted(ras.glob("*_err_count"))) if not isinstance(text, Missing)]
     corrected = [int(count) for text in texts for count in re.findall(r"\bce: *(\d+)", text)]

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.format import harmless
 from loadgen.metrics.result import Result
 from loadgen.report.html.document import html_report
-from loadgen.text import harmless
 from tests.report.conftest import EVIL
 from tests.report.test_table import result, stage
 

@@ -5,10 +5,9 @@ import pytest
 
 from loadgen.plan import plan_of
 from loadgen.profile import Profile, build_profile
-from loadgen.server.preflight.facts import Facts, facts_of
+from loadgen.server.preflight.facts import Facts, ModelFacts, facts_of, model_facts
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.preflight.installation import newest_recorded
-from loadgen.server.preflight.model_facts import ModelFacts, model_facts
 from loadgen.server.preflight.rules import RULES, rule_findings
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}

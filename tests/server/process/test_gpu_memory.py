@@ -1,5 +1,8 @@
 """HBM in use and by whom, read from fake trees and from a stand-in for nvidia-smi."""
 
+from __future__ import annotations
+
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -8,16 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.errors import TelemetryError
+from loadgen.errors import ServerError, TelemetryError
 from loadgen.server.process import gpu_memory
 from loadgen.server.process.gpu_memory import (
+    TOLERANCE_BYTES,
     GpuMemory,
     Holder,
     StillHeld,
+    gpu_level,
+    level_now,
     nvidia_gpus,
     nvidia_holders,
     read_gpu_memory,
     still_held,
+    wait_back,
 )
 from tests.server.gpu_trees import (
     GIB,
@@ -229,3 +236,56 @@ def test_holders_are_read_back(rows: list[tuple[int, str, int | None]]) -> None:
 def test_no_text_breaks_the_parsers(text: str) -> None:
     assert all(gpu.total_bytes > 0 <= gpu.used_bytes for gpu in nvidia_gpus(text))
     assert all(pid >= 0 for held in nvidia_holders(text).values() for pid, _ in held)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_memory, "_POLL_S", 0.001)
+
+
+def reader(*answers: str) -> Callable[[], str]:
+    """Gives these answers, the last for ever."""
+    left = list(answers)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+def unreadable() -> Callable[[], str]:
+    raise ServerError("no GPU can be read")
+
+
+async def test_memory_that_comes_back_is_waited_for() -> None:
+    held = await level_now(lambda: reader("GPU 0: 3 GiB by pid 7", "GPU 0: 1 GiB", ""))
+    assert await wait_back(held, asyncio.Event()) == "back at its level before the start"
+
+
+async def test_memory_that_stays_away_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_memory, "WAIT_S", 0.01)
+    words = await wait_back(reader("GPU 0: 3 GiB by pid 7"), asyncio.Event())
+    assert words.endswith("s after the end of the processes still held: GPU 0: 3 GiB by pid 7")
+
+
+async def test_a_hurried_stop_looks_once() -> None:
+    hurried = asyncio.Event()
+    waiting = asyncio.create_task(wait_back(reader("GPU 0: 3 GiB"), hurried))
+    await asyncio.sleep(0)
+    hurried.set()
+    assert "still held: GPU 0: 3 GiB" in await waiting
+
+
+async def test_what_cannot_be_read_is_not_checked() -> None:
+    assert await wait_back(await level_now(unreadable), asyncio.Event()) == "not checked: no GPU can be read"
+    assert await wait_back(lambda: str(unreadable()), asyncio.Event()) == "not checked: no GPU can be read"
+
+
+async def test_the_level_of_the_gpus_is_that_before_the_start() -> None:
+    gib = 1024**3
+    used = [2 * gib, 60 * gib, 2 * gib + TOLERANCE_BYTES]
+
+    def read() -> list[GpuMemory]:
+        now = used.pop(0)
+        holders = (Holder(7, "VLLM::Worker", now),) if now > 50 * gib else ()
+        return [GpuMemory("a", 0, "MI300X", now, 192 * gib, holders)]
+
+    held = gpu_level(read)
+    assert held() == "GPU 0 (MI300X): 58.0 GiB more, held by pid 7 (VLLM::Worker)"
+    assert held() == ""

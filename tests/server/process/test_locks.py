@@ -1,5 +1,7 @@
 """Locks and records over real processes: one driver for each server, and no lock or record that outlives its reason."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -12,15 +14,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ServerError
-from loadgen.server.process import locks as claims
-from loadgen.server.process.locks import claim_port, drive_lock, list_servers
-from loadgen.server.process.ports import free_port
-from loadgen.server.process.records import record_path, servers_folder
+from loadgen.server.process import locks
+from loadgen.server.process.locks import (
+    claim_port,
+    drive_lock,
+    free_port,
+    list_servers,
+    record_path,
+    require_free_port,
+    servers_folder,
+)
 from loadgen.server.process.tree import ProcessId, look_at
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +49,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def other_vramp(host: str, port: int, profile: str = "theirs") -> Iterator["subprocess.Popen[bytes]"]:
+def other_vramp(host: str, port: int, profile: str = "theirs") -> Iterator[subprocess.Popen[bytes]]:
     """Another vramp that drives this server until the end, or until it is killed."""
     command = [sys.executable, "-c", OTHER, host, str(port), profile]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -95,7 +104,7 @@ def test_servers_elsewhere_are_others() -> None:
 
 @given(st.text(max_size=300), st.integers(1, 65535))
 def test_any_host_makes_a_file_name(host: str, port: int) -> None:
-    path = claims._lock_path(host, port)
+    path = locks._lock_path(host, port)
     assert path.parent == servers_folder()
     assert re.fullmatch(r"[a-z0-9._-]*", path.name)
     assert len(path.name) < 120
@@ -139,7 +148,7 @@ def test_a_free_port_that_another_vramp_has_chosen_is_passed_over(monkeypatch: p
     chosen = free_port("127.0.0.1")
     choices = iter([chosen, chosen, free_port("127.0.0.1")])
     # Which port the kernel offers cannot be commanded.
-    monkeypatch.setattr(claims, "free_port", lambda host: next(choices))
+    monkeypatch.setattr(locks, "free_port", lambda host: next(choices))
     with other_vramp("127.0.0.1", chosen):
         port, lock = claim_port("127.0.0.1", 0)
     with lock:
@@ -149,7 +158,7 @@ def test_a_free_port_that_another_vramp_has_chosen_is_passed_over(monkeypatch: p
 def test_two_servers_of_one_vramp_do_not_choose_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, other = free_port("127.0.0.1"), free_port("127.0.0.1")
     choices = iter([chosen, chosen, other])
-    monkeypatch.setattr(claims, "free_port", lambda host: next(choices))  # as above
+    monkeypatch.setattr(locks, "free_port", lambda host: next(choices))  # as above
     first, one = claim_port("127.0.0.1", 0)
     second, two = claim_port("127.0.0.1", 0)
     with one, two:
@@ -236,3 +245,30 @@ def test_a_stale_record_stays_while_somebody_starts_a_server_there() -> None:
         assert record_path(8001).exists()
     assert list_servers() == []
     assert not record_path(8001).exists()
+
+
+def test_a_free_port_can_be_taken() -> None:
+    port = free_port("127.0.0.1")
+    assert require_free_port("127.0.0.1", port) == port
+
+
+def test_a_taken_port_names_who_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ServerError, match=re.escape(f"port {port} on 127.0.0.1 is taken by pid {os.getpid()} (")):
+            require_free_port("127.0.0.1", port)
+
+
+def test_a_listener_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "net_connections", lambda kind: [])  # as without the right to look
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(ServerError, match="only its owner or root can see"),
+    ):
+        require_free_port("127.0.0.1", listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_an_address_of_another_machine(host: str) -> None:
+    with pytest.raises(ServerError, match="not an address of this machine"):
+        free_port(host)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.server.process.log_tail import RING_LINES, LogTail
-from loadgen.server.process.log_text import MAX_LINE_CHARS, clean_line, split_line, telling_lines
+from loadgen.server.process.log import MAX_LINE_CHARS, RING_LINES, LogTail, clean_line, split_line, telling_lines
 
 NASTY = st.one_of(
     st.binary(max_size=30),

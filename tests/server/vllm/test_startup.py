@@ -1,13 +1,32 @@
 """Whole starts, recorded and composed (the first line of each log says where its wordings come from)."""
 
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.snapshot import Milestone
-from loadgen.server.vllm.startup import StartupWatch
+from loadgen.metrics.journal import Milestone
+from loadgen.metrics.snapshot import Liveness
+from loadgen.profile import Profile, build_profile
+from loadgen.server.vllm.startup import (
+    CpuTime,
+    ExpectedStart,
+    StartupWatch,
+    expected_start,
+    remember_start,
+    signs_of_life,
+    start_key,
+    with_expectations,
+)
 
 LOGS = Path(__file__).with_name("logs")
 IDS = ["import", "config", "weights", "compile", "kv_cache", "graphs", "ready"]
@@ -161,3 +180,169 @@ def test_finish_closes_everything() -> None:
 @given(st.lists(st.one_of(st.text(), st.sampled_from(CUDA + V0)), max_size=8))
 def test_no_line_breaks_it(lines: list[str]) -> None:
     assert list(after(lines)) == IDS
+
+
+DONE = (
+    Milestone("import", "start", "done", started_s=100.0, finished_s=104.0),
+    Milestone("weights", "load weights", "done", started_s=110.0, finished_s=140.0),
+    Milestone("graphs", "capture graphs", "done"),
+    Milestone("ready", "ready", "done", started_s=141.0, finished_s=142.5),
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def profile(**server: object) -> Profile:
+    document = {"name": "p", "server": {"engine": "vllm", "model": "m", "args": {"max-model-len": 8192}} | server}
+    return build_profile(document, where="test")
+
+
+def test_what_a_start_took_is_expected_of_the_next(tmp_path: Path) -> None:
+    assert expected_start(tmp_path, "k") is None
+    assert remember_start(tmp_path, "k", DONE) is None
+    expected = expected_start(tmp_path, "k")
+    assert expected == ExpectedStart(42.5, {"import": 4.0, "weights": 30.0, "ready": 1.5})
+    waiting = (Milestone("weights", "load weights"), Milestone("graphs", "capture graphs"))
+    assert [one.expected_s for one in with_expectations(waiting, expected, now_s=0.0)] == [30.0, None]
+    assert with_expectations(waiting, None, now_s=0.0) == waiting
+
+
+def test_what_is_under_way_has_an_age() -> None:
+    running = (Milestone("weights", "load weights", "running", started_s=3.0), Milestone("ready", "ready"))
+    assert [one.elapsed_s for one in with_expectations(running, None, now_s=10.0)] == [7.0, None]
+
+
+def test_the_last_start_counts_and_nothing_else_is_left(tmp_path: Path) -> None:
+    remember_start(tmp_path, "k", DONE)
+    assert remember_start(tmp_path, "k", DONE[:1]) is None
+    expected = expected_start(tmp_path, "k")
+    assert expected is not None and expected.total_s == 4.0
+    assert names(tmp_path) == ["k.json"]
+
+
+@pytest.mark.parametrize("milestones", [(), DONE[2:3], (*DONE, Milestone("x", "x", "running", started_s=1.0))])
+def test_a_start_that_did_not_finish_is_not_kept(tmp_path: Path, milestones: tuple[Milestone, ...]) -> None:
+    assert remember_start(tmp_path, "k", milestones) == "the start did not finish; its times are not kept"
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    reason = remember_start(tmp_path / "file", "k", DONE)
+    assert reason is not None and "cannot be kept there: Not a directory" in reason
+    (tmp_path / "k.json").mkdir()
+    assert remember_start(tmp_path, "k", DONE) is not None
+    assert names(tmp_path) == ["file", "k.json"]
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.sampled_from(
+            [b'{"total_s": -1, "milestones_s": {}}', b'{"total_s": 1}', b'{"total_s": 1e999}', b"{" * 20_000]
+        ),
+    )
+)
+def test_a_damaged_file_is_no_history(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "k.json").write_bytes(data)
+        assert expected_start(Path(folder), "k") is None
+
+
+def test_the_key_is_that_of_what_decides_how_long_it_takes() -> None:
+    key = start_key(profile())
+    assert key.startswith("p-")
+    assert key == start_key(profile(port=8001, served_model_name="x", startup_timeout_s=5))
+    others = [
+        profile(model="n"),
+        profile(args={"max-model-len": 4096}),
+        profile(env={"VLLM_ROCM_USE_AITER": "1"}),
+        profile(command="/other/vllm"),
+        profile(platform="rocm"),
+        profile(instances=2),
+    ]
+    assert len({key, *map(start_key, others)}) == 7
+
+
+WORKER = """
+import os, sys
+
+def burn():
+    begun = sum(os.times()[:2])
+    while sum(os.times()[:2]) - begun < 0.2:
+        pass
+
+for line in sys.stdin:
+    if "child" not in line:
+        burn()
+    elif os.fork():
+        os.wait()
+    else:
+        burn()
+        os._exit(0)
+    print(flush=True)
+"""
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+def work(process: subprocess.Popen[str], kind: str = "burn") -> None:
+    """Let it use at least a fifth of a second of CPU time, and wait until it has."""
+    pipe(process.stdin).write(kind + "\n")
+    pipe(process.stdin).flush()
+    pipe(process.stdout).readline()
+
+
+def test_the_first_look_has_no_rate_yet() -> None:
+    liveness, cpu = signs_of_life([os.getpid()], None, now_s=10.0)
+    assert liveness.cpu_percent is None
+    assert liveness.rss_bytes > 1_000_000
+    assert (liveness.last_line_age_s, liveness.hbm_used_bytes) == (None, None)
+    assert cpu.at_s == 10.0
+    assert cpu.used_s > 0
+
+
+def test_work_shows_as_percent_of_a_core(worker: subprocess.Popen[str]) -> None:
+    _, before = signs_of_life([worker.pid], None, now_s=0.0)
+    work(worker)
+    liveness, after = signs_of_life([worker.pid], before, now_s=1.0, last_line_s=-4.0, hbm_used_bytes=7)
+    used_s = after.used_s - before.used_s
+    assert used_s >= 0.19
+    assert liveness.cpu_percent == pytest.approx(100 * used_s)
+    assert (liveness.last_line_age_s, liveness.hbm_used_bytes) == (5.0, 7)
+    idle, _ = signs_of_life([worker.pid], after, now_s=2.0)
+    assert idle.cpu_percent is not None and idle.cpu_percent < 19
+
+
+def test_children_that_ended_have_worked_too(worker: subprocess.Popen[str]) -> None:
+    _, before = signs_of_life([worker.pid], None, now_s=0.0)
+    work(worker, "child")
+    _, after = signs_of_life([worker.pid], before, now_s=1.0)
+    assert after.used_s - before.used_s >= 0.19
+
+
+def test_a_process_that_is_gone_counts_as_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as gone:
+        pass
+    liveness, cpu = signs_of_life([gone.pid], CpuTime(0.0, 50.0), now_s=1.0)
+    assert liveness == Liveness(cpu_percent=0.0, rss_bytes=0)
+    assert cpu == CpuTime(1.0, 0.0)
+
+
+def test_a_clock_that_stands_still_gives_no_rate() -> None:
+    liveness, _ = signs_of_life([], CpuTime(5.0, 1.0), now_s=5.0, last_line_s=6.0)
+    assert liveness == Liveness(cpu_percent=None, rss_bytes=0, last_line_age_s=0.0)

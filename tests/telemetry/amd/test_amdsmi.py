@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST, MI210, MI250, STORM

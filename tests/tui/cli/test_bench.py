@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.result import read_result
 from loadgen.profile import Profile
+from loadgen.store.runs import read_result
 from tests.engines import Simulator, simulator
 from tui.cli import bench_options
 from tui.cli.__main__ import main

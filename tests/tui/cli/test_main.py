@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from tests.engines import Simulator, simulator
+from tui.catalog import find_profile
 from tui.cli.__main__ import main
-from tui.cli.options import find_profile
 
 VRAMP = [sys.executable, "-m", "tui.cli"]
 SMALL = ["--isl", "16", "--osl", "8", "--workers", "1"]

@@ -14,7 +14,7 @@ import pytest
 from tests.server.fakes import wait_until
 from tests.tui.cli.test_main import ENVIRONMENT
 from tests.tui.cli.test_terminal import TOML
-from tui.cli.progress import plain_reason
+from tui.terminal import plain_reason
 
 
 class Terminal(io.StringIO):

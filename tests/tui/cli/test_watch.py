@@ -20,6 +20,7 @@ import pytest
 
 from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.run import Run
+from loadgen.run.operations import Stop
 from loadgen.run.remote import SOCKET
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, flowing, once
@@ -43,7 +44,7 @@ async def run() -> AsyncIterator[Run]:
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()
     yield run
-    run.stop()
+    run.apply(Stop())
     assert (await driving).state == "stopped"
 
 

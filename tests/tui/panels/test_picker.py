@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.profile import Profile, build_profile
+from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, run_detail, run_head, run_row
 from tui.panels.picker import detail, entry_head, entry_row, load_words, preflight
-from tui.screens.catalog import Entry, PastRun
 from tui.widgets.rows import Rows, width_of
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)

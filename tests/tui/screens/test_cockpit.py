@@ -6,8 +6,10 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from loadgen.metrics.finding import Diagnosis, Finding
-from loadgen.metrics.snapshot import Comparison, Liveness, Milestone, Snapshot, Verdict
+from loadgen.metrics.journal import Diagnosis, Finding, Milestone
+from loadgen.metrics.result import Comparison, Verdict
+from loadgen.metrics.snapshot import Liveness, Snapshot
+from loadgen.run.operations import StartAnyway
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus
 
@@ -256,7 +258,7 @@ async def test_a_blocked_start_shows_why_and_waits_for_the_operator() -> None:
         assert "▲ warns   kernel.numa_balancing is 1" in seat.text
         assert "loading weights" not in seat.text
         await seat.press("x")
-        assert seat.calls == [("start_anyway",)]
+        assert seat.calls == [StartAnyway()]
 
 
 async def test_the_findings_can_be_read_at_any_time() -> None:

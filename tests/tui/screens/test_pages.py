@@ -8,14 +8,16 @@ import msgspec
 import pytest
 from textual.events import MouseScrollUp
 
-from loadgen.metrics.snapshot import ReplayView, RunEvent, ServerView, Snapshot
+from loadgen.metrics.result import RunEvent
+from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
+from loadgen.run.operations import NextStage, Pause, Resume
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
-from tui.charts.history import CAPACITY
 from tui.charts.marks import MOST
-from tui.charts.timeline import Timeline
-from tui.screens.pages import PAGES, PANEL_PAGES, Page
+from tui.charts.timeline import CAPACITY, Timeline
+from tui.keys import PAGES, Page
+from tui.screens.pages import PANEL_PAGES
 
 
 async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_makes_it_large() -> None:
@@ -131,9 +133,6 @@ class ScriptedReplay(ScriptedRun):
     def set_speed(self, speed: float) -> None:
         self.calls.append(("set_speed", speed))
 
-    def step(self) -> None:
-        self.calls.append(("step",))
-
 
 async def test_in_a_replay_the_keys_of_the_load_steer_the_time() -> None:
     async with seated((160, 45), ScriptedReplay()) as seat:
@@ -143,7 +142,7 @@ async def test_in_a_replay_the_keys_of_the_load_steer_the_time() -> None:
         await seat.show(running(201.0, replay=ReplayView(83.0, 300.0, 4.0, paused=True)))
         assert "REPLAY x4 PAUSED" in seat.rows[0]
         await seat.press("space", "+", "n")
-        assert seat.calls == [("set_speed", 8.0), ("set_speed", 2.0), ("pause",), ("step",), ("resume",)]
+        assert seat.calls == [("set_speed", 8.0), ("set_speed", 2.0), Pause(), NextStage(), Resume()]
         assert all("This is a replay" in note.message for note in seat.app._notifications) and seat.dialog is None
         assert len(seat.app._notifications) == 2
 

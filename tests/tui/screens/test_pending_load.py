@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from loadgen.metrics.snapshot import Snapshot
+from loadgen.run.operations import Pause, Resume, SetConcurrency, SetRate, SetShape
 from tests.tui.scripted import ScriptedRun, running
 from tui.screens.pending_load import PATIENCE, PendingLoad
 
@@ -43,7 +44,7 @@ def hand_at(**load: Any) -> tuple[PendingLoad, ScriptedRun]:
 def test_closed_loop(before: float, act: Callable[[PendingLoad], None], sent: list[float]) -> None:
     hand, run = hand_at(concurrency=before)
     act(hand)
-    assert run.calls == [("set_concurrency", value) for value in sent]
+    assert run.calls == [SetConcurrency(int(value)) for value in sent]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_closed_loop(before: float, act: Callable[[PendingLoad], None], sent: li
 def test_open_loop(before: float, act: Callable[[PendingLoad], None], sent: list[float]) -> None:
     hand, run = hand_at(rate=before)
     act(hand)
-    assert run.calls == [("set_rate", value) for value in sent]
+    assert run.calls == [SetRate(value) for value in sent]
 
 
 def test_the_other_kind_of_loop_shows_before_it_is_confirmed_and_keys_build_on_it() -> None:
@@ -72,7 +73,7 @@ def test_the_other_kind_of_loop_shows_before_it_is_confirmed_and_keys_build_on_i
     hand.see(at(rate=5.0))
     assert not hand.wanted.unconfirmed
     hand.ask(5, open_loop=False)
-    assert run.calls == [("set_rate", 2.5), ("set_rate", 5.0), ("set_concurrency", 5)]
+    assert run.calls == [SetRate(2.5), SetRate(5.0), SetConcurrency(5)]
 
 
 def test_a_shape_shows_until_it_is_confirmed_or_dropped() -> None:
@@ -86,7 +87,7 @@ def test_a_shape_shows_until_it_is_confirmed_or_dropped() -> None:
         hand.see(at(concurrency=64))
     dropped = hand.wanted
     assert (dropped.shape, dropped.unconfirmed) == ((4096, 1024), False)
-    assert run.calls == [("set_shape", 1000, 100)]
+    assert run.calls == [SetShape(1000, 100)]
 
 
 def test_a_second_key_builds_on_the_first() -> None:
@@ -94,7 +95,7 @@ def test_a_second_key_builds_on_the_first() -> None:
     hand.step(1)
     hand.step(1)
     assert hand.wanted.value == 66 and hand.wanted.unconfirmed
-    assert run.calls == [("set_concurrency", 65), ("set_concurrency", 66)]
+    assert run.calls == [SetConcurrency(65), SetConcurrency(66)]
 
 
 def test_what_is_asked_stays_until_it_is_confirmed() -> None:
@@ -120,10 +121,10 @@ def test_pause_twice_is_pause_and_go_on() -> None:
     hand.toggle_pause()
     assert hand.wanted.paused
     hand.toggle_pause()
-    assert run.calls == [("pause",), ("resume",)]
+    assert run.calls == [Pause(), Resume()]
 
 
 def test_without_a_target_the_last_stage_is_the_base() -> None:
     hand, run = hand_at()
     hand.step(1)
-    assert run.calls == [("set_concurrency", 65)]
+    assert run.calls == [SetConcurrency(65)]

@@ -10,15 +10,16 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.run import Run
-from loadgen.store.lookup import RESULT
+from loadgen.run.operations import Stop
+from loadgen.store.runs import RESULT
 from tests.engines import simulator
 from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
 from tui.app import Cockpit
+from tui.catalog import Choice
 from tui.cli.run import add_run_options, make_run_of
-from tui.screens.catalog import Choice
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
@@ -213,7 +214,7 @@ async def run_to_its_end(seat: Desk) -> None:
     await seat.press("b")
     assert seat.app.screen is screen, "a live run is not left"
     await seat.until(lambda: screen.snapshot is not None and screen.snapshot.phase == "holding")
-    seat.app.runs[-1].stop()
+    seat.app.runs[-1].apply(Stop())
     await seat.until(lambda: screen.over)
     await seat.sees("vramp report runs/")
 

@@ -1,0 +1,233 @@
+"""Checks of how the operating system is set: limits of processes, and settings that cost speed without a word."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadgen.errors import ServerError
+from loadgen.metrics.journal import Finding, Severity
+from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
+from loadgen.server.preflight.box import GIB, Setup, gib, read_setting
+from loadgen.server.process.locks import require_free_port
+from loadgen.server.vllm.command import devices_each, find_executable
+
+_SPARE_FILES = 64  # what a process has open besides its connections
+_SPARE_FILES_OF_SERVER = 256
+_WANTED_FILES = 65_536
+_FASTEST_TOKEN_S = 0.0005
+
+
+def open_files(setup: Setup) -> Iterator[Finding]:
+    """The limit of open files, against the connections of the plan: first of the workers, then of the server."""
+    peak = max((streams_of(stage, SLOW_TOKEN_S) for stage in setup.plan), default=0)
+    # Open even on a server that is faster than any.
+    certain = max((streams_of(stage, _FASTEST_TOKEN_S) for stage in setup.plan), default=0)
+    workers = most_workers(setup.profile.load.workers, servers=setup.server.instances)
+    of_server = -(-certain // setup.server.instances)
+    soft, hard = setup.box.open_files
+    # Servers raise their own limit as far as they may; a container has limits of its own.
+    limits_server = setup.server.engine in ("vllm", "simulator")
+    if soft < -(-certain // workers) + _SPARE_FILES:
+        yield _too_few_files("blocks", setup, peak, f"{certain} streams cannot all be opened")
+    elif limits_server and hard < of_server + _SPARE_FILES_OF_SERVER:
+        yield _too_few_files("blocks", setup, peak, f"the server cannot take {of_server} of them")
+    elif soft < peak // (setup.profile.load.workers or 1) + _SPARE_FILES:
+        yield _too_few_files("warns", setup, peak, f"a worker may get many of {peak} streams")
+
+
+def _too_few_files(severity: Severity, setup: Setup, peak: int, consequence: str) -> Finding:
+    soft, hard = setup.box.open_files
+    wanted = max(_WANTED_FILES, 2 ** (peak + _SPARE_FILES_OF_SERVER).bit_length())
+    command = f"ulimit -n {wanted}" if hard >= wanted else f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}"
+    seen = f"a process may have {soft} files open, and raise that to {hard}"
+    why = f"each stream is an open file, and {consequence}: what exceeds the limit fails with Too many open files"
+    return Finding("open-files", severity, seen, why, f"{command}, in the shell that starts vramp")
+
+
+def governor(setup: Setup) -> Iterator[Finding]:
+    """CPU frequency that waits for load before it rises."""
+    folders = [
+        path.parent for path in (setup.box.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    ]
+    found = {folder: read_setting(folder / "scaling_governor") for folder in folders}
+    slow = [folder for folder, name in found.items() if name not in (None, "performance")]
+    # Processors that steer themselves are asked by a preference, whatever the governor is called.
+    slow = [folder for folder in slow if read_setting(folder / "energy_performance_preference") != "performance"]
+    if slow:
+        names = ", ".join(sorted({found[folder] or "" for folder in slow}))
+        yield Finding(
+            "cpu-governor",
+            "warns",
+            f"{len(slow)} of {len(found)} CPUs have the governor {names}",
+            "the processor rises to full speed only after load has come: powersave alone has doubled the TTFT that a "
+            "client measured, with the engine unchanged",
+            "sudo cpupower frequency-set -g performance",
+            "aiperf issue 1424",
+        )
+
+
+def clock(setup: Setup) -> Iterator[Finding]:
+    """A clock that nothing keeps right."""
+    if setup.box.clock_synchronised is False:
+        yield Finding(
+            "clock-unsynchronised",
+            "info",
+            "the kernel's clock is not synchronised",
+            "times in logs and results cannot be compared with those of other machines, and a daemon that starts "
+            "during a run may step the clock, which spoils the streams that it hits",
+            "sudo timedatectl set-ntp true, and wait until timedatectl says that it is synchronised",
+        )
+
+
+def numa_balancing(setup: Setup) -> Iterator[Finding]:
+    """Memory that the kernel moves between nodes."""
+    value = read_setting(setup.box.proc / "sys/kernel/numa_balancing")
+    if value is None or value == "0":
+        return
+    amd = setup.platform == "rocm"
+    yield Finding(
+        "numa-balancing",
+        "info" if setup.platform == "cpu" else "warns",
+        f"kernel.numa_balancing is {value}",
+        "the kernel unmaps pages again and again to see who uses them, which stalls the server"
+        + ("; on AMD's GPUs it can make them hang until the balancing is done" if amd else ""),
+        "sudo sh -c 'echo 0 > /proc/sys/kernel/numa_balancing'",
+        "Serving LLMs on AMD MI300X: Best Practices, case 5" if amd else "",
+    )
+
+
+def huge_pages(setup: Setup) -> Iterator[Finding]:
+    """No large pages, not even for programs that ask for them."""
+    value = read_setting(setup.box.sys / "kernel/mm/transparent_hugepage/enabled")
+    if value is not None and "[never]" in value:
+        yield Finding(
+            "huge-pages",
+            "warns" if setup.platform == "cpu" else "info",
+            "transparent huge pages are switched off",
+            "programs that ask for large pages do not get them, which costs time at each new page of host memory",
+            "sudo sh -c 'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled'",
+            "AMD ZenDNN user guide (57300): madvise for LLMs",
+        )
+
+
+_QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
+_GROUPS_FIX = "sudo usermod -aG render,video $USER, then log in again"
+
+
+def port(setup: Setup) -> Iterator[Finding]:
+    """Ports that the profile wants and somebody has."""
+    server = setup.server
+    for number in range(server.port, server.port + server.instances) if server.port else ():
+        try:
+            require_free_port(server.host, number)
+        except ServerError as error:
+            seen, separator, fix = str(error).rpartition("; ")
+            why = "the server could not listen there"
+            yield Finding("port-taken", "blocks", seen if separator else fix, why, fix if separator else "")
+
+
+def gpu_devices(setup: Setup) -> Iterator[Finding]:
+    """The device files of the platform, for a server that opens them as this user."""
+    dev = setup.box.dev
+    if setup.server.engine == "vllm" and setup.platform == "rocm":
+        kfd = [path for path in [dev / "kfd"] if path.exists()]
+        yield from _group("/dev/kfd", kfd, "load the driver: sudo modprobe amdgpu", _GROUPS_FIX)
+        nodes = sorted((dev / "dri").glob("renderD*"))
+        if kfd:  # the same driver makes both
+            yield from _group("/dev/dri/renderD*", nodes, "load the driver: sudo modprobe amdgpu", _GROUPS_FIX)
+    if setup.server.engine == "vllm" and setup.platform == "cuda" and not (dev / "dxg").exists():
+        cards = sorted(dev.glob("nvidia[0-9]*"))
+        yield from _group(
+            "/dev/nvidia*", cards, "load the driver: sudo modprobe nvidia", "ls -l /dev/nvidia*; join their group"
+        )
+
+
+def shared_gpus(setup: Setup) -> Iterator[Finding]:
+    """Instances that vramp cannot pin, because the profile does not say whose devices it means."""
+    if setup.server.instances > 1 and setup.server.platform is None and setup.platform != "cpu":
+        yield Finding(
+            "instances-share-gpus",
+            "blocks",
+            f"server.instances = {setup.server.instances}, but server.platform is not set",
+            "without it the instances are not pinned to devices of their own, and all of them take the first GPU",
+            f'server.platform = "{setup.platform}"',
+        )
+
+
+def _group(name: str, paths: list[Path], absent_fix: str, denied_fix: str) -> Iterator[Finding]:
+    if not paths:
+        why = "without it the server finds no GPU; in a container, the device was not passed in"
+        yield Finding("no-gpu-device", "blocks", f"there is no {name}", why, absent_fix)
+        return
+    denied = [path.name for path in paths if not os.access(path, os.R_OK | os.W_OK)]
+    if denied:
+        yield Finding(
+            "gpu-device-denied",
+            "blocks" if len(denied) == len(paths) else "warns",
+            f"this user may not use {', '.join(denied)} ({name})",
+            "the server does not see a GPU that it may not open",
+            denied_fix,
+        )
+
+
+def container(setup: Setup) -> Iterator[Finding]:
+    """What a container is made of: the program that runs it, and the devices that it is given."""
+    docker = setup.server.docker
+    if docker is None:
+        return
+    try:
+        find_executable(setup.server, docker.executable, key="server.docker.executable")
+    except ServerError as error:
+        seen, _, fix = str(error).partition("; ")
+        yield Finding("no-container-program", "blocks", seen, "it starts the container", fix)
+    for device in docker.devices:
+        path = device.partition(":")[0]
+        if path.startswith("/dev/") and not setup.box.device(path).exists():  # others are names of a device interface
+            yield Finding(
+                "no-container-device",
+                "blocks",
+                f"server.docker.devices names {path}, which is not there",
+                "no container is started with a device that the box does not have",
+                "load its driver, or take it out",
+            )
+
+
+def shared_memory(setup: Setup) -> Iterator[Finding]:
+    """The shared memory through which the processes of one server speak with each other."""
+    several = devices_each(setup.server.args) > 1
+    docker = setup.server.docker
+    if docker is None or docker.ipc == "host":
+        if several:
+            free_bytes = shutil.disk_usage(setup.box.dev / "shm").free
+            yield from _little(
+                f"{gib(free_bytes)} free in /dev/shm", free_bytes, "sudo mount -o remount,size=16g /dev/shm"
+            )
+    elif docker.shm_size is not None:
+        size_bytes = _size_bytes(docker.shm_size)
+        if several and size_bytes is not None:
+            yield from _little(f"server.docker.shm_size = {docker.shm_size}", size_bytes, 'shm_size = "16g"')
+    elif docker.ipc in (None, "private", "shareable"):
+        yield Finding(
+            "shared-memory",
+            "blocks" if several else "warns",
+            "the container has neither ipc nor shm_size, so 64 MiB of shared memory",
+            "vLLM's processes pass their messages through shared memory, several devices more than 160 MiB",
+            'server.docker.ipc = "host"',
+            "vLLM, Using Docker",
+        )
+
+
+def _little(seen: str, size_bytes: int, fix: str) -> Iterator[Finding]:
+    if size_bytes < GIB:
+        why = "vLLM's processes and the collective library pass messages through it, more than 160 MiB of them"
+        yield Finding("shared-memory", "blocks" if size_bytes < _QUEUE_BYTES else "warns", seen, why, fix)
+
+
+def _size_bytes(text: str) -> int | None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([bkmg]?)b?", text.strip().lower())
+    return None if match is None else int(float(match[1]) * _UNITS[match[2]])

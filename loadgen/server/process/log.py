@@ -1,0 +1,125 @@
+"""Follows the log file of a server while it is written.
+
+Invariants: the same bytes give the same lines, however they were split into writes; memory is bounded, whatever is
+written; a line is shown only after `clean_line`. Carriage returns end lines too (progress bars); empty lines are
+dropped. Under load a server writes a line for each request that it answered, hundreds a second: those are handed on,
+but not kept, so that what the engine has to say stays in sight.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+RING_LINES = 1000
+_MAX_LINE_BYTES = 16_384
+_MAX_POLL_BYTES = 1 << 20
+_BREAK = re.compile(rb"[\r\n]+")
+_ANSWERED = re.compile(r"INFO: +\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 2\d\d\b")
+"""How uvicorn, vLLM's web server, tells that all went well."""
+
+
+class LogTail:
+    """The lines of a growing file from `offset` on; of those worth a look the last thousand are kept."""
+
+    def __init__(self, path: Path, *, offset: int = 0) -> None:
+        self.path = path
+        self.total = 0  # lines kept so far; the ring holds the last of them
+        self._offset = offset
+        self._partial = b""
+        self._ring: deque[str] = deque(maxlen=RING_LINES)
+
+    @property
+    def lines(self) -> list[str]:
+        return list(self._ring)
+
+    @property
+    def unfinished(self) -> str:
+        """What has been written of a line that has not ended yet: the current state of a progress bar."""
+        return clean_line(self._partial)
+
+    def poll(self) -> list[str]:
+        """The lines that were completed since the last call; at most a mebibyte of file is read each time."""
+        data = self._read()
+        if not data:
+            return []
+        *complete, rest = _BREAK.split(self._partial + data)
+        # The excess of a line without an end is dropped as it comes, so that it needs no memory.
+        self._partial = rest[: _MAX_LINE_BYTES + 1]
+        lines = [line for line in (clean_line(entry[: _MAX_LINE_BYTES + 1]) for entry in complete if entry) if line]
+        kept = [line for line in lines if not _ANSWERED.search(line)]
+        self._ring.extend(kept)
+        self.total += len(kept)
+        return lines
+
+    def _read(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                if file.seek(0, 2) < self._offset:  # truncated by somebody: begin again
+                    self._offset = 0
+                file.seek(self._offset)
+                data = file.read(_MAX_POLL_BYTES)
+        except FileNotFoundError:
+            return b""
+        self._offset += len(data)
+        return data
+
+
+MAX_LINE_CHARS = 2000
+
+_ESCAPES = re.compile(
+    r"\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)?"  # OSC: titles, links, the clipboard
+    r"|\x1b[PX^_][^\x1b\x9c]*(?:\x1b\\|\x9c|$)?"  # DCS, SOS, PM, APC
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor
+    r"|\x9d[^\x07\x9c]*[\x07\x9c]?|[\x90\x98\x9e\x9f][^\x9c]*\x9c?"  # their one-byte forms
+    r"|\x1b[ -/]*[0-~]?"  # every other escape
+)
+# C0 and C1, line separators, and the marks that turn the direction of text or hide it.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+# The process that logs, then the level as vLLM, torch's C++ side or uvicorn writes it.
+_PREFIX = re.compile(
+    r"(?:\([^()]*(?:pid|rank)=[^()]*\)\s*)?(?:\[rank\d+\]:\s?)?"
+    r"(?:(?P<level>[A-Z]+) [\d-]+ [\d:.,]+ (?:\[[^\]]*\]|\S+\]) ?"
+    r"|\[(?P<torch>[IWEF])\d{3,4} [^\]]*\] ?"
+    r"|(?P<uvicorn>DEBUG|INFO|WARNING|ERROR|CRITICAL): +)?"
+)
+_TORCH_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_UNTELLING = re.compile(r'\s*$|\s+\S|Traceback \(most recent|\s*File "|[\s^~]*$|.*\d+%\|')
+_ROUTINE = ("DEBUG", "INFO", "WARNING")
+
+
+def clean_line(data: bytes) -> str:
+    """One line of bytes as text without control sequences, tabs or excessive length."""
+    text = _UNPRINTABLE.sub("", _ESCAPES.sub("", data.decode("utf-8", "replace").expandtabs(4)))
+    return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
+
+
+def telling_lines(lines: Iterable[str], limit: int = 15) -> list[str]:
+    """The last lines that say what went wrong, without progress, routine and the middle of tracebacks.
+
+    Falls back to the last lines as they are, if none of them tells.
+    """
+    plain = [line.rstrip() for line in lines if line.strip()]
+    telling = list(dict.fromkeys(line for line in plain if _tells(line)))
+    return (telling or plain)[-limit:]
+
+
+def split_line(line: str) -> tuple[str, str]:
+    """The level of a line, empty where it names none, and what it says after the names of process, time and source."""
+    prefix = _PREFIX.match(line)
+    assert prefix is not None, "every part of the pattern is optional"
+    level = prefix["level"] or prefix["uvicorn"] or _TORCH_LEVELS.get(prefix["torch"] or "", "")
+    return level, line[prefix.end() :]
+
+
+def is_routine(level: str) -> bool:
+    """Whether lines of this level say nothing about a failure."""
+    return level in _ROUTINE
+
+
+def _tells(line: str) -> bool:
+    level, message = split_line(line)
+    return not is_routine(level) and _UNTELLING.match(message) is None

@@ -1,0 +1,106 @@
+"""A reader that reads nothing, little or never again, on the other end of a real pipe."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tui.terminal import MOST_WAITING, NonBlockingWriter
+
+PATIENCE_S = 30.0
+
+
+class Reader:
+    """The read end of a pipe, and what the outlet told."""
+
+    def __init__(self, fd: int, other: TextIO) -> None:
+        self.fd = fd
+        self.other = other
+        self.caught_up = threading.Event()
+        self.gone = threading.Semaphore(0)
+
+    def read_rest(self) -> bytes:
+        self.other.close()
+        return b"".join(iter(lambda: os.read(self.fd, 65536), b""))
+
+    def read_until(self, words: bytes) -> bytes:
+        seen = b""
+        while words not in seen:
+            seen += os.read(self.fd, 65536)
+        return seen
+
+
+@contextmanager
+def outlet_into_a_pipe(encoding: str = "utf-8") -> Iterator[tuple[NonBlockingWriter, Reader]]:
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd, "rb", buffering=0) as keeper, os.fdopen(write_fd, "w", encoding=encoding) as stream:
+        reader = Reader(read_fd, stream)
+        outlet = NonBlockingWriter(stream, caught_up=reader.caught_up.set, gone=reader.gone.release)
+        try:
+            yield outlet, reader
+        finally:
+            keeper.close()
+            outlet.close()
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=50), max_size=30))
+def test_what_fits_arrives_in_order(texts: list[str]) -> None:
+    with outlet_into_a_pipe() as (outlet, reader):
+        for text in texts:
+            outlet.write(text)
+        outlet.close()
+        assert reader.read_rest().decode("utf-8") == "".join(texts).encode("utf-8", "backslashreplace").decode()
+
+
+def test_nobody_waits_for_a_reader_and_what_is_lost_is_lost_in_whole() -> None:
+    line = "0123456789" * 100 + "\n"
+    with outlet_into_a_pipe() as (outlet, reader):
+        for _ in range(20 * MOST_WAITING // len(line)):
+            outlet.write(line)
+        outlet.write("the last\n")
+        seen = reader.read_until(b"the last\n")
+        assert reader.caught_up.wait(PATIENCE_S)
+        # All that waited at any time: what the pipe held, one write in the thread's hand, and what was within bounds.
+        assert len(seen) < 2 * MOST_WAITING
+        assert set(seen.decode().splitlines(keepends=True)) == {line, "the last\n"}
+
+
+def test_a_reader_in_time_is_told_of_no_loss() -> None:
+    with outlet_into_a_pipe() as (outlet, reader):
+        for number in range(200):
+            outlet.write(f"{number} {'x' * 4096}\n")
+            reader.read_until(f"{number} ".encode())
+        outlet.close()
+        assert not reader.caught_up.is_set()
+
+
+def test_a_reader_that_is_gone_is_told_once_and_costs_nothing() -> None:
+    with outlet_into_a_pipe() as (outlet, reader):
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, reader.fd)
+        os.close(null)
+        outlet.write("hello\n")
+        assert reader.gone.acquire(timeout=PATIENCE_S)
+        for _ in range(100):
+            outlet.write("x" * MOST_WAITING)
+        outlet.close()
+        assert not reader.gone.acquire(blocking=False)
+
+
+def test_a_close_does_not_wait_for_good() -> None:
+    with outlet_into_a_pipe() as (outlet, reader):
+        outlet.write("x" * 10 * MOST_WAITING)
+        outlet.close()
+    # The reader went after the close: whoever closed does not want to hear of it.
+    assert not reader.gone.acquire(blocking=False)
+
+
+def test_what_an_encoding_lacks_is_spelled_out() -> None:
+    with outlet_into_a_pipe(encoding="ascii") as (outlet, reader):
+        outlet.write("5 µs\n")
+        assert reader.read_until(b"\n") == b"5 \\xb5s\n"
