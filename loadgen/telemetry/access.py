@@ -48,9 +48,10 @@ def device_files(root: Path = Path("/")) -> tuple[DeviceFile, ...]:
 
 
 def _device_files(vendor: Vendor, root: Path) -> Iterator[DeviceFile]:
-    on_windows = vendor.windows_file and (root / "dev" / vendor.windows_file).exists()
-    for pattern in [vendor.windows_file] if on_windows else [*vendor.control_files, *vendor.device_files]:
-        paths = sorted((root / "dev").glob(pattern))
+    dev = root / "dev"
+    patterns = (*vendor.control_files, *vendor.device_files)
+    for pattern in [vendor.windows_file] if vendor.on_windows(dev) else patterns:
+        paths = sorted(dev.glob(pattern))
         if not paths:
             fix = f"sudo modprobe {vendor.module}; in a container, pass the device in"
             yield DeviceFile(f"/dev/{pattern}", "absent", fix=fix)
