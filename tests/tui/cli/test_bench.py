@@ -12,9 +12,8 @@ from loadgen.errors import ProfileError
 from loadgen.profile import Profile
 from loadgen.store.runs import read_result
 from tests.engines import Simulator, simulator
-from tui.cli import bench_options
 from tui.cli.__main__ import main
-from tui.cli.bench import profile_of
+from tui.cli.bench import parse, profile_of
 
 SMALL = ["--workers", "1", "--seed", "1"]
 SERVER = """
@@ -51,7 +50,7 @@ def server(tmp_path: Path) -> str:
 
 
 def made(*words: str) -> Profile:
-    return profile_of(bench_options.parse(list(words)))[0]
+    return profile_of(parse(list(words)))[0]
 
 
 def bench(*words: str) -> int:

@@ -15,8 +15,7 @@ from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import watch
 from tests.tui.scripted import LOOKED_S, host, running, starting, with_gpus, with_partitions
 from tui.panels.frame import Frame, Wanted
-from tui.panels.gpu_grid import grid
-from tui.panels.gpus import gpus
+from tui.panels.gpus import gpus, grid
 from tui.widgets.rows import ROLES, Rows, width_of
 
 

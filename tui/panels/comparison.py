@@ -1,17 +1,73 @@
-"""The stage beside the one of the same load in the baseline: a row, and a panel of all figures."""
+"""How far the stages are from what a publication measured with this recipe, and from those of a baseline."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loadgen import format as fmt
 from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.result import Compared
+from loadgen.metrics.result import Compared, Comparison
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, titled
 
+_PUBLISHED = {
+    "ttft_p50_ms": "TTFT p50",
+    "ttft_mean_ms": "TTFT mean",
+    "tpot_p50_ms": "TPOT p50",
+    "tpot_mean_ms": "TPOT mean",
+    "output_tokens_per_s": "out tok/s",
+    "total_tokens_per_s": "tok/s",
+    "requests_per_min": "req/min",
+    "requests_per_s": "req/s",
+    "ttft_p99_ms": "TTFT p99",
+    "tpot_p99_ms": "TPOT p99",
+    "e2e_p50_ms": "E2E p50",
+    "e2e_mean_ms": "E2E mean",
+    "normalized_mean_ms": "normalized",
+}
+"""In the order in which they are shown, as many as fit."""
 _IN_A_ROW = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "output_tok_s", "req_s", "e2e_p50", "e2e_p99")
 """As many as fit."""
 _ROLES = {"better": "good", "worse": "bad", "no evidence": "dim"}
 _SIGNS = {"better": " better", "worse": " worse", "no evidence": ""}
+
+
+def published(frame: Frame, width: int) -> Row:
+    """The publication's figures and the differences, else the baseline's; empty where there is neither."""
+    stage = frame.stage
+    found = [one for one in frame.snapshot.reference if stage is not None and one.stage == stage.number - 1]
+    if not found:
+        return baseline_row(frame, width)
+    of = found[0].of
+    return cropped(((f"published{f' {fmt.plain(of)}' if of else ''}", "title"), *_figures(found, of)), width)
+
+
+def published_stages(frame: Frame, width: int, height: int) -> Rows:
+    """A row for each stage that a publication has figures of, under their title; empty where there is none."""
+    by_stage: dict[int, list[Comparison]] = {}
+    for one in frame.timeline.published.values():
+        by_stage.setdefault(one.stage, []).append(one)
+    of = next((found[0].of for found in by_stage.values()), "")
+    measured = [stage for stage in frame.snapshot.stages if stage.number - 1 in by_stage]
+    rows: Rows = []
+    for stage in measured:
+        name = f"{stage.number:>4} {fmt.target(stage.concurrency, stage.rate):<12}"
+        rows.append(cropped(((name, "text"), *_figures(by_stage[stage.number - 1], of)), width))
+    left_out = len(rows) - max(1, height - 1)
+    legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()
+    title = titled(f"published{f' {fmt.plain(of)}' if of else ''}, and how far from it each stage is", legend, width)
+    return [title, *rows[max(0, left_out) :]] if rows else []
+
+
+def _figures(found: Sequence[Comparison], of: str) -> Row:
+    words: list[Word] = []
+    shown = {one.figure: one for one in found if one.of == of}
+    for figure, name in _PUBLISHED.items():
+        if figure in shown:
+            difference = shown[figure].difference_percent
+            words += [(f"  {name} ", "dim"), (fmt.number(shown[figure].published), "text")]
+            words += [] if difference is None else [(f" ({difference:+.1f}%)", "strong")]
+    return tuple(words)
 
 
 def baseline_row(frame: Frame, width: int) -> Row:
@@ -78,14 +134,11 @@ def _long(one: Compared) -> Row:
     if found is None or found.percent is None:
         return (*row, (f"{fmt.UNKNOWN:>12}", "dim"))
     bounded = found.low_percent is not None or found.high_percent is not None
-    interval = f"{_end(found.low_percent)} to {_end(found.high_percent)}" if bounded else "too short to tell"
+    low, high = ("?" if end is None else f"{end:+.1f}" for end in (found.low_percent, found.high_percent))
+    interval = f"{low} to {high}" if bounded else "too short to tell"
     return (
         *row,
         (f"{f'{_bound(one)}{found.percent:+.1f}%':>12}", "strong"),
         (f"{interval:>20}", "dim"),
         (_SIGNS[found.word], _ROLES[found.word]),
     )
-
-
-def _end(percent: float | None) -> str:
-    return "?" if percent is None else f"{percent:+.1f}"

@@ -8,9 +8,8 @@ from loadgen.metrics.baseline import baseline_of, with_baseline
 from loadgen.metrics.result import BaselineView, Comparison
 from tests.metrics.served import run_of, served
 from tests.tui.scripted import running
-from tui.panels.baseline import baseline, baseline_row
+from tui.panels.comparison import baseline, baseline_row, published
 from tui.panels.frame import Frame, Wanted
-from tui.panels.published import published
 from tui.widgets.rows import ROLES, Rows
 
 
