@@ -139,14 +139,14 @@ def _run_cockpit(options: argparse.Namespace) -> int:
 def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
     """Print what a run that is over has measured, as `table` shows it, and where it lies; the exit code."""
     from loadgen.report.assessment import shortcomings
-    from loadgen.report.curve import curve_table, is_rate_ladder
+    from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.table import result_table
 
     if run.result is not None:
         if run.result.stages:
             print(harmless((table or result_table)(run.result)))
             if table is None and is_rate_ladder(run.result):
-                print(harmless(curve_table(run.result)))
+                print(harmless(serving_curve_table(run.result)))
         for path in run.result_paths:
             if path.exists():
                 say(f"result: {path}")

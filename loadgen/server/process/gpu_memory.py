@@ -20,7 +20,7 @@ from pathlib import Path
 
 from loadgen.amd_kernel import amd_cards, compute_nodes, entries, held_bytes, number_in, socket_of, text_in
 from loadgen.errors import TelemetryError, VrampError
-from loadgen.server.process.guard_client import NOT_ASKED
+from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
 from loadgen.vendors import NVIDIA, VENDORS, Platform, load
 
@@ -279,7 +279,7 @@ async def level_now(note: NoteLevel = gpu_level) -> HeldSince | str:
     try:
         return await asyncio.to_thread(note)
     except VrampError as error:
-        return f"{NOT_ASKED}: {error}"
+        return f"{NOT_CHECKED}: {error}"
 
 
 async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
@@ -295,5 +295,5 @@ async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurried.wait(), _POLL_S)
     except VrampError as error:
-        return f"{NOT_ASKED}: {error}"
+        return f"{NOT_CHECKED}: {error}"
     return "back at its level before the start"
