@@ -12,19 +12,7 @@ from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import (
-    comparison,
-    curve,
-    failures,
-    findings,
-    gpus,
-    health,
-    latency,
-    load,
-    loads,
-    messages,
-    results,
-)
+from tui.panels import comparison, curve, gpus, health, latency, load, loads, messages, results, startup
 from tui.panels.frame import Frame, Panel, of_chart
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
@@ -68,13 +56,13 @@ def compose(book: LogBook) -> Iterator[Widget]:
     charts = [Panel(of_chart(chart), id=name) for name, chart in ENGINE_CHARTS.items()]
     yield _page("engine", Grid(*charts, id="engine-charts"), Panel(health.engine, id="engine-table"))
     yield _page("log", LogView(book, id="log-view"))
-    yield _page("errors", Panel(failures.failures, id="failures"))
+    yield _page("errors", Panel(messages.failures, id="failures"))
     yield _page("events", Panel(messages.chronicle, id="chronicle"))
     yield _page(
         "verdicts",
         Panel(health.verdicts, id="all-verdicts"),
         Panel(comparison.baseline, id="all-baseline"),
-        Panel(findings.findings, id="all-findings"),
+        Panel(startup.findings, id="all-findings"),
     )
     yield _page("results", Panel(results.results, id="results"))
 
