@@ -17,11 +17,7 @@ import math
 import re
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import Annotated, NamedTuple
-
-from pydantic import BeforeValidator
-
-from loadgen.profile.values import reads
+from typing import NamedTuple
 
 MOST_TOKENS = 10_000_000
 FROM_DATA = "data"
@@ -72,9 +68,6 @@ def check_lengths_text(value: object) -> object:
         return text
     parse_lengths(text)
     return int(text) if text.isdecimal() else text
-
-
-LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("integer or [lengths](#lengths)")]
 
 
 def _single(text: str) -> Lengths:

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.doctor import DeviceFile
+from loadgen.metrics.samples import DeviceFile
 from loadgen.telemetry.sample import Opened, Sampled
 from loadgen.vendors import VendorName
 

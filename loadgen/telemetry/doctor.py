@@ -14,12 +14,10 @@ from pathlib import Path
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.metrics.samples import Examination, GpuExam, GpuSample, GpuStatic, HostExam, HostSample, Tried, carried
 from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
-from loadgen.telemetry.monitor import carried
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.sample import Opened, Order, Refused, Sampled, TelemetryLine

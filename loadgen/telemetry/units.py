@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadgen.metrics.amount import increase, integral
-from loadgen.metrics.doctor import UnitCheck
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.metrics.energy import increase, integral
+from loadgen.metrics.samples import GpuSample, GpuStatic, UnitCheck
 
 _GIB = 1024.0**3
 

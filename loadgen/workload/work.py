@@ -18,8 +18,8 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Load
 from loadgen.profile.lengths import FROM_DATA, parse_lengths
+from loadgen.profile.load import Load
 from loadgen.profile.values import REPLAY
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts

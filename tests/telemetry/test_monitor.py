@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.samples import GpuProcess, GpuSample
-from loadgen.telemetry.monitor import Monitor, carried
+from loadgen.metrics.samples import GpuProcess, GpuSample, carried
+from loadgen.telemetry.monitor import Monitor
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.source import Patience
 from loadgen.vendors import AMD, NVIDIA, VendorName

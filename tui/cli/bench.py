@@ -16,7 +16,7 @@ from loadgen.format import harmless
 from tui.cli import bench_options
 
 if TYPE_CHECKING:
-    from loadgen.profile import Profile
+    from loadgen.profile.schema import Profile
     from tui.cli.run import Table
 
 
@@ -43,7 +43,7 @@ def bench(words: list[str]) -> int:
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     """The profile that the options describe, and its name in messages; raises `ProfileError`."""
-    from loadgen.profile import build_profile
+    from loadgen.profile.document import build_profile
 
     bench_options.refuse(options)
     document, where = _server_document(options)
@@ -64,7 +64,7 @@ _RANDOM_ISL, _RANDOM_OSL = 1024, 128
 
 
 def _server_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from loadgen.profile import apply_variant, load_document
+    from loadgen.profile.document import apply_variant, load_document
     from tui.catalog import find_profile
 
     name = f"bench-{options.benchmark}"

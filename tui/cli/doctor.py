@@ -15,7 +15,7 @@ from loadgen.format import harmless
 from loadgen.vendors import BackendName
 
 if TYPE_CHECKING:
-    from loadgen.metrics.doctor import Examination
+    from loadgen.metrics.samples import Examination
     from loadgen.telemetry.doctor import BackendTrial
 
 _INTERRUPTED = 130

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from loadgen import format as fmt
-from loadgen.metrics.health import HOST_FULL_PERCENT
 from loadgen.metrics.result import Verdict
+from loadgen.metrics.verdicts import HOST_FULL_PERCENT
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
 

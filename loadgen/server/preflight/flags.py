@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
 
 

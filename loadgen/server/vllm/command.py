@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.profile import Docker, Server
+from loadgen.profile.schema import Docker, Server
 from loadgen.server.preflight.flags import list_form
 
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}

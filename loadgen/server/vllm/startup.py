@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import Liveness
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 
 _State = Literal["running", "done"]
 

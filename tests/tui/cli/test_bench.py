@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
 from tests.engines import Simulator, simulator
 from tui.cli import bench_options
