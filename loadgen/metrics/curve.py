@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from loadgen.metrics.deltas import MAIN_LATENCIES
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import CurvePoint, StageResult
 from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution
 from loadgen.metrics.stage import LoadSum
