@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
-from urllib.parse import urlsplit
-
 from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
 from loadgen.metrics.snapshot import InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
 from loadgen.server.process.gpu_memory import level_now
-from loadgen.server.process.guard_client import NOT_ASKED, ProcessName, StopReport
+from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
 from loadgen.server.process.masking import masked_environment, masked_text
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
 from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_start, start_key, with_expectations
+from pathlib import Path
+from urllib.parse import urlsplit
 
 _LOG_LINES = 200
 _LOOK_S = 1.0
@@ -66,7 +65,7 @@ class Servers:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
-        held = await level_now() if self.settings.engine in _ON_GPU else NOT_ASKED
+        held = await level_now() if self.settings.engine in _ON_GPU else NOT_CHECKED
         alone = len(self._each) == 1
         self.managed = [
             ManagedServer(

@@ -114,7 +114,7 @@ GPU_STRIPS = (
         "power",
         100.0,
         lambda static, now: _percent_of(now.power_w, now.power_cap_w or static.power_cap_default_w),
-        lambda static, now: f"{_of_most(now.power_w, now.power_cap_w)} W",
+        lambda static, now: f"{of_most(now.power_w, now.power_cap_w)} W",
     ),
     GpuStrip(
         "hot",
@@ -128,7 +128,7 @@ GPU_STRIPS = (
         "hbm",
         100.0,
         lambda static, now: _percent_of(now.hbm_used_bytes, static.hbm_total_bytes),
-        lambda static, now: f"{_of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))} G",
+        lambda static, now: f"{of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))} G",
     ),
 )
 """The most needed first."""
@@ -138,5 +138,5 @@ def _percent_of(value: float | None, most: float | None) -> float | None:
     return None if value is None or not most else 100 * value / most
 
 
-def _of_most(value: float | None, most: float | None) -> str:
+def of_most(value: float | None, most: float | None) -> str:
     return fmt.count(value) if most is None else f"{fmt.count(value)}/{fmt.count(most)}"

@@ -7,10 +7,9 @@ from pathlib import PurePath
 from loadgen import format as fmt
 from loadgen.metrics.journal import SearchResult
 from loadgen.report.notes import account_words
-from tui.panels.baseline import baseline_row
+from tui.panels.comparison import baseline_row, published_stages
 from tui.panels.curve import curve
 from tui.panels.frame import Frame
-from tui.panels.published import published_stages
 from tui.panels.stages import stages
 from tui.widgets.rows import Row, Rows, Word, cropped, spread, titled
 

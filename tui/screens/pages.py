@@ -13,14 +13,13 @@ from textual.widget import Widget
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
 from tui.panels import (
-    baseline,
+    comparison,
     curve,
-    distribution,
-    engine,
     failures,
     findings,
-    gpu_grid,
+    gpus,
     health,
+    latency,
     load,
     loads,
     messages,
@@ -64,17 +63,17 @@ _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
 
 def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
-    yield _page("latency", _board(distribution.distribution, "distribution"))
-    yield _page("gpus", _board(gpu_grid.grid, "gpu-grid"))
+    yield _page("latency", _board(latency.distribution, "distribution"))
+    yield _page("gpus", _board(gpus.grid, "gpu-grid"))
     charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]
-    yield _page("engine", Grid(*charts, id="engine-charts"), _board(engine.engine, "engine-table"))
+    yield _page("engine", Grid(*charts, id="engine-charts"), _board(health.engine, "engine-table"))
     yield _page("log", LogView(book, id="log-view"))
     yield _page("errors", _board(failures.failures, "failures"))
     yield _page("events", _board(messages.chronicle, "chronicle"))
     yield _page(
         "verdicts",
         _board(health.verdicts, "all-verdicts"),
-        _board(baseline.baseline, "all-baseline"),
+        _board(comparison.baseline, "all-baseline"),
         _board(findings.findings, "all-findings"),
     )
     yield _page("results", _board(results.results, "results"))

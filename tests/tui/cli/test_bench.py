@@ -1,20 +1,16 @@
 """`vramp bench` as scripts see it: profiles of its options, and the three benchmarks on a simulator."""
 
 import json
-import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-
+import re
 from loadgen.errors import ProfileError
 from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
-from tests.engines import Simulator, simulator
-from tui.cli import bench_options
+from pathlib import Path
+from tests.engines import Simulator
 from tui.cli.__main__ import main
-from tui.cli.bench import profile_of
+from tui.cli.bench import parse, profile_of
+from typing import Any
 
 SMALL = ["--workers", "1", "--seed", "1"]
 SERVER = """
@@ -32,12 +28,6 @@ base-ms = 2
 """
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,7 +41,7 @@ def server(tmp_path: Path) -> str:
 
 
 def made(*words: str) -> Profile:
-    return profile_of(bench_options.parse(list(words)))[0]
+    return profile_of(parse(list(words)))[0]
 
 
 def bench(*words: str) -> int:

@@ -7,7 +7,7 @@ import pytest
 from loadgen.errors import ProfileError, ResultError
 from loadgen.store.files import JOURNAL
 from tests.tui.past_runs import RUN, leave_run
-from tui.cli.replay import replay
+from tui.cli.watch import replay
 
 
 @pytest.fixture(autouse=True)
