@@ -7,10 +7,27 @@ from __future__ import annotations
 
 import json
 import math
-from loadgen.profile.lengths import check_lengths_text
-from loadgen.profile.values import ArrivalText, Concurrencies, Concurrency, Ladder, LengthsText, MOST_CONCURRENCY, MOST_RATE, Rate, RatePoints, Rates, Seconds, Tokens, Warmup, reads
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from loadgen.distributions import check_lengths_text
+from loadgen.profile.values import (
+    MOST_CONCURRENCY,
+    MOST_RATE,
+    ArrivalText,
+    Concurrencies,
+    Concurrency,
+    Ladder,
+    LengthsText,
+    Rate,
+    RatePoints,
+    Rates,
+    Seconds,
+    Tokens,
+    Warmup,
+    reads,
+)
 
 LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("integer or [lengths](#lengths)")]
 _OWN_FIELDS = frozenset(

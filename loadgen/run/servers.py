@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
 from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
 from loadgen.metrics.snapshot import InstanceView, Liveness
@@ -22,8 +25,6 @@ from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
 from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_start, start_key, with_expectations
-from pathlib import Path
-from urllib.parse import urlsplit
 
 _LOG_LINES = 200
 _LOOK_S = 1.0

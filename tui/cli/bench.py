@@ -11,9 +11,10 @@ import json
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, Any
+
 from loadgen.errors import ProfileError, ResultError
 from tui.cli.options import RUN_EXIT_CODES, add_result_options, port_of, say
-from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.profile.schema import Profile

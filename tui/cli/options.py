@@ -6,10 +6,11 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
-from pathlib import Path
-from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.profile.schema import Profile
@@ -118,7 +119,7 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
 
 
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
-    from loadgen.profile import Load
+    from loadgen.profile.load import Load
 
     server = document.setdefault("server", {})
     load = document.setdefault("load", {})

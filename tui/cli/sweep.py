@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
-from pathlib import Path
 from tui.catalog import find_profile
 from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, profile_of, say
 from tui.cli.run import exit_code
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.profile.schema import Profile

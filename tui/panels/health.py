@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 from loadgen import format as fmt
 from loadgen.metrics.journal import EngineView
 from loadgen.metrics.result import Verdict

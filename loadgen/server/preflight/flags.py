@@ -11,11 +11,12 @@ import difflib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding
 from loadgen.profile.schema import Server
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
-from typing import Any, Literal
 
 # Flags that a release of vLLM had and 0.32.0 has not, by what to do now. Recipes outlive them. Whether an installation
 # still has a name is for the installation to say: these tables only explain a name that it does not know.

@@ -1,5 +1,8 @@
 """A fake box that has nothing against any run, and the checks of it."""
 
+from pathlib import Path
+from typing import Any
+
 from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
 from loadgen.profile.document import build_profile
@@ -7,9 +10,7 @@ from loadgen.profile.schema import Profile
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import box_findings, gpus_of_box
 from loadgen.vendors import Platform
-from pathlib import Path
 from tests.server.gpu_trees import initial_namespace, write
-from typing import Any
 
 
 def healthy_box(tmp_path: Path, **fields: Any) -> Box:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
@@ -10,10 +14,8 @@ from loadgen.profile.document import build_profile
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.vendors import Platform, platform_here
-from pathlib import Path
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
-from typing import Any
 
 
 async def findings(recorded: str | None = None, **server: Any) -> list[Finding]:

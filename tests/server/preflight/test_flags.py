@@ -1,13 +1,23 @@
 import os
-import pytest
 import re
-from hypothesis import given, strategies as st
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding
 from loadgen.profile.schema import Server
-from loadgen.server.preflight.flags import REMOVED_FLAGS, REMOVED_VARIABLES, WELL_KNOWN_VARIABLES, flag_findings, list_form, normal_args
+from loadgen.server.preflight.flags import (
+    REMOVED_FLAGS,
+    REMOVED_VARIABLES,
+    WELL_KNOWN_VARIABLES,
+    flag_findings,
+    list_form,
+    normal_args,
+)
 from loadgen.server.preflight.installation import recorded_installation
-from typing import Any
 
 KNOWN = recorded_installation("0.32.0")
 

@@ -1,19 +1,21 @@
 """The client against a small real server, one answer at a time."""
 
 import asyncio
-import httpx
 import json
-import pytest
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
 from loadgen.errors import ServerError
 from loadgen.profile.schema import Server
 from loadgen.server.process.locks import free_port
 from loadgen.server.vllm import client as client_module
 from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, pick_model
 from tests.conftest import Certificate
-from typing import Any
 
 Answer = tuple[int, bytes]
 

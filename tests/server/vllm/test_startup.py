@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import os
-import pytest
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from hypothesis import given, settings, strategies as st
+from pathlib import Path
+from typing import IO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import Liveness
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.server.vllm.startup import CpuTime, ExpectedStart, StartupWatch, expected_start, remember_start, signs_of_life, start_key, with_expectations
-from pathlib import Path
-from typing import IO
+from loadgen.server.vllm.startup import (
+    CpuTime,
+    ExpectedStart,
+    StartupWatch,
+    expected_start,
+    remember_start,
+    signs_of_life,
+    start_key,
+    with_expectations,
+)
 
 LOGS = Path(__file__).with_name("logs")
 IDS = ["import", "config", "weights", "compile", "kv_cache", "graphs", "ready"]

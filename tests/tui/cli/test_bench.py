@@ -1,16 +1,18 @@
 """`vramp bench` as scripts see it: profiles of its options, and the three benchmarks on a simulator."""
 
 import json
-import pytest
 import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from loadgen.errors import ProfileError
 from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
-from pathlib import Path
 from tests.engines import Simulator
 from tui.cli.__main__ import main
 from tui.cli.bench import parse, profile_of
-from typing import Any
 
 SMALL = ["--workers", "1", "--seed", "1"]
 SERVER = """
