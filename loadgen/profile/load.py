@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from loadgen.distributions import check_lengths_text
 from loadgen.profile.values import (
     MOST_CONCURRENCY,
     MOST_RATE,
@@ -26,10 +25,8 @@ from loadgen.profile.values import (
     Seconds,
     Tokens,
     Warmup,
-    reads,
 )
 
-LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("integer or [lengths](#lengths)")]
 _OWN_FIELDS = frozenset(
     {"model", "prompt", "messages", "input", "stream", "stream_options", "store", "temperature", "ignore_eos"}
     | {"max_tokens", "max_completion_tokens", "max_output_tokens"}
