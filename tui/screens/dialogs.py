@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from loadgen import format as fmt
-from loadgen.errors import ProfileError, VrampError
-from loadgen.profile.document import build_profile
-from loadgen.server.vllm.client import ServerClient, api_key, pick_model
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
 from rich.table import Table
 from rich.text import Text
 from textual import work
@@ -20,8 +18,12 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
+from loadgen import format as fmt
+from loadgen.errors import ProfileError, VrampError
+from loadgen.profile.document import build_profile
+from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
-from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 Leave = Literal["stop", "abort"]
 Answer = TypeVar("Answer")
