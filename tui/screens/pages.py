@@ -6,13 +6,11 @@ All panels are composed once; a view shows by CSS class. The overview is what th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-
 from textual.containers import Grid, Vertical
 from textual.widget import Widget
-
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import comparison, curve, failures, findings, gpus, health, latency, load, messages, results
+from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup
 from tui.panels.frame import Frame, Paint, Panel, of_chart
 from tui.panels.stages import loads
 from tui.screens import tables
@@ -57,13 +55,13 @@ def compose(book: LogBook) -> Iterator[Widget]:
     charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]
     yield _page("engine", Grid(*charts, id="engine-charts"), _board(health.engine, "engine-table"))
     yield _page("log", LogView(book, id="log-view"))
-    yield _page("errors", _board(failures.failures, "failures"))
+    yield _page("errors", _board(messages.failures, "failures"))
     yield _page("events", _board(messages.chronicle, "chronicle"))
     yield _page(
         "verdicts",
         _board(health.verdicts, "all-verdicts"),
         _board(comparison.baseline, "all-baseline"),
-        _board(findings.findings, "all-findings"),
+        _board(startup.findings, "all-findings"),
     )
     yield _page("results", _board(results.results, "results"))
 
