@@ -6,8 +6,10 @@ All panels are composed once; a view shows by CSS class. The overview is what th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+
 from textual.containers import Grid, Vertical
 from textual.widget import Widget
+
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
 from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
+
 from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.report.columns import CURVE
 from loadgen.report.tabular import Column
-from tui.panels.frame import Frame, METRICS
+from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.messages import happened, seen
 from tui.panels.stages import FIGURES, STAGE, tells_more
-from typing import TypeVar
 
 _Row = TypeVar("_Row")
 
