@@ -12,8 +12,9 @@ from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import comparison, curve, gpus, health, latency, load, loads, messages, results, startup
+from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup
 from tui.panels.frame import Frame, Panel, of_chart
+from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
 
@@ -50,7 +51,7 @@ _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
-    yield _page("curve", Panel(curve.curve, id="curve"), Panel(loads.loads, id="curve-stages"))
+    yield _page("curve", Panel(curve.curve, id="curve"), Panel(loads, id="curve-stages"))
     yield _page("latency", Panel(latency.distribution, id="distribution"))
     yield _page("gpus", Panel(gpus.grid, id="gpu-grid"))
     charts = [Panel(of_chart(chart), id=name) for name, chart in ENGINE_CHARTS.items()]
