@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
 from loadgen.plan import Stage, plan_of
-from loadgen.profile.schema import Profile, Reference, Server
+from loadgen.profile.schema import Profile, Server
 from loadgen.report.findings import findings_count
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, best_words, state_word
