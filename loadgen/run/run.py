@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.baseline import Baseline, BaselineWatch
@@ -25,7 +28,24 @@ from loadgen.run.hardware import HardwareWatch
 from loadgen.run.lines import run_started
 from loadgen.run.live import Parts, now_of
 from loadgen.run.measuring import measured_of
-from loadgen.run.operations import Abort, Extend, FollowPlan, Hold, NextStage, Note, Operation, Pause, Redo, Restart, Resume, SetConcurrency, SetRate, SetShape, StartAnyway, Stop
+from loadgen.run.operations import (
+    Abort,
+    Extend,
+    FollowPlan,
+    Hold,
+    NextStage,
+    Note,
+    Operation,
+    Pause,
+    Redo,
+    Restart,
+    Resume,
+    SetConcurrency,
+    SetRate,
+    SetShape,
+    StartAnyway,
+    Stop,
+)
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
@@ -37,8 +57,6 @@ from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption
 from loadgen.vendors import VendorName
-from pathlib import Path
-from types import MappingProxyType
 
 
 class Run:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import grp
-import loadgen
 import os
 import platform
 import pwd
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import loadgen
 from loadgen.metrics.samples import DeviceFile
 from loadgen.telemetry.amd.amdsmi_library import rocm_version
 from loadgen.telemetry.backends import package_version
 from loadgen.vendors import VENDORS, Vendor
-from pathlib import Path
 
 _PACKAGES = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
 

@@ -11,18 +11,20 @@ have; processes are told only while they are asked for, as a real backend does.
 
 from __future__ import annotations
 
-import msgspec
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.samples import DeviceFile, GpuSample
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VendorName
-from pathlib import Path
-from typing import Any, Literal
 
 _LIMIT_BYTES = 256 << 20
 _ADVICE = "vramp doctor --dump FILE makes a capture"

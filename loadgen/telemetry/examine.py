@@ -9,23 +9,35 @@ does; nothing is left running; a value that is not there is not judged.
 from __future__ import annotations
 
 import asyncio
-import numpy as np
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.energy import increase, integral
-from loadgen.metrics.samples import Examination, GpuExam, GpuSample, GpuStatic, HostExam, HostSample, Tried, UnitCheck, carried
+from loadgen.metrics.samples import (
+    Examination,
+    GpuExam,
+    GpuSample,
+    GpuStatic,
+    HostExam,
+    HostSample,
+    Tried,
+    UnitCheck,
+    carried,
+)
 from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.process import Child, last_lines, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
-from loadgen.vendors import TelemetryMode, VENDORS, VendorName
-from pathlib import Path
-from typing import NamedTuple
+from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
 NOTHING = (
     f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "

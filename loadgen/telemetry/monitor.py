@@ -10,12 +10,16 @@ with its reason; what nobody takes is bounded; `close` returns within the bounds
 from __future__ import annotations
 
 import asyncio
-import msgspec
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, carried
@@ -23,8 +27,6 @@ from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.process import Child, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VendorName
-from pathlib import Path
-from typing import Any
 
 MISSED_TICKS = 3
 _KEPT_SAMPLES = 3600

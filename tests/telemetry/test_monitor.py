@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pytest
 import select
 import signal
 import subprocess
@@ -10,11 +9,14 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from loadgen.metrics.samples import GpuProcess, GpuSample, carried
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor, Patience
 from loadgen.vendors import AMD, NVIDIA, VendorName
-from pathlib import Path
 from tests.telemetry.children import stand_in
 
 _QUICK = Patience(open_s=20, silence_s=20, pause_s=0.01)
