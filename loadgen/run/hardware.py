@@ -18,9 +18,9 @@ import msgspec
 from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
 from loadgen.metrics.samples import GpuStatic
 from loadgen.profile.schema import Profile
+from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
-from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import VendorName
 
 _PERIOD_S = 1.0

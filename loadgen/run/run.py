@@ -55,7 +55,7 @@ from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.store.files import RowsFormat
-from loadgen.telemetry.options import BackendOption
+from loadgen.telemetry.backends import BackendOption
 from loadgen.vendors import VendorName
 
 
