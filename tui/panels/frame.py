@@ -1,4 +1,4 @@
-"""What the panels draw: the latest snapshot beside what the operator has just asked for; and the widget that they are."""
+"""What the panels draw, the latest snapshot beside what the operator has asked for, and the widget that they are."""
 
 from __future__ import annotations
 
