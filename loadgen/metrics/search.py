@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.searches import SearchName
+
 
 class SearchPoint(msgspec.Struct, frozen=True):
     """One probe of a search; None is unknown."""
@@ -21,7 +23,7 @@ class SearchPoint(msgspec.Struct, frozen=True):
 class SearchResult(msgspec.Struct, frozen=True):
     """What a search has found."""
 
-    kind: Literal["slo", "knee"]
+    kind: SearchName
     by: Literal["concurrency", "rate"]
     found: float | None
     """`slo`: the highest load that met the limits; `knee`: the load of most throughput for its latency."""

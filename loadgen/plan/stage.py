@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.errors import ProfileError
 from loadgen.metrics.result import SloVerdict
 from loadgen.metrics.search import SearchPoint, SearchResult
 from loadgen.metrics.slo import Limits
@@ -129,3 +130,18 @@ class Measured(msgspec.Struct, frozen=True):
 
 Plan = Callable[[Sequence[Measured]], Stage | SearchResult | None]
 """From the stages that are done to the next; None, or what a search has found, when there is none."""
+
+
+def check_lengths(plan: list[Stage], max_model_len: int | None, *, where: str) -> None:
+    """Refuse a plan with a stage longer than the served model takes; raises `ProfileError`."""
+    if max_model_len is None:
+        return
+    for number, stage in enumerate(plan, start=1):
+        longest = stage.work.longest(stage.isl, stage.osl)
+        if longest > max_model_len:
+            fixed = longest == stage.isl + stage.osl
+            words = f"isl {stage.isl} + osl {stage.osl} =" if fixed else "prompt and answer have up to"
+            raise ProfileError(
+                f"{where}: stage {number}: {words} {longest} tokens, but the "
+                f"server's max_model_len is {max_model_len}; shorten isl or osl, or raise max-model-len"
+            )

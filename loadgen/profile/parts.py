@@ -25,6 +25,7 @@ from loadgen.profile.values import (
     Warmup,
 )
 from loadgen.profile.workload import ArrivalText, Prefix, RatePoints, Turns
+from loadgen.searches import SEARCHES
 from loadgen.vendors import Platform, TelemetryMode
 
 _FIGURE = re.compile(
@@ -314,9 +315,11 @@ class Profile(_Part):
     @model_validator(mode="after")
     def _plan_fits(self) -> Self:
         plan = self.plan
-        if plan.search == "slo" and not self.slo.asks:
-            raise ValueError('plan.search = "slo" has no limit to search for: give one, such as slo.ttft_p99 = "2s"')
-        named = next((name for name in ("ladder", "ramp", "soak", "search") if getattr(plan, name) is not None), None)
+        if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.asks:
+            raise ValueError(
+                f'plan.search = "{plan.search}" has no limit to search for: give one, such as slo.ttft_p99 = "2s"'
+            )
+        named = next(iter(plan.kinds), None)
         if named is not None and self.stages:
             raise ValueError(f"plan.{named} and [[stages]] are two plans: give one of them")
         if named is not None and named != "ladder" and self.load.shapes:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from loadgen.profile.values import Seconds
+from loadgen.searches import PLAN_KEYS, SEARCHES, SearchName
 
 _CONFIG = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 _MOST_CONCURRENCY = 100_000
@@ -54,7 +55,7 @@ class PlanSettings(BaseModel):
     """`{ start = 1, end = 64, over = "2m", steps = 10 }`."""
     soak: Seconds | None = None
     """One stage of this length under the first load of `[load]`."""
-    search: Literal["slo", "knee"] | None = None
+    search: SearchName | None = None
     """`slo`: the highest load that meets the limits; `knee`: where throughput stops paying for latency."""
     least: float = Field(default=1.0, gt=0, le=_MOST_RATE)
     most: float = Field(default=1024.0, gt=0, le=_MOST_RATE)
@@ -75,9 +76,14 @@ class PlanSettings(BaseModel):
     longest: Seconds = 120.0
     """The longest measured time of a stage that waits for them; then it is inconclusive."""
 
+    @property
+    def kinds(self) -> list[str]:
+        """The keys that are plans of their own, of which there is at most one."""
+        return [name for name in PLAN_KEYS if getattr(self, name) is not None]
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = [name for name in ("ladder", "ramp", "soak", "search") if getattr(self, name) is not None]
+        kinds = self.kinds
         if len(kinds) > 1:
             raise ValueError(f"{' and '.join(kinds)} are plans of their own: give one of them")
         if self.completed is not None and self.settle is None and self.search is None:
@@ -93,10 +99,8 @@ class PlanSettings(BaseModel):
     @model_validator(mode="after")
     def _loads_are_of_their_kind(self) -> Self:
         if self.by == "rate":
-            if self.search == "knee":
-                raise ValueError(
-                    'search = "knee" goes by concurrency: above its capacity, a rate measures nothing but the queue'
-                )
+            if self.search is not None and SEARCHES[self.search].refuses_rate:
+                raise ValueError(f'search = "{self.search}" {SEARCHES[self.search].refuses_rate}')
             return self
         for name, value in self._loads():
             if value != round(value) or value > _MOST_CONCURRENCY:

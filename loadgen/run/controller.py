@@ -19,8 +19,9 @@ from loadgen.errors import ProfileError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Measured, Plan, Stage
-from loadgen.plan.request import PlanRequest, following
+from loadgen.plan.from_here import following
+from loadgen.plan.request import PlanRequest
+from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Profile
 from loadgen.run.lines import stage_started
 from loadgen.run.measuring import enough

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from loadgen.metrics.slo import Judgement, Limits, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Measured, Stage
+from loadgen.plan.stage import Measured, Stage
 
 INTERIM = 0.9973  # the confidence of three standard deviations
 _SHORTEST_S = 2.0

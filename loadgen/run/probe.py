@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.plan import Stage, check_lengths
+from loadgen.plan.stage import Stage, check_lengths
 from loadgen.profile import Load
 from loadgen.server.vllm.client import ServerClient, pick_model
 from loadgen.stream.request import ServerAddress, common_fields, endpoint_url, own_fields

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from loadgen.fleet.fleet import FleetSettings
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.profile import Profile
 from loadgen.run.probe import Served
 from loadgen.server.vllm.client import api_key

@@ -21,7 +21,8 @@ from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
 from loadgen.metrics.stream_rows import RowsFormat
-from loadgen.plan import Measured, Stage, next_stages, plan_of
+from loadgen.plan.from_profile import next_stages, stages_of
+from loadgen.plan.stage import Measured, Stage
 from loadgen.profile import Profile
 from loadgen.run.controller import LoadController
 from loadgen.run.guard_rail import FailureBreaker
@@ -85,7 +86,7 @@ class Run:
         Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
         self.profile = profile
-        self.plan: list[Stage] = plan_of(profile)
+        self.plan: list[Stage] = stages_of(profile)
         # Before the folder is claimed: nothing is left of what cannot be.
         Servers(profile)
         self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)

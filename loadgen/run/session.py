@@ -14,8 +14,8 @@ from functools import partial
 from loadgen.errors import ProfileError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.snapshot import EngineView
-from loadgen.plan import Stage
 from loadgen.plan.demand import most_workers, workers_for
+from loadgen.plan.stage import Stage
 from loadgen.profile import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch

@@ -10,7 +10,7 @@ from __future__ import annotations
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.stage import StageDelta
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.run.saturation import OverloadDetector
 from loadgen.run.settling import Transient, ttft_of
 

@@ -31,7 +31,7 @@ from loadgen.metrics.snapshot import (
 )
 from loadgen.metrics.stage import OUTCOMES, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.run.headline import HeadlineFacts, headline
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 

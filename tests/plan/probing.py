@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from loadgen.metrics.search import SearchResult
-from loadgen.plan import Measured, Plan, Stage, next_stages
+from loadgen.plan.from_profile import next_stages
+from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Profile, build_profile
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.plan import Stage, demand
+from loadgen.plan import demand
 from loadgen.plan.demand import most_workers, streams_of, workers_for
+from loadgen.plan.stage import Stage
 
 
 def closed(concurrency: int) -> Stage:

@@ -3,13 +3,13 @@
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.plan import Measured, Stage, next_stages, plan_of
-from loadgen.plan.fixed import ladder_loads
+from loadgen.plan.from_profile import ladder_loads, next_stages, stages_of
+from loadgen.plan.stage import Measured, Stage
 from tests.plan.probing import play, profile
 
 
 def loads(**parts: object) -> list[float]:
-    return [stage.load for stage in plan_of(profile(**parts))]
+    return [stage.load for stage in stages_of(profile(**parts))]
 
 
 def test_ladders() -> None:
@@ -17,32 +17,32 @@ def test_ladders() -> None:
     assert loads(plan={"ladder": 100}) == [1, 2, 4, 8, 16, 32, 64, 100]
     assert loads(plan={"ladder": [1, 10, 3]}) == [1, 10, 3]
     assert ladder_loads(1) == [1]
-    stages = plan_of(profile(plan={"ladder": [0.5, 8], "by": "rate"}))
+    stages = stages_of(profile(plan={"ladder": [0.5, 8], "by": "rate"}))
     assert [(stage.rate, stage.concurrency) for stage in stages] == [(0.5, None), (8, None)]
 
 
 def test_a_ladder_goes_up_each_shape() -> None:
-    stages = plan_of(profile(plan={"ladder": 2}, load={"shapes": [[10, 20], [30, 40]]}))
+    stages = stages_of(profile(plan={"ladder": 2}, load={"shapes": [[10, 20], [30, 40]]}))
     assert [(stage.isl, stage.concurrency) for stage in stages] == [(10, 1), (10, 2), (30, 1), (30, 2)]
 
 
 def test_a_ramp_is_one_stage_whose_load_moves_by_steps() -> None:
-    (up,) = plan_of(profile(plan={"ramp": {"start": 1, "end": 10, "over": "20s"}}))
+    (up,) = stages_of(profile(plan={"ramp": {"start": 1, "end": 10, "over": "20s"}}))
     assert up.steps == tuple((2.0 * step, 1.0 + step) for step in range(10))
     assert (up.concurrency, up.duration_s, up.requests, up.most_streams) == (1, 20.0, None, 10)
-    (down,) = plan_of(profile(plan={"ramp": {"start": 4, "end": 1, "over": "60s", "steps": 30}}))
+    (down,) = stages_of(profile(plan={"ramp": {"start": 4, "end": 1, "over": "60s", "steps": 30}}))
     assert [load for _, load in down.steps] == [4, 3, 2, 1]
     assert (down.concurrency, down.duration_s, down.most_streams) == (4, 60.0, 4)
 
 
 def test_a_ramp_of_rates_goes_in_a_straight_line() -> None:
-    (stage,) = plan_of(profile(plan={"ramp": {"start": 1, "end": 2, "over": "3s", "steps": 3}, "by": "rate"}))
+    (stage,) = stages_of(profile(plan={"ramp": {"start": 1, "end": 2, "over": "3s", "steps": 3}, "by": "rate"}))
     assert [load for _, load in stage.steps] == [1, 1.5, 2]
     assert (stage.rate, stage.rate_points, stage.concurrency) == (1.5, ((0.0, 1.0), (3.0, 2.0)), None)
 
 
 def test_a_soak_is_one_long_stage() -> None:
-    (stage,) = plan_of(profile(plan={"soak": "2h"}, load={"concurrency": [16, 32]}))
+    (stage,) = stages_of(profile(plan={"soak": "2h"}, load={"concurrency": [16, 32]}))
     assert (stage.concurrency, stage.duration_s, stage.requests, stage.title) == (16, 7200, None, "soak")
 
 
@@ -54,7 +54,7 @@ def test_a_fixed_plan_gives_its_stages_whatever_they_measure() -> None:
 
 def test_a_settled_stage_is_bounded_by_time_and_needs_its_requests() -> None:
     def settled(**load: object) -> Stage:
-        return plan_of(profile(plan={"settle": "20s", "longest": "60s"}, load={"warmup": 5, **load}))[0]
+        return stages_of(profile(plan={"settle": "20s", "longest": "60s"}, load={"warmup": 5, **load}))[0]
 
     counted = settled(requests=40)
     assert (counted.requests, counted.completed, counted.settle_s) == (None, 40, 20)
@@ -65,7 +65,7 @@ def test_a_settled_stage_is_bounded_by_time_and_needs_its_requests() -> None:
 
 def test_a_search_shows_its_first_and_furthest_stage() -> None:
     assert loads(plan={"search": "knee", "most": 300}) == [1, 300]
-    first, _ = plan_of(profile(plan={"search": "slo"}, slo={"ttft": "2s", "tpot_p97": "50ms"}))
+    first, _ = stages_of(profile(plan={"search": "slo"}, slo={"ttft": "2s", "tpot_p97": "50ms"}))
     assert (first.concurrency, first.settle_s, first.completed) == (8, 30, 50)
     assert first.limits_ms == {"ttft": 2000}
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.difference import share_interval
 from loadgen.metrics.result import SloVerdict
-from loadgen.plan import Measured, Plan, Stage, next_stages
-from loadgen.plan.fixed import search_stage
+from loadgen.plan.from_profile import next_stages, search_stage
+from loadgen.plan.stage import Measured, Plan, Stage
 from tests.plan.probing import play, profile, search
 
 SLO = {"ttft_p99": "2s"}

@@ -9,7 +9,7 @@ from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
 from loadgen.metrics.slo import Limits, judge
 from loadgen.metrics.stage import StageDelta, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Measured, Stage
+from loadgen.plan.stage import Measured, Stage
 from loadgen.run.measuring import enough, measured_of
 from tests.metrics.served import served
 from tests.plan.probing import search

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.plan import plan_of
+from loadgen.plan.from_profile import stages_of
 from loadgen.run.probe import Served, probe, resolve_target
 from loadgen.server.vllm.client import ServerClient
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS
@@ -68,7 +68,7 @@ async def serving(sparse: Sparse, host: str = "127.0.0.1") -> AsyncIterator[str]
 async def learn(url: str, **load: Any) -> Served:
     parts = profile({"engine": "attach", "url": url}, load=load)
     async with ServerClient(url) as client:
-        return await probe(client, None, parts.load, plan_of(parts), where="test")
+        return await probe(client, None, parts.load, stages_of(parts), where="test")
 
 
 async def test_without_a_tokenizer_a_small_range_of_ids_is_used_and_said() -> None:

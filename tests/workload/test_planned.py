@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.plan import Stage, check_lengths, plan_of
+from loadgen.plan.from_profile import stages_of
+from loadgen.plan.stage import Stage, check_lengths
 from loadgen.profile import build_profile
 
 
 def plan(**load: object) -> list[Stage]:
-    return plan_of(build_profile({"server": {"engine": "simulator"}, "load": load}, where="test"))
+    return stages_of(build_profile({"server": {"engine": "simulator"}, "load": load}, where="test"))
 
 
 def test_a_rate_over_time_is_one_stage() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ProfileError
+from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
     from loadgen.profile import Profile
@@ -33,7 +34,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     kind = load.add_mutually_exclusive_group()
     kind.add_argument("--concurrency", metavar="N[,N...]", help="closed loop, one stage each")
     kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
-    kind.add_argument("--search", choices=("knee", "slo"), help="find the load: where it pays, or what meets --slo")
+    kind.add_argument("--search", choices=tuple(SEARCHES), help="find the load: where it pays, or what meets --slo")
     load.add_argument("--arrival", metavar="HOW", help="poisson, constant, gamma:BURSTINESS or replay")
     load.add_argument("--requests", metavar="N", help="measured requests per stage")
     load.add_argument("--duration", metavar="30s", help="measured time per stage")
@@ -60,7 +61,6 @@ _LOAD_OPTIONS = (
     "warmup",
     "workers",
 )
-_OTHER_PLANS = ("ladder", "ramp", "soak", "search")
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -122,7 +122,7 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
         load.pop("rate", None)
-        for name in _OTHER_PLANS:
+        for name in PLAN_KEYS:
             document.get("plan", {}).pop(name, None)
     if options.search is not None:
         document.setdefault("plan", {})["search"] = options.search

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.profile import Profile, Server
 from loadgen.server.preflight.facts import Platform
 from loadgen.server.process.gpu_memory import GpuMemory

@@ -3,12 +3,13 @@
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.plan import Stage, check_lengths, plan_of
+from loadgen.plan.from_profile import stages_of
+from loadgen.plan.stage import Stage, check_lengths
 from loadgen.profile import build_profile
 
 
 def plan(**parts: object) -> list[Stage]:
-    return plan_of(build_profile({"server": {"engine": "simulator"}, **parts}, where="test"))
+    return stages_of(build_profile({"server": {"engine": "simulator"}, **parts}, where="test"))
 
 
 def test_one_stage_for_each_concurrency() -> None:
