@@ -17,7 +17,7 @@ from pathlib import Path
 
 from loadgen.metrics.result import StageResult
 from loadgen.profile import Profile, Server, load_profile
-from loadgen.run import Run
+from loadgen.run.run import Run
 from loadgen.server.supervisor import ManagedServer
 from loadgen.simulator.physics import PRESETS
 

@@ -39,10 +39,9 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import EngineView, LoadView, ServerView, Snapshot
 from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.profile import load_profile
-from loadgen.run.lines import run_started
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, snapshot_of
-from loadgen.run.writer import RunWriter
+from loadgen.run.writer import RunWriter, run_started
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tui.charts.timeline import Timeline
 from tui.screens.log import LogBook

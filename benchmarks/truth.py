@@ -24,7 +24,7 @@ from benchmarks import floor
 from benchmarks.screen import run_in_terminal
 from loadgen.metrics.result import Result, read_result
 from loadgen.profile import build_profile
-from loadgen.run import Run
+from loadgen.run.run import Run
 
 ISL = OSL = 128
 ROUNDS = 4

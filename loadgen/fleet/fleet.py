@@ -22,8 +22,7 @@ from loadgen.errors import WorkerError
 from loadgen.fleet.worker_process import WorkerProcess
 from loadgen.metrics.stage import ClientDelta, ClientMetrics, StageDelta, StageMetrics
 from loadgen.metrics.stream_rows import StreamRow
-from loadgen.plan.demand import workers_for
-from loadgen.plan.stage import Stage
+from loadgen.plan.stage import Stage, workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.stream.samples import StreamLimits
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary

@@ -23,9 +23,8 @@ from loadgen.plan.from_here import following
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Profile
-from loadgen.run.lines import stage_started
-from loadgen.run.measuring import enough
-from loadgen.run.stage_watch import StageWatch
+from loadgen.run.stage_watch import StageWatch, enough
+from loadgen.run.writer import stage_started
 from loadgen.stream.request import RequestTemplate
 
 TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the requests of a stage, a template for each server

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import fields
+from itertools import chain
+from typing import Any, NamedTuple
 
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Happened, Line
 from loadgen.metrics.snapshot import WINDOW_S, EngineView
-from loadgen.run.engine_sum import sum_of
 from loadgen.server.vllm.client import ServerClient
 from loadgen.server.vllm.engine_metrics import (
     LATENCIES,
     EngineDelta,
+    EngineHistogram,
     EngineLatency,
     EngineSample,
     delta,
@@ -244,3 +246,35 @@ def _ms(value_s: float | None) -> float | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
+
+
+def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
+    """All samples added, of the use of the KV cache the fullest; None if one is missing, a metric if one lacks it."""
+    known = [sample for sample in samples if sample is not None]
+    if len(known) < len(samples) or not known:
+        return None
+    if len(known) == 1:
+        return known[0]
+    # Engines are kept apart within their server only: elsewhere the same label means another.
+    names = [field.name for field in fields(EngineSample) if field.name != "engines"]
+    return EngineSample(**{name: _sum(name, [getattr(sample, name) for sample in known]) for name in names})
+
+
+def _sum(name: str, values: list[Any]) -> Any:  # noqa: ANN401 - a number, a mapping or a histogram, as the field is
+    if None in values:
+        return None
+    if isinstance(values[0], Mapping):
+        return {key: sum(value.get(key, 0.0) for value in values) for key in sorted({*chain(*values)})}
+    if isinstance(values[0], EngineHistogram):
+        return _histogram(values)
+    return max(values) if name == "kv_usage" else sum(values)
+
+
+def _histogram(parts: Iterable[EngineHistogram]) -> EngineHistogram:
+    sum_s, count = 0.0, 0.0
+    buckets: dict[float, float] = {}
+    for part in parts:
+        sum_s, count = sum_s + part.sum_s, count + part.count
+        for bound, below in part.buckets:
+            buckets[bound] = buckets.get(bound, 0.0) + below
+    return EngineHistogram(sum_s, count, tuple(sorted(buckets.items())))

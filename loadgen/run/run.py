@@ -27,9 +27,7 @@ from loadgen.profile import Profile
 from loadgen.run.controller import LoadController
 from loadgen.run.guard_rail import FailureBreaker
 from loadgen.run.hardware import HardwareWatch
-from loadgen.run.lines import run_started
 from loadgen.run.live import Parts, now_of
-from loadgen.run.measuring import measured_of
 from loadgen.run.operations import (
     Abort,
     Extend,
@@ -53,8 +51,9 @@ from loadgen.run.servers import Servers
 from loadgen.run.session import Session
 from loadgen.run.shutdown import end_servers, first_line, until
 from loadgen.run.stage_views import StageViews
+from loadgen.run.stage_watch import measured_of
 from loadgen.run.view import snapshot_of
-from loadgen.run.writer import RunWriter
+from loadgen.run.writer import RunWriter, run_started
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.telemetry.options import BackendOption
 from loadgen.vendors import VendorName

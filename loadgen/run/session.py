@@ -14,16 +14,13 @@ from functools import partial
 from loadgen.errors import ProfileError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.snapshot import EngineView
-from loadgen.plan.demand import most_workers, workers_for
-from loadgen.plan.stage import Stage
+from loadgen.plan.stage import Stage, most_workers, workers_for
 from loadgen.profile import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.lines import server_changed, ticked
-from loadgen.run.probe import Served, probe, probe_twin
-from loadgen.run.requests import fleet_settings, templates_of
+from loadgen.run.probe import Served, fleet_settings, probe, probe_twin, templates_of
 from loadgen.run.servers import Servers
-from loadgen.run.writer import RunWriter
+from loadgen.run.writer import RunWriter, server_changed, ticked
 from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key
 from loadgen.stream.request import ServerAddress

@@ -7,16 +7,35 @@ its whole transient.
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+from statistics import fmean, stdev
+
+import numpy as np
+from numpy.typing import NDArray
+
 from loadgen.fleet.fleet import FleetTick
+from loadgen.metrics.slo import Judgement, Limits, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage import StageDelta
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan.stage import Stage
-from loadgen.run.saturation import OverloadDetector
-from loadgen.run.settling import Transient, ttft_of
+from loadgen.plan.stage import Measured, Stage
 
 _WAVE_SHARE = 0.1  # of the streams that a stage wants: if fewer begin at once, they are requests like any other
 LONGEST_FILL_S = 30.0
 """A stage without an end of its own waits no longer for its first wave, any other for as long as it is measured."""
+SHORTEST_S = 10.0  # no stage is judged before
+FEWEST_ENDED = 20
+UNSERVED = 0.05  # the share of arrivals that must stay without an answer
+BEAT_S = 1.0
+_SURE = 4.0  # student's t beyond 99.9 % with ten increments, and still few false alarms when it is asked every second
+_FEWEST_INCREMENTS = 5
+_TURNOVERS = 4
+_RISEN = 1.5
+FEWEST_BEATS = 12
+_HELD_SHARE = 0.02
+_KEPT = 4  # the rule needs so many points to the right of a cut
+INTERIM = 0.9973  # the confidence of three standard deviations
+_SHORTEST_S = 2.0
 
 
 class StageWatch:
@@ -81,3 +100,168 @@ class StageWatch:
         if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:
             e2e_ms = ttft_ms + tpot_ms * (self._stage.osl - 1)
         return None if e2e_ms is None else e2e_ms / 1000
+
+
+class OverloadDetector:
+    """Watches an open-loop stage from its beginning."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._times_s: list[float] = []
+        self._in_flight: list[int] = []
+        self._ttft_ms: list[float] = []
+
+    def beat(self, t_s: float, in_flight: int, ttft_ms: float | None) -> bool:
+        """Take in the streams open or waiting `t_s` after the stage began, and the TTFT of those that came since.
+
+        A reading is kept, and the answer true, about once a second.
+        """
+        if self._times_s and t_s < self._times_s[-1] + BEAT_S:
+            return False
+        self._times_s.append(t_s)
+        self._in_flight.append(in_flight)
+        self._ttft_ms.append(ttft_ms if ttft_ms is not None else self._ttft_ms[-1] if self._ttft_ms else 0.0)
+        return True
+
+    def verdict(self, *, ended: int, e2e_mean_s: float | None) -> str | None:
+        """Why the stage should end: its queue grows without bound; else None."""
+        half = len(self._times_s) // 2
+        times_s, values = self._times_s[half:], self._in_flight[half:]
+        if len(values) <= _FEWEST_INCREMENTS or times_s[-1] < SHORTEST_S or ended < FEWEST_ENDED or not e2e_mean_s:
+            return None
+        span_s = times_s[-1] - times_s[0]
+        unserved = (values[-1] - values[0]) / span_s / self._rate
+        filling = filling_share(times_s[0], times_s[-1], e2e_mean_s)
+        if unserved < UNSERVED + 2 * filling or drift(values) < _SURE:
+            return None
+        if _TURNOVERS * values[-1] > ended and not self._ttft_has_risen():
+            return None
+        grown = f"{values[0]} to {values[-1]} in {span_s:.0f} s"
+        return (
+            f"over-saturated: streams in flight grow without bound, {grown}; {unserved:.0%} of arrivals are not served"
+        )
+
+    def _ttft_has_risen(self) -> bool:
+        quarter = len(self._ttft_ms) // 4
+        return fmean(self._ttft_ms[-quarter:]) > _RISEN * fmean(self._ttft_ms[quarter : 2 * quarter])
+
+
+def drift(values: list[int]) -> float:
+    """Student's t of the increments of a series: how surely it rises, against a random walk with steps like its own."""
+    increments = [after - before for before, after in pairwise(values)]
+    spread = max(stdev(increments), 0.5)
+    return fmean(increments) / spread * math.sqrt(len(increments))
+
+
+def filling_share(from_s: float, to_s: float, mean_s: float) -> float:
+    """The growth that the filling of an empty server has left, as a share of the rate.
+
+    For streams of exponential length, of which the last leave latest: 1 - exp(-t/mean) of the final number are there.
+    """
+    return mean_s / (to_s - from_s) * (math.exp(-from_s / mean_s) - math.exp(-to_s / mean_s))
+
+
+class Transient:
+    """Watches a stage from its beginning, a tick at a time."""
+
+    def __init__(self, concurrency: int | None) -> None:
+        self._concurrency = concurrency
+        self._ended = 0
+        self._sent = 0
+        self._held: list[float] = []
+        self._ttft_ms: list[float] = []
+        self._tokens: list[float] = []
+
+    def beat(self, *, held: int, delta: StageDelta | None, output_tokens: int) -> None:
+        """Take in a tick: streams open at its end, what happened to those of the stage, and all tokens that came."""
+        self._held.append(held)
+        self._tokens.append(output_tokens)
+        if delta is None:
+            return
+        self._sent += delta.warmup + delta.sent
+        ttft_ms = ttft_of(delta)
+        if ttft_ms is not None:
+            self._ttft_ms.append(ttft_ms)
+
+    @property
+    def over(self) -> bool:
+        """Every slot has turned over once, and nothing moves any more."""
+        if len(self._held) < FEWEST_BEATS or not self._turned_over():
+            return False
+        return all(at_rest(series) for series in (self._held, self._ttft_ms, self._tokens))
+
+    def _turned_over(self) -> bool:
+        held = self._held[-1]
+        wanted = self._concurrency
+        if wanted is None:
+            # In open loop the streams of the beginning must have gone, whose number is not known beforehand.
+            return self._sent - held >= max(held, 1)
+        return held <= wanted + max(1, _HELD_SHARE * wanted) and self._sent - held >= wanted
+
+
+def ttft_of(delta: StageDelta | None) -> float | None:
+    """The mean TTFT of a tick in milliseconds, measured or not; None if no stream began to answer."""
+    if delta is None:
+        return None
+    ttft = delta.latency.get("warmup_ttft") or delta.latency.get("ttft")
+    return ttft.sum_us / ttft.count / 1000 if ttft is not None and ttft.count else None
+
+
+def at_rest(series: list[float]) -> bool:
+    """Whether the best cut of a series lies in its first half; one that is too short is not at rest."""
+    if len(series) < FEWEST_BEATS // 2:
+        return False
+    return int(np.argmin(cut_errors(series))) <= len(series) // 2
+
+
+def cut_errors(series: list[float]) -> NDArray[np.float64]:
+    """The variance over the count of what each cut leaves, which MSER wants least; sums from the end, in one pass."""
+    # Counted from the last value, a series that has come to rest has errors of exactly 0, and no cancellation.
+    values = np.array(series[::-1], dtype=np.float64) - series[-1]
+    counts = np.arange(1, len(values) + 1)
+    means = np.cumsum(values) / counts
+    variances = np.maximum(0.0, np.cumsum(values**2) / counts - means**2)
+    return (variances / counts)[: _KEPT - 1 : -1]
+
+
+def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
+    """What is known of a stage as it ends."""
+    judgement, precision = judge(record, limits), record.blocks.precision()
+    return Measured(
+        stage=stage,
+        held=record.held_mean,
+        output_tokens_per_s=record.per_second("window_output_tokens"),
+        error_percent=precision.error_percent.get("output_tokens_per_s") if precision is not None else None,
+        verdict=judgement.verdict,
+        met=met_limits(judgement) or False,
+        needs=needed_words(judgement),
+        completed=record.counters["completed"],
+    )
+
+
+def enough(stage: Stage, record: StageRecord, measured_s: float, longest_s: float) -> str | None:
+    """Why a settled stage, measured for so long, should end; None while it should go on."""
+    if stage.duration_s is None:
+        return None
+    if stage.judged is not None and measured_s >= min(_SHORTEST_S, stage.duration_s):
+        verdict = judge(record, stage.judged, INTERIM).verdict
+        if verdict != "unresolved":
+            return f"it is sure: the limits are {verdict}"
+    if measured_s < stage.duration_s:
+        return None
+    if record.counters["completed"] < stage.completed:
+        return f"too few streams completed in {longest_s:g} s" if measured_s >= longest_s else None
+    if stage.judged is None or not stage.certain:
+        return "its time was up"
+    return _certain(judge(record, stage.judged), record, measured_s, longest_s)
+
+
+def _certain(judgement: Judgement, record: StageRecord, measured_s: float, longest_s: float) -> str | None:
+    if judgement.verdict == "met":
+        return "it is sure: the limits are met"
+    if measured_s >= longest_s:
+        return f"it was not sure within {longest_s:g} s"
+    per_s = record.counters["completed"] / measured_s
+    if still_needed(judgement) > per_s * (longest_s - measured_s):
+        return f"it cannot be sure within {longest_s:g} s: {needed_words(judgement)}"
+    return None

@@ -14,7 +14,7 @@ import pytest
 from loadgen.metrics.histogram import Summary
 from loadgen.metrics.journal import Ticked, read_journal
 from loadgen.metrics.result import StageResult
-from loadgen.run import Run
+from loadgen.run.run import Run
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.metrics.journal import HostSampled, TelemetryChanged, read_journal
-from loadgen.run import Run
+from loadgen.run.run import Run
 from loadgen.telemetry.options import BackendOption
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, left_behind

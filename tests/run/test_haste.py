@@ -7,8 +7,8 @@ import pytest
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.metrics.stage import OUTCOMES
-from loadgen.run import Run
 from loadgen.run.operations import SetConcurrency, Stop
+from loadgen.run.run import Run
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish
 

@@ -15,8 +15,8 @@ from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile import Profile
-from loadgen.run import Run
 from loadgen.run.probe import probe, probe_twin
+from loadgen.run.run import Run
 from loadgen.server.vllm.client import ServerClient
 from tests.engines import MANAGED, profile, simulator
 from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours

@@ -14,8 +14,8 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result, read_result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
-from loadgen.run import Run
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
+from loadgen.run.run import Run
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours
 

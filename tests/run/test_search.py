@@ -9,8 +9,8 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
-from loadgen.run import Run
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
+from loadgen.run.run import Run
 from tests.engines import profile
 from tests.run.driving import finish, flowing, in_turn, once, outcome
 

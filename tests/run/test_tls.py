@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from loadgen.run import Run
+from loadgen.run.run import Run
 from tests.engines import profile, simulator
 from tests.run.driving import finish
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from loadgen.metrics.baseline import Baseline
     from loadgen.metrics.result import Result
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
     Table = Callable[[Result], str]
 
@@ -109,7 +109,7 @@ def make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:
 
 def make_run_of(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """The run of a document under the options; raises `ProfileError`."""
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from loadgen.telemetry.replay import replay_attempts
 
     profile = profile_from(document, where, options)

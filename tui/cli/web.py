@@ -21,7 +21,7 @@ from tui.cli.watch import live_folder
 if TYPE_CHECKING:
     from socket import socket
 
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
 _EPILOG = """\
 The address has a token: who does not know it sees nothing. From another machine:

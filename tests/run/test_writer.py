@@ -3,7 +3,7 @@
 import json
 
 from loadgen.metrics.journal import encode_line
-from loadgen.run.lines import run_started
+from loadgen.run.writer import run_started
 from tests.engines import profile
 
 

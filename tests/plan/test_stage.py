@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.plan import demand
-from loadgen.plan.demand import most_workers, streams_of, workers_for
-from loadgen.plan.stage import Stage
+from loadgen.plan import stage as demand
+from loadgen.plan.stage import Stage, most_workers, streams_of, workers_for
 
 
 def closed(concurrency: int) -> Stage:
