@@ -40,7 +40,7 @@ from loadgen.metrics.snapshot import EngineView, LoadView, ServerView, Snapshot
 from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.profile import load_profile
 from loadgen.run.stage_views import StageViews
-from loadgen.run.view import Now, snapshot_of
+from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter, run_started
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tui.charts.timeline import Timeline
@@ -179,8 +179,18 @@ class Onlooker:
             osl=1024,
             stage_elapsed_s=t_s - started.t_s if started else 0.0,
         )
-        now = Now(t_s, t_s, "running", "soak", server, load, workers=2)
-        snapshot = snapshot_of(record, now, self.views)
+        snapshot = snapshot_of(
+            record,
+            self.views,
+            t_s=t_s,
+            unix_s=t_s,
+            phase="running",
+            profile="soak",
+            server=server,
+            load=load,
+            workers=2,
+            telemetry="",
+        )
         self.timeline.add(snapshot)
         self.book.see(server)
         return snapshot

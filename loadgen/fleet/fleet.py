@@ -214,7 +214,7 @@ class Fleet:
                     rate=stage.rate,
                     arrival=stage.arrival,
                     rate_points=stage.rate_points,
-                    max_concurrency=_share(stage.most, rank, ranks),
+                    max_concurrency=_share(stage.max_concurrency, rank, ranks),
                     work=stage.work,
                     start_ns=start_ns,
                     warmup_requests=stage.warmup_requests,

@@ -169,7 +169,7 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         rate=rate,
         arrival=arrival,
         rate_points=points,
-        most=load.max_concurrency if rate is not None else None,
+        max_concurrency=load.max_concurrency if rate is not None else None,
         isl=shape.isl,
         osl=shape.osl,
         work=shape.work,
@@ -225,6 +225,6 @@ def _settled(stage: Stage, plan: PlanSettings) -> Stage:
         warmup_requests=0,
         warmup_s=0.0,
         settle_s=plan.settle,
-        completed=max(stage.requests or 0, plan.completed or 0),
-        longest_s=max(plan.longest, duration_s),
+        min_completed=max(stage.requests or 0, plan.completed or 0),
+        max_duration_s=max(plan.longest, duration_s),
     )

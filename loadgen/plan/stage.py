@@ -37,7 +37,7 @@ class Stage(msgspec.Struct, frozen=True):
     arrival: str = "poisson"
     rate_points: tuple[tuple[float, float], ...] = ()  # the rate over time, with `rate` its mean
     steps: Steps = ()  # of a load that moves; `concurrency` is then its first, and `rate` its mean
-    most: int | None = None  # open loop: most streams at once
+    max_concurrency: int | None = None  # open loop: most streams at once
     work: Work = Work()  # what is sent, beyond its lengths
     requests: int | None = None  # measured requests, warm-up not counted
     duration_s: float | None = None
@@ -47,9 +47,9 @@ class Stage(msgspec.Struct, frozen=True):
     label: str = ""
     settle_s: float = 0.0
     """Above zero: measured once its transient is over, or after this long; such a stage is bounded by time."""
-    completed: int = 0
+    min_completed: int = 0
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
-    longest_s: float = 0.0  # the longest measured time of a settled stage that waits for them
+    max_duration_s: float = 0.0  # the longest measured time of a settled stage that waits for them
     first_wave: Literal["apart", "counted"] = "apart"
     """Whether the streams that fill a closed loop all at once are in its statistics."""
     ends_saturated: bool = True
@@ -67,8 +67,8 @@ class Stage(msgspec.Struct, frozen=True):
             "warmup_s": 0.0,
             "label": "",
             "settle_s": 0.0,
-            "completed": 0,
-            "longest_s": 0.0,
+            "min_completed": 0,
+            "max_duration_s": 0.0,
             "steps": (),
             "judged": None,
             "certain": False,
@@ -101,7 +101,7 @@ class Stage(msgspec.Struct, frozen=True):
     def most_streams(self) -> int | None:
         """As many as it ever holds; None for an open loop without a limit."""
         if self.concurrency is None:
-            return self.most
+            return self.max_concurrency
         return max([self.concurrency, *(int(load) for _, load in self.steps)])
 
     @property
@@ -158,7 +158,7 @@ def streams_of(stage: Stage, token_s: float) -> int:
     """How many streams it has open at once, at so much time a token of a stream (Little's law)."""
     if stage.rate is None:
         return stage.most_streams or 0
-    bounds = [bound for bound in (stage.requests, stage.most) if bound is not None]
+    bounds = [bound for bound in (stage.requests, stage.max_concurrency) if bound is not None]
     return min([round(_peak_rate(stage) * stage.osl * token_s), *bounds])
 
 
@@ -182,7 +182,7 @@ def most_workers(wanted: int | None, *, servers: int) -> int:
 def _needed(stage: Stage, token_s: float | None) -> int:
     streams, requests_per_s = streams_of(stage, token_s or SLOW_TOKEN_S), _peak_rate(stage)
     # Of streams that are held nothing is known before they have run.
-    unheld_per_s = requests_per_s * stage.osl if stage.most is None else 0.0
+    unheld_per_s = requests_per_s * stage.osl if stage.max_concurrency is None else 0.0
     tokens_per_s = streams / token_s if token_s else unheld_per_s
     return max(
         1,

@@ -65,7 +65,7 @@ class LoadController:
         self._watch: StageWatch | None = None
         self._held = 0  # streams that were open at the last tick
         self._window_s: float | None = None  # when the measured window of a stage that waits for its own was opened
-        self._longest_s = 0.0
+        self._max_duration_s = 0.0
         self._paused: tuple[Stage, bool] | None = None
         self._early: tuple[Stage, bool] | None = None
         """What begins once there is a server, and whether by hand: what the operator asked for while there is none, or
@@ -195,7 +195,7 @@ class LoadController:
         self._boundary(ended, self.index)
         templates, apart = self._templates_of(stage), watch.first_wave_apart
         self._fleet.begin_stage(self.index, stage, templates, waits=watch.waits, first_wave_apart=apart)
-        self._begun_s, self._window_s, self._longest_s = self._clock_s(), None, stage.longest_s
+        self._begun_s, self._window_s, self._max_duration_s = self._clock_s(), None, stage.max_duration_s
         if stage.settle_s:
             self._due_in(stage.settle_s, self._open_window, False)
         elif stage.duration_s is not None and not watch.waits:
@@ -236,7 +236,7 @@ class LoadController:
         elif self._window_s is None and (watch.settled or watch.late):
             self._open_window(watch.settled)
         elif self._window_s is not None and not self.manual:
-            why = enough(stage, record, self._clock_s() - self._window_s, self._longest_s)
+            why = enough(stage, record, self._clock_s() - self._window_s, self._max_duration_s)
             if why is not None:
                 self.advance(why)
 
@@ -274,7 +274,7 @@ class LoadController:
             more_s = stage.duration_s
         longer = msgspec.structs.replace(stage, duration_s=before_s + more_s)
         self.current, self._bounded = longer, None
-        self._longest_s = max(before_s + self._longest_s, longer.duration_s or 0.0)
+        self._max_duration_s = max(before_s + self._max_duration_s, longer.duration_s or 0.0)
         self._event("load", f"{stage.title} goes on for {more_s:g} s more")
         if not self._waits:
             left_s = before_s + more_s - self._measured_s(stage)

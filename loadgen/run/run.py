@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
-from loadgen.fleet.fleet import Fleet, FleetTick
+from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
@@ -27,7 +28,6 @@ from loadgen.profile import Profile
 from loadgen.run.controller import LoadController
 from loadgen.run.guard_rail import FailureBreaker
 from loadgen.run.hardware import HardwareWatch
-from loadgen.run.live import Parts, now_of
 from loadgen.run.operations import (
     Abort,
     Extend,
@@ -52,7 +52,7 @@ from loadgen.run.session import Session
 from loadgen.run.shutdown import end_servers, first_line, until
 from loadgen.run.stage_views import StageViews
 from loadgen.run.stage_watch import measured_of
-from loadgen.run.view import snapshot_of
+from loadgen.run.view import load_view, snapshot_of
 from loadgen.run.writer import RunWriter, run_started
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.telemetry.options import BackendOption
@@ -93,7 +93,7 @@ class Run:
         self._where = where
         self._hold_open = hold_open
         self._views = StageViews()
-        self._beside = BaselineWatch(baseline) if baseline is not None else None
+        self._baseline = BaselineWatch(baseline) if baseline is not None else None
         self._session = Session(profile, variant, self.plan, self._writer)
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
         self._phase: Phase = "checking"
@@ -120,7 +120,7 @@ class Run:
             next_stages(profile), self.plan, self._measured, self._log, self._writer.clock_s
         )
         self._controller.variant = variant
-        self._rail = FailureBreaker()
+        self._breaker = FailureBreaker()
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
@@ -315,7 +315,7 @@ class Run:
         assert self._next is not None
         self._session, self._next = self._next, None
         self._again.clear()
-        self._rail = FailureBreaker()
+        self._breaker = FailureBreaker()
         self._controller.variant = self._session.variant
         if not self._force:
             self._cleared.clear()
@@ -344,9 +344,14 @@ class Run:
         while not self._controller.over or self._hold_open or self._record.open_streams:
             tick = await session.tick(fleet)
             session.check(fleet, tick)
-            if self._is_answered(tick):
+            if tick.finished is not None and tick.finished == self._controller.index:
+                # All requests of the running stage were answered.
                 await session.read_engines()
-            self._react(tick)
+                self._controller.advance(tick.finished_why)
+            self._controller.observe(tick, self._record.current)
+            broken = self._breaker.check(self._record, self._writer.clock_s())
+            if broken is not None:
+                raise LoadError(broken)
             self._enter(self._load_phase())
             if self._phase == "holding" and self._writer.written is None:
                 await session.settle()
@@ -361,18 +366,6 @@ class Run:
         if not self._controller.over:
             return "running"
         return "holding" if self._hold_open and not self._record.open_streams else "draining"
-
-    def _is_answered(self, tick: FleetTick) -> bool:
-        """All requests of the running stage were answered."""
-        return tick.finished is not None and tick.finished == self._controller.index
-
-    def _react(self, tick: FleetTick) -> None:
-        if self._is_answered(tick):
-            self._controller.advance(tick.finished_why)
-        self._controller.observe(tick, self._record.current)
-        broken = self._rail.check(self._record, self._writer.clock_s())
-        if broken is not None:
-            raise LoadError(broken)
 
     def _measured(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured:
         numbers = measured_of(stage, self._record.stages[index], self._record.limits)
@@ -403,17 +396,32 @@ class Run:
     # What the screen draws.
 
     def _snapshot(self) -> Snapshot:
-        parts = Parts(
-            t_s=self._writer.clock_s(),
+        record, session, load, t_s = self._record, self._session, self._controller, self._writer.clock_s()
+        return snapshot_of(
+            record,
+            self._views,
+            t_s=t_s,
+            unix_s=time.time(),
             phase=self._phase,
-            record=self._record,
-            session=self._session,
-            steering=self._controller,
-            hardware=self._hardware,
-            variants=tuple(self._variants),
+            profile=session.profile.name,
+            server=session.view(t_s, record.hardware, starting=self._phase == "starting"),
+            load=load_view(
+                load.current or load.last,
+                record,
+                t_s=t_s,
+                stage=load.index + 1,
+                stages_planned=max(load.stages_planned, load.index + 1),
+                paused=load.paused,
+                manual=load.manual,
+                held_open=load.held_open,
+            ),
+            workers=session.workers,
+            telemetry=self._hardware.words,
             ending=self._ending,
             reason=self._reason or str(self._failure or ""),
+            waiting_for=[f"{process.name} ({process.pid})" for process in session.servers.waiting_for],
+            gpus_stale=self._hardware.stale,
+            variants=self._variants,
             result_path=self._writer.written,
-            beside=self._beside,
+            baseline=self._baseline,
         )
-        return snapshot_of(self._record, now_of(parts), self._views)

@@ -11,9 +11,13 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from loadgen.errors import ProfileError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
-from loadgen.metrics.snapshot import EngineView
+from loadgen.format import harmless
+from loadgen.metrics.hardware import HardwareRecord
+from loadgen.metrics.snapshot import Liveness, ServerView
 from loadgen.plan.stage import Stage, most_workers, workers_for
 from loadgen.profile import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
@@ -113,7 +117,8 @@ class Session:
 
     def _write(self, tick: FleetTick, workers: int) -> None:
         ledger = self._writer
-        ledger.log(ticked(tick, self.engine, workers=workers, t_s=ledger.clock_s()))
+        engine = self._watch.view if self._watch is not None else None
+        ledger.log(ticked(tick, engine, workers=workers, t_s=ledger.clock_s()))
         ledger.write_rows(tick.rows, self.served.model if self.served is not None else None)
         for death in tick.deaths:
             ledger.event("error", death)
@@ -176,17 +181,34 @@ class Session:
         return self._watch.boundary
 
     @property
-    def engine(self) -> EngineView | None:
-        """All engines together, as last read."""
-        return self._watch.view if self._watch is not None else None
-
-    @property
-    def engines(self) -> list[EngineView | None]:
-        return self._watch.views if self._watch is not None else []
-
-    @property
     def worker_pids(self) -> Sequence[int]:
         return self.fleet.pids if self.fleet is not None else ()
+
+    def view(self, t_s: float, hardware: HardwareRecord, *, starting: bool) -> ServerView:
+        """The servers as the screen shows them; while they start, with what their processes and the GPUs do."""
+        servers, served, settings = self.servers, self.served, self.profile.server
+        return ServerView(
+            engine=settings.engine,
+            url=servers.url,
+            state="ready" if settings.engine == "attach" and served is not None else servers.state,
+            model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
+            version=harmless(served.version or "") or None if served is not None else None,
+            variant=self.variant,
+            pid=servers.pid,
+            uptime_s=t_s - self.began_s,
+            milestones=servers.milestones,
+            log_tail=servers.log_lines,
+            log_total=servers.log_total,
+            expected_s=servers.expected_s,
+            liveness=self._liveness(hardware) if starting else None,
+            diagnosis=servers.diagnosis,
+            instances=servers.views(self._watch.views if self._watch is not None else []),
+        )
+
+    def _liveness(self, hardware: HardwareRecord) -> Liveness | None:
+        life = self.servers.liveness
+        used = [sample.hbm_used_bytes for sample in hardware.latest.values() if sample.hbm_used_bytes]
+        return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
 
     def tell(self, state: ServerState) -> None:
         """The servers have reached a state."""

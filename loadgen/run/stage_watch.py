@@ -23,10 +23,10 @@ from loadgen.plan.stage import Measured, Stage
 _WAVE_SHARE = 0.1  # of the streams that a stage wants: if fewer begin at once, they are requests like any other
 LONGEST_FILL_S = 30.0
 """A stage without an end of its own waits no longer for its first wave, any other for as long as it is measured."""
-SHORTEST_S = 10.0  # no stage is judged before
+JUDGED_AFTER_S = 10.0  # no stage is judged before
 FEWEST_ENDED = 20
 UNSERVED = 0.05  # the share of arrivals that must stay without an answer
-BEAT_S = 1.0
+READING_S = 1.0
 _SURE = 4.0  # student's t beyond 99.9 % with ten increments, and still few false alarms when it is asked every second
 _FEWEST_INCREMENTS = 5
 _TURNOVERS = 4
@@ -35,7 +35,7 @@ FEWEST_BEATS = 12
 _HELD_SHARE = 0.02
 _KEPT = 4  # the rule needs so many points to the right of a cut
 INTERIM = 0.9973  # the confidence of three standard deviations
-_SHORTEST_S = 2.0
+_SHORTEST_PROBE_S = 2.0
 
 
 class StageWatch:
@@ -49,8 +49,9 @@ class StageWatch:
         concurrency = stage.concurrency or 0
         self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
         """Many streams begin at once, and are told apart."""
-        self.fills = self.first_wave_apart and bounded_by_time  # it is measured once those have their first tokens
-        self.sheds = bounded_by_time and stage.concurrency is not None and filled > concurrency
+        self.waits_for_first_wave = self.first_wave_apart and bounded_by_time
+        """It is measured once those have their first tokens."""
+        self.waits_for_drain = bounded_by_time and stage.concurrency is not None and filled > concurrency
         """More streams are open than it wants, and it is measured without them."""
         self._ready = False
         self.late = False  # its first wave takes so long that it is measured all the same
@@ -69,15 +70,15 @@ class StageWatch:
             self.saturated = self._judge(self._flight, tick, record, delta, t_s)
 
     def _look(self, tick: FleetTick, t_s: float) -> None:
-        filled = tick.first_wave_waiting == 0 or not self.fills
-        shed = tick.held <= (self._stage.concurrency or 0) or not self.sheds
-        self._ready = self._ready or (tick.first_wave_waiting is not None and filled and shed)
-        self.late = self.fills and not self._ready and t_s > (self._stage.duration_s or LONGEST_FILL_S)
+        filled = tick.first_wave_waiting == 0 or not self.waits_for_first_wave
+        drained = tick.held <= (self._stage.concurrency or 0) or not self.waits_for_drain
+        self._ready = self._ready or (tick.first_wave_waiting is not None and filled and drained)
+        self.late = self.waits_for_first_wave and not self._ready and t_s > (self._stage.duration_s or LONGEST_FILL_S)
 
     @property
     def waits(self) -> bool:
         """It is not measured from a time that is known when it begins."""
-        return self.sheds or self.fills or self._transient is not None
+        return self.waits_for_drain or self.waits_for_first_wave or self._transient is not None
 
     @property
     def settled(self) -> bool:
@@ -116,7 +117,7 @@ class OverloadDetector:
 
         A reading is kept, and the answer true, about once a second.
         """
-        if self._times_s and t_s < self._times_s[-1] + BEAT_S:
+        if self._times_s and t_s < self._times_s[-1] + READING_S:
             return False
         self._times_s.append(t_s)
         self._in_flight.append(in_flight)
@@ -127,7 +128,7 @@ class OverloadDetector:
         """Why the stage should end: its queue grows without bound; else None."""
         half = len(self._times_s) // 2
         times_s, values = self._times_s[half:], self._in_flight[half:]
-        if len(values) <= _FEWEST_INCREMENTS or times_s[-1] < SHORTEST_S or ended < FEWEST_ENDED or not e2e_mean_s:
+        if len(values) <= _FEWEST_INCREMENTS or times_s[-1] < JUDGED_AFTER_S or ended < FEWEST_ENDED or not e2e_mean_s:
             return None
         span_s = times_s[-1] - times_s[0]
         unserved = (values[-1] - values[0]) / span_s / self._rate
@@ -239,29 +240,29 @@ def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
     )
 
 
-def enough(stage: Stage, record: StageRecord, measured_s: float, longest_s: float) -> str | None:
+def enough(stage: Stage, record: StageRecord, measured_s: float, max_duration_s: float) -> str | None:
     """Why a settled stage, measured for so long, should end; None while it should go on."""
     if stage.duration_s is None:
         return None
-    if stage.judged is not None and measured_s >= min(_SHORTEST_S, stage.duration_s):
+    if stage.judged is not None and measured_s >= min(_SHORTEST_PROBE_S, stage.duration_s):
         verdict = judge(record, stage.judged, INTERIM).verdict
         if verdict != "unresolved":
             return f"it is sure: the limits are {verdict}"
     if measured_s < stage.duration_s:
         return None
-    if record.counters["completed"] < stage.completed:
-        return f"too few streams completed in {longest_s:g} s" if measured_s >= longest_s else None
+    if record.counters["completed"] < stage.min_completed:
+        return f"too few streams completed in {max_duration_s:g} s" if measured_s >= max_duration_s else None
     if stage.judged is None or not stage.certain:
         return "its time was up"
-    return _certain(judge(record, stage.judged), record, measured_s, longest_s)
+    return _certain(judge(record, stage.judged), record, measured_s, max_duration_s)
 
 
-def _certain(judgement: Judgement, record: StageRecord, measured_s: float, longest_s: float) -> str | None:
+def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_duration_s: float) -> str | None:
     if judgement.verdict == "met":
         return "it is sure: the limits are met"
-    if measured_s >= longest_s:
-        return f"it was not sure within {longest_s:g} s"
+    if measured_s >= max_duration_s:
+        return f"it was not sure within {max_duration_s:g} s"
     per_s = record.counters["completed"] / measured_s
-    if still_needed(judgement) > per_s * (longest_s - measured_s):
-        return f"it cannot be sure within {longest_s:g} s: {needed_words(judgement)}"
+    if still_needed(judgement) > per_s * (max_duration_s - measured_s):
+        return f"it cannot be sure within {max_duration_s:g} s: {needed_words(judgement)}"
     return None

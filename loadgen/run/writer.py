@@ -182,12 +182,12 @@ def stage_started(
         warmup_s=stage.warmup_s,
         manual=manual,
         settle_s=stage.settle_s,
-        sheds=watch.sheds,
-        awaits_first_wave=watch.fills,
+        waits_for_drain=watch.waits_for_drain,
+        awaits_first_wave=watch.waits_for_first_wave,
         first_wave=stage.first_wave,
         steps=stage.steps,
-        completed=stage.completed,
-        most=stage.most,
+        min_completed=stage.min_completed,
+        max_concurrency=stage.max_concurrency,
         variant=variant,
     )
 

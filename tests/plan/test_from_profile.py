@@ -110,16 +110,16 @@ def test_a_settled_stage_is_bounded_by_time_and_needs_its_requests() -> None:
         return stages_of(profile(plan={"settle": "20s", "longest": "60s"}, load={"warmup": 5, **load}))[0]
 
     counted = settled(requests=40)
-    assert (counted.requests, counted.completed, counted.settle_s) == (None, 40, 20)
-    assert (counted.duration_s, counted.longest_s, counted.warmup_requests) == (1, 60, 0)
+    assert (counted.requests, counted.min_completed, counted.settle_s) == (None, 40, 20)
+    assert (counted.duration_s, counted.max_duration_s, counted.warmup_requests) == (1, 60, 0)
     timed = settled(duration="90s")
-    assert (timed.completed, timed.duration_s, timed.longest_s) == (0, 90, 90)
+    assert (timed.min_completed, timed.duration_s, timed.max_duration_s) == (0, 90, 90)
 
 
 def test_a_search_shows_its_first_and_furthest_stage() -> None:
     assert loads(plan={"search": "knee", "most": 300}) == [1, 300]
     first, _ = stages_of(profile(plan={"search": "slo"}, slo={"ttft": "2s", "tpot_p97": "50ms"}))
-    assert (first.concurrency, first.settle_s, first.completed) == (8, 30, 50)
+    assert (first.concurrency, first.settle_s, first.min_completed) == (8, 30, 50)
     assert first.limits_ms == {"ttft": 2000}
 
 

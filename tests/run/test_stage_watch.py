@@ -31,7 +31,7 @@ from loadgen.run.stage_watch import (
 from tests.metrics.served import served
 from tests.plan.probing import search
 
-STAGE = Stage(concurrency=8, rate=None, isl=1, osl=1, settle_s=5.0, completed=100)
+STAGE = Stage(concurrency=8, rate=None, isl=1, osl=1, settle_s=5.0, min_completed=100)
 
 
 def alarm_s(rate: float, servers: int, service_s: float, *, seed: int, until_s: int = 60) -> int | None:
@@ -212,7 +212,7 @@ def record(*ttft_ms: float, **counts: int) -> StageRecord:
         warmup_requests=0,
         warmup_s=0.0,
         settle_s=5.0,
-        completed=100,
+        min_completed=100,
     )
     stage = StageRecord(started)
     histogram = Histogram()
@@ -262,12 +262,12 @@ TICK_S = 0.5
 
 
 def probing(
-    stage: Stage, median_ms: float, rng: np.random.Generator, longest_s: float = 120.0
+    stage: Stage, median_ms: float, rng: np.random.Generator, max_duration_s: float = 120.0
 ) -> tuple[StageRecord, str]:
     """A probe of a server whose streams last a second and come at a rate, ticked until it has told enough."""
     held = stage.concurrency or 0
     probed = StageRecord(record().started)
-    for tick in range(1, round(longest_s / TICK_S) + 2):
+    for tick in range(1, round(max_duration_s / TICK_S) + 2):
         part = StageMetrics()
         part.window_start_ns, part.window_end_ns = 0, int(tick * TICK_S * 1e9)
         count = int(rng.poisson(held * TICK_S))
@@ -277,7 +277,7 @@ def probing(
             part.latency[name].record_us((np.array(values_ms) * 1000).astype(np.int64))
         probed.metrics.merge(part)
         probed.blocks.add(part, tick * TICK_S)
-        why = enough(stage, probed, tick * TICK_S, longest_s)
+        why = enough(stage, probed, tick * TICK_S, max_duration_s)
         if why is not None:
             return probed, why
     raise AssertionError("it never ends")
@@ -286,9 +286,9 @@ def probing(
 LIMIT_MS = 200.0
 P99_OF_MEDIAN = float(np.exp(0.3 * 2.326348))
 PROBE = Stage(
-    concurrency=16, rate=None, isl=1, osl=1, duration_s=5.0, completed=50, judged=Limits({"ttft_p99": LIMIT_MS})
+    concurrency=16, rate=None, isl=1, osl=1, duration_s=5.0, min_completed=50, judged=Limits({"ttft_p99": LIMIT_MS})
 )
-CERTAIN = msgspec.structs.replace(PROBE, completed=381, certain=True)
+CERTAIN = msgspec.structs.replace(PROBE, min_completed=381, certain=True)
 
 
 @pytest.mark.parametrize(
@@ -307,14 +307,16 @@ def test_a_probe_ends_as_soon_as_it_has_told_enough(stage: Stage, p99_ms: float,
 
 
 def test_a_probe_that_cannot_be_sure_in_its_time_is_given_up_early() -> None:
-    slow = msgspec.structs.replace(CERTAIN, concurrency=2, completed=50)
+    slow = msgspec.structs.replace(CERTAIN, concurrency=2, min_completed=50)
     probed, why = probing(slow, LIMIT_MS / P99_OF_MEDIAN, np.random.default_rng(2))
     assert why.startswith("it cannot be sure within 120 s: ttft_p99 needs ")
     assert probed.window_s < 40
 
 
 def test_too_few_streams() -> None:
-    _, why = probing(msgspec.structs.replace(CERTAIN, concurrency=2), 50.0, np.random.default_rng(3), longest_s=20.0)
+    _, why = probing(
+        msgspec.structs.replace(CERTAIN, concurrency=2), 50.0, np.random.default_rng(3), max_duration_s=20.0
+    )
     assert why == "too few streams completed in 20 s"
     _, why = probing(msgspec.structs.replace(STAGE, duration_s=5.0), 50.0, np.random.default_rng(3))
     assert why == "its time was up"
@@ -343,7 +345,7 @@ def test_a_search_for_a_p99_is_resolved_within_minutes(seed: int) -> None:
     def measure(stage: Stage) -> Measured:
         nonlocal spent_s
         median_ms = LIMIT_MS / P99_OF_MEDIAN * (stage.concurrency or 0) / 40
-        probed, _ = probing(stage, median_ms, rng, stage.longest_s)
+        probed, _ = probing(stage, median_ms, rng, stage.max_duration_s)
         spent_s += probed.window_s
         return measured_of(stage, probed, limits)
 

@@ -16,7 +16,7 @@ def plan(**load: object) -> list[Stage]:
 
 def test_a_rate_over_time_is_one_stage() -> None:
     (stage,) = plan(rate_points=[[0, 0], ["10s", 20]], max_concurrency=5)
-    assert (stage.rate, stage.concurrency, stage.duration_s, stage.most) == (10.0, None, 10.0, 5)
+    assert (stage.rate, stage.concurrency, stage.duration_s, stage.max_concurrency) == (10.0, None, 10.0, 5)
     by_hand = stage.by_hand(rate=3.0, concurrency=None)
     assert (by_hand.rate, by_hand.rate_points, by_hand.duration_s) == (3.0, (), None)
 
