@@ -41,7 +41,7 @@ from loadgen.metrics.stage import ClientDelta, StageDelta
 from loadgen.profile import load_profile
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
-from loadgen.run.writer import RunWriter, run_started
+from loadgen.run.writer import RunWriter
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tui.charts.timeline import Timeline
 from tui.screens.log import LogBook
@@ -200,7 +200,8 @@ def soak(hours: float, every: int, *, trace: bool) -> None:
     """Let a day pass, and tell how it went at its quarters."""
     profile = load_profile(PROFILE)
     ledger = RunWriter("soak", json_path=None, records=None, baseline=None)
-    ledger.log(run_started(profile, "soak", 1, 2, STAGES_A_DAY, monotonic_s=0.0))
+    ledger.began_s = 0.0
+    ledger.begin(profile, seed=1, workers=2, stages_planned=STAGES_A_DAY)
     onlooker, day = Onlooker(), Day()
     fold_s = beat_s = slowest_s = 0.0
     folded = beats = 0

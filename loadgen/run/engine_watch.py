@@ -59,7 +59,7 @@ class EngineWatch:
         self._log = log
         self._clock_s = clock_s
         self._poll: asyncio.Task[None] | None = None
-        self._marks: set[asyncio.Task[None]] = set()
+        self._readings: set[asyncio.Task[None]] = set()
         self._began: dict[int, _Reading] = {}
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
         self._recent: deque[_Reading] = deque()  # the readings of the last `WINDOW_S` seconds, oldest first
@@ -80,15 +80,15 @@ class EngineWatch:
         if self._poll is None or (ended is None and begun is None):
             return
         if between is not None and self._clock_s() - between.ended_s < _AT_ONCE_S:
-            self._mark(ended, begun, between)
+            self._assign(ended, begun, between)
             return
         if not self._began and ended is None and begun is not None and all(self._latest.samples):
             # Nothing has been sent since the first reading.
             self._began[begun] = self._latest
             return
-        task = asyncio.create_task(self._read_and_mark(ended, begun))
-        self._marks.add(task)
-        task.add_done_callback(self._marks.discard)
+        task = asyncio.create_task(self._read_and_assign(ended, begun))
+        self._readings.add(task)
+        task.add_done_callback(self._readings.discard)
 
     async def read_between(self) -> None:
         """Nothing is open: take the reading of the boundary that comes next, before anything is sent after it."""
@@ -97,14 +97,14 @@ class EngineWatch:
 
     async def settle(self) -> None:
         """Wait for readings of boundaries that are under way."""
-        await asyncio.gather(*self._marks)
+        await asyncio.gather(*self._readings)
 
     async def close(self) -> None:
         if self._poll is not None:
             self._poll.cancel()
-        for task in self._marks:
+        for task in self._readings:
             task.cancel()
-        await asyncio.gather(*([self._poll] if self._poll else []), *self._marks, return_exceptions=True)
+        await asyncio.gather(*([self._poll] if self._poll else []), *self._readings, return_exceptions=True)
         self._poll = None
 
     async def _poll_forever(self) -> None:
@@ -112,10 +112,10 @@ class EngineWatch:
             await asyncio.sleep(_PERIOD_S)
             await self._read()
 
-    async def _read_and_mark(self, ended: int | None, begun: int | None) -> None:
-        self._mark(ended, begun, await self._read())
+    async def _read_and_assign(self, ended: int | None, begun: int | None) -> None:
+        self._assign(ended, begun, await self._read())
 
-    def _mark(self, ended: int | None, begun: int | None, reading: _Reading) -> None:
+    def _assign(self, ended: int | None, begun: int | None, reading: _Reading) -> None:
         if begun is not None:
             self._began[begun] = reading
         before = self._began.pop(ended, None) if ended is not None else None
@@ -123,7 +123,7 @@ class EngineWatch:
             self._measured(ended, before, reading)
 
     def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
-        between = _Between(
+        between = _Interval(
             span_s=after.ended_s - before.began_s,
             oldest_s=None if before.idle_s is None else after.ended_s - before.idle_s,
         )
@@ -189,14 +189,14 @@ def _rate(count: float | None, span_s: float) -> float | None:
     return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
 
 
-class _Between(NamedTuple):
+class _Interval(NamedTuple):
     """What is known of the time between two readings."""
 
     span_s: float
     oldest_s: float | None  # no request that was open had begun more than this before its end
 
 
-def _stage_numbers(before: EngineSample | None, after: EngineSample | None, between: _Between) -> EngineStage | None:
+def _stage_numbers(before: EngineSample | None, after: EngineSample | None, between: _Interval) -> EngineStage | None:
     if before is None or after is None:
         return None
     change = delta(before, after)

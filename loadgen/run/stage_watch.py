@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.fleet.fleet import FleetTick
+from loadgen.metrics.journal import StageStarted
+from loadgen.metrics.record import Record
 from loadgen.metrics.slo import Judgement, Limits, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage import StageDelta
 from loadgen.metrics.stage_record import StageRecord
@@ -36,6 +38,9 @@ _HELD_SHARE = 0.02
 _KEPT = 4  # the rule needs so many points to the right of a cut
 INTERIM = 0.9973  # the confidence of three standard deviations
 _SHORTEST_PROBE_S = 2.0
+_QUIET_S = 2.0
+_FEWEST_FAILURES = 10
+_MOST_FAILURES = 200
 
 
 class StageWatch:
@@ -57,6 +62,33 @@ class StageWatch:
         self.late = False  # its first wave takes so long that it is measured all the same
         self._flight = OverloadDetector(stage.rate) if stage.rate is not None and not stage.steps else None
         self.saturated: str | None = None  # why it should not go on, once that is known
+
+    def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
+        """The line that begins it; `manual` if the operator asked for it."""
+        stage = self._stage
+        return StageStarted(
+            t_s=t_s,
+            index=index,
+            label=stage.title,
+            concurrency=stage.concurrency,
+            rate=stage.rate,
+            arrival=stage.arrival,
+            isl=stage.isl,
+            osl=stage.osl,
+            requests=stage.requests,
+            duration_s=stage.duration_s,
+            warmup_requests=stage.warmup_requests,
+            warmup_s=stage.warmup_s,
+            manual=manual,
+            settle_s=stage.settle_s,
+            waits_for_drain=self.waits_for_drain,
+            awaits_first_wave=self.waits_for_first_wave,
+            first_wave=stage.first_wave,
+            steps=stage.steps,
+            min_completed=stage.min_completed,
+            max_concurrency=stage.max_concurrency,
+            variant=variant,
+        )
 
     def beat(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
         """Take in a tick, `t_s` after the stage began."""
@@ -266,3 +298,37 @@ def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_d
     if still_needed(judgement) > per_s * (max_duration_s - measured_s):
         return f"it cannot be sure within {max_duration_s:g} s: {needed_words(judgement)}"
     return None
+
+
+class FailureBreaker:
+    """Watches a record for a stretch of nothing but failures."""
+
+    def __init__(self) -> None:
+        self._successes = 0
+        self._failures_then = 0
+        self._since_s = 0.0
+
+    def check(self, record: Record, now_s: float) -> str | None:
+        """Why the load should end: many failures in a row, for a while, without one success; else None."""
+        current = record.current
+        if current is None:
+            self._since_s = now_s
+            return None
+        successes = record.total.counters["completed"] + record.client.output_tokens
+        failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
+        if successes != self._successes:
+            self._successes, self._failures_then, self._since_s = successes, failures, now_s
+            return None
+        row = failures - self._failures_then
+        wanted = min(_MOST_FAILURES, max(_FEWEST_FAILURES, 2 * (current.started.concurrency or 0)))
+        if row < wanted or now_s - self._since_s < _QUIET_S:
+            return None
+        return f"nothing but failures: the last {row} requests failed, {_most_frequent(record)}"
+
+
+def _most_frequent(record: Record) -> str:
+    errors, messages = record.total.errors, record.total.messages
+    if not errors:
+        return "; ".join(text for texts in messages.values() for text in texts[:1])
+    kind = max(errors, key=lambda name: errors[name])
+    return ": ".join([kind, *messages.get(kind, [])[:1]])

@@ -31,6 +31,7 @@ from loadgen.metrics.stage import OUTCOMES, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdict import kv_limit, queueing
 from loadgen.plan.stage import Stage
+from loadgen.run.controller import LoadController
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
@@ -212,6 +213,20 @@ def load_view(
         held_open=held_open,
         stage_elapsed_s=elapsed_s,
         stage_progress=_progress(asked, running, elapsed_s) if asked is not None else None,
+    )
+
+
+def live_load(load: LoadController, record: Record, t_s: float) -> LoadView:
+    """The load of a run that goes on."""
+    return load_view(
+        load.current or load.last,
+        record,
+        t_s=t_s,
+        stage=load.index + 1,
+        stages_planned=max(load.stages_planned, load.index + 1),
+        paused=load.paused,
+        manual=load.manual,
+        held_open=load.held_open,
     )
 
 

@@ -1,13 +1,17 @@
 """What the first line of a journal tells, and what it keeps to itself."""
 
 import json
+from pathlib import Path
 
-from loadgen.metrics.journal import encode_line
-from loadgen.run.writer import run_started
+import pytest
+
+from loadgen.run.writer import RunWriter
+from loadgen.store.lookup import JOURNAL
 from tests.engines import profile
 
 
-def test_no_secret_reaches_the_journal() -> None:
+def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     secret = "sk-0123456789"
     server = {
         "engine": "vllm",
@@ -15,15 +19,10 @@ def test_no_secret_reaches_the_journal() -> None:
         "env": {"HF_TOKEN": secret},
         "args": {"api-key": secret, "max-num-seqs": 8},
     }
-    told = run_started(
-        profile(server, load={"extra_body": {"router": {"api_key": secret}, "top_k": 5}}),
-        "run",
-        1,
-        1,
-        1,
-        monotonic_s=0.0,
-    )
-    text = encode_line(told).decode()
+    writer = RunWriter("run", json_path=None, records=None, baseline=None)
+    parts = profile(server, load={"extra_body": {"router": {"api_key": secret}, "top_k": 5}})
+    writer.begin(parts, seed=1, workers=1, stages_planned=1)
+    text = (writer.folder / JOURNAL).read_text()
     assert secret not in text
     document = json.loads(text)["profile"]
     assert document["load"]["extra_body"] == {"router": {"api_key": "***"}, "top_k": 5}
