@@ -1,4 +1,4 @@
-"""One load setting and how long it holds; what was measured under it; and what a plan is.
+"""One load setting and how long it holds; what was measured under it; what a plan is; how many workers it takes.
 
 A plan is a pure function of what was measured so far: it gives the next stage, or nothing more, or what it has found.
 A fixed plan looks only at how many stages are done; a search looks at their numbers. Neither knows a clock or a run.

@@ -57,7 +57,7 @@ class LoadController:
         self._clock_s = clock_s
         self._fleet: Fleet | None = None
         self._templates_of: TemplatesOf | None = None
-        self._boundary: Boundary = _no_boundary
+        self._boundary: Boundary = lambda ended, begun: None
         self._timer: asyncio.TimerHandle | None = None
         self._last = known[0]
         self._begun_s = 0.0
@@ -136,12 +136,12 @@ class LoadController:
         self._note_done(saturated=saturated)
         self._go_on(reason)
 
-    def finish(self, reason: str, *, abort: bool) -> None:
-        """End the running stage and send nothing more, ever; with `abort`, cut the running streams off."""
+    def finish(self, reason: str) -> None:
+        """End the running stage, cut its streams off and send nothing more, ever."""
         self._finished = True
         self._plan = None
         self._paused = None
-        self._switch(None, reason, manual=False, abort=abort)
+        self._switch(None, reason, manual=False, abort=True)
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
         """The running or paused stage is over; one of the plan's own is told to it."""
@@ -385,7 +385,3 @@ class LoadController:
 
     def _event(self, kind: str, text: str) -> None:
         self._log(Happened(t_s=self._clock_s(), kind=kind, text=text))
-
-
-def _no_boundary(ended: int | None, begun: int | None) -> None:
-    return

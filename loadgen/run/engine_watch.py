@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from loadgen.metrics.snapshot import WINDOW_S, EngineView
 from loadgen.server.vllm.client import ServerClient
 from loadgen.server.vllm.engine_metrics import (
     LATENCIES,
-    EngineDelta,
     EngineHistogram,
     EngineLatency,
     EngineSample,
@@ -203,7 +202,9 @@ def _stage_numbers(before: EngineSample | None, after: EngineSample | None, betw
     if change is None:
         return EngineStage(doubts={"all": _RESTARTED})
     doubts = engine_doubts(before, after, span_s=between.span_s, oldest_s=between.oldest_s)
-    latency = _latencies_ms(change, doubts)
+    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in LATENCIES if name not in doubts}
+    latency = {name: _latency_ms(known) for name, known in found.items() if known is not None}
+    idle = is_idle(before), is_idle(after)
     engines = {name: _stage_numbers(before.engines.get(name), one, between) for name, one in after.engines.items()}
     return EngineStage(
         **{f"{name}_mean_ms": known.mean for name, known in latency.items()},
@@ -215,19 +216,9 @@ def _stage_numbers(before: EngineSample | None, after: EngineSample | None, betw
         admission_rejections=_whole(change.admission_rejections),
         latency_ms=latency,
         engines={name: engine for name, engine in engines.items() if engine is not None},
-        idle_around=_idle_around(before, after),
+        idle_around=None if None in idle else all(idle),
         doubts=doubts,
     )
-
-
-def _idle_around(before: EngineSample, after: EngineSample) -> bool | None:
-    known = is_idle(before), is_idle(after)
-    return None if None in known else all(known)
-
-
-def _latencies_ms(change: EngineDelta, doubts: Container[str]) -> dict[str, EngineLatencyMs]:
-    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in LATENCIES if name not in doubts}
-    return {name: _latency_ms(latency) for name, latency in found.items() if latency is not None}
 
 
 def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:

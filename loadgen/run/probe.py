@@ -1,7 +1,8 @@
 """What must be known of a server before load is sent: its model, its limits, what prompts can be made of.
 
 Everything here goes through httpx and nothing is timed. The first request is sent here too, so that a refused key, an
-unknown field or a broken model is one clear message before the load starts, and not a table of failures.
+unknown field or a broken model is one clear message before the load starts, and not a table of failures. What is found
+is what the workers are told: `fleet_settings` for all of a run, `templates_of` for a stage.
 """
 
 from __future__ import annotations
@@ -175,16 +176,12 @@ async def _template_overhead(client: ServerClient, model: str, words: tuple[str,
     overhead, wanted = 0, 256
     for _ in range(_CALIBRATIONS):
         text = json.loads(text_prompts(words, 0, overhead=overhead)(0, 0, wanted))
-        tokens = await client.tokenize_messages(model, [_user(text)])
+        tokens = await client.tokenize_messages(model, [{"role": "user", "content": text}])
         excess = len(tokens or []) - wanted
         if excess == 0:
             break
         overhead += excess
     return max(0, overhead)
-
-
-def _user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
 
 
 # The first request.

@@ -347,7 +347,7 @@ class Run:
 
     async def _close(self) -> None:
         self._enter("stopping")
-        self._controller.finish(self._reason or "the run ended", abort=True)
+        self._controller.finish(self._reason or "the run ended")
         await self._session.close()
         # Only an orderly end leaves a server running.
         await self._stop_servers(leave=self._session.profile.server.on_exit == "leave" and not self._aborted)

@@ -1,8 +1,9 @@
-"""What a running stage is watched for: the moment from which it is measured, and a queue that grows without bound.
+"""What a running stage is watched for: when its measurement begins, when it is enough, and what ends it early.
 
 A stage that time bounds is measured under its own load: once no stream is left of a higher one before, and once the
 streams that all begin at once, as into an idle engine, have their first tokens. One that settles waits for the end of
-its whole transient.
+its whole transient (`Transient`). It ends early when the queue of an open loop grows without bound
+(`OverloadDetector`) or when everything fails (`FailureBreaker`).
 """
 
 from __future__ import annotations
@@ -136,7 +137,17 @@ class StageWatch:
 
 
 class OverloadDetector:
-    """Watches an open-loop stage from its beginning."""
+    """Finds an open loop beyond what the server can take: its number of streams in flight grows without bound.
+
+    At the edge of what a server can take, that number wanders like a random walk; beyond it, it drifts. So the test is
+    a t-test of its increments over the latter half of a stage: their mean is surely above zero, and is more than a
+    share of the arrivals, those that are never served. Nothing here asks how long a TTFT is, so that a chat server
+    that answers in milliseconds is judged like any other.
+
+    In the beginning every stage fills up. How much of the growth that can be follows from the mean duration of its
+    streams; but while most of them are still open, that mean is of the short ones. Until the stage has lasted for
+    several times what Little's law says of them, it must be waiting that grows: the TTFT must have risen.
+    """
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -195,7 +206,13 @@ def filling_share(from_s: float, to_s: float, mean_s: float) -> float:
 
 
 class Transient:
-    """Watches a stage from its beginning, a tick at a time."""
+    """Finds when the transient of a stage is over: its slots have turned over, and its series have come to rest.
+
+    Each series (streams open, TTFT, tokens a second) is judged by MSER, the marginal standard error rule of White
+    (1997): of all points at which a series could be cut, the best leaves the mean of the rest with the least standard
+    error. While a transient lasts that point moves along with the end; once it stays in the first half, the rest is
+    stationary. So the rule needs no limit that would have to fit every model and machine.
+    """
 
     def __init__(self, concurrency: int | None) -> None:
         self._concurrency = concurrency
@@ -273,7 +290,14 @@ def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
 
 
 def enough(stage: Stage, record: StageRecord, measured_s: float, max_duration_s: float) -> str | None:
-    """Why a settled stage, measured for so long, should end; None while it should go on."""
+    """Why a settled stage, measured for so long, should end; None while it should go on.
+
+    A probe is looked at again and again while it runs, and in one of many looks chance makes it seem sure. So it is
+    broken off only for what three standard deviations say, which leaves the 95 % of the last look what they are
+    (Haybittle 1971; Peto and others 1976). Where it goes on until it is sure, 95 % are enough to say that it meets its
+    limits: for a percentile that takes hundreds of streams, more for each that misses, so that there are few moments
+    at which it can be.
+    """
     if stage.duration_s is None:
         return None
     if stage.judged is not None and measured_s >= min(_SHORTEST_PROBE_S, stage.duration_s):
@@ -301,7 +325,7 @@ def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_d
 
 
 class FailureBreaker:
-    """Watches a record for a stretch of nothing but failures."""
+    """Finds when to stop sending to a server that only fails: no table of zeros, and no hammering of what is dead."""
 
     def __init__(self) -> None:
         self._successes = 0

@@ -22,8 +22,9 @@ def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest.Monke
     writer = RunWriter("run", json_path=None, records=None, baseline=None)
     parts = profile(server, load={"extra_body": {"router": {"api_key": secret}, "top_k": 5}})
     writer.begin(parts, seed=1, workers=1, stages_planned=1)
+    writer.finish("stopped", "enough")
     text = (writer.folder / JOURNAL).read_text()
     assert secret not in text
-    document = json.loads(text)["profile"]
+    document = json.loads(text.splitlines()[0])["profile"]
     assert document["load"]["extra_body"] == {"router": {"api_key": "***"}, "top_k": 5}
     assert document["server"]["args"] == {"api-key": "***", "max-num-seqs": 8}
