@@ -23,9 +23,10 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from loadgen.metrics.histogram import EncodedHistogram, Histogram
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
+    EngineView,
     GpusSampled,
     Happened,
     HostSampled,
@@ -36,8 +37,8 @@ from loadgen.metrics.journal import (
     Ticked,
 )
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import EngineView, LoadView, ServerView, Snapshot
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.samples import HostSample
+from loadgen.metrics.snapshot import LoadView, ServerView, Snapshot
 from loadgen.profile import load_profile
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -34,3 +35,18 @@ def _folder(variable: str, default: str, name: str) -> Path:
 
 def _make(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write a file whole or not at all; raises `OSError`."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -30,7 +30,7 @@ from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
-from loadgen.store.lookup import JOURNAL
+from loadgen.store.files import JOURNAL
 from tui.catalog import Choice
 from tui.config import DEFAULTS, Config
 from tui.keys import INTERRUPT, key_of

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.journal import journal_is_held
 from loadgen.metrics.result import StageResult
 from loadgen.profile import Profile, build_profile, load_document, variant_names
 from loadgen.report.assessment import best_of
-from loadgen.store.lookup import JOURNAL, RESULT, run_folders
+from loadgen.store.files import JOURNAL, journal_is_held
+from loadgen.store.runs import RESULT, run_folders
 
 _PACKAGE = Path(__file__).parent
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.errors import WorkerError
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.deltas import StageDelta
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, Tick
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from loadgen.metrics.difference import Compared, Estimate
+from loadgen.metrics.difference import Estimate
 from loadgen.metrics.distribution import recorded_distribution
 from loadgen.metrics.figures import (
     FIGURES,
@@ -25,8 +25,8 @@ from loadgen.metrics.figures import (
     without_words,
 )
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, StageResult
-from loadgen.metrics.snapshot import BaselineView, Distribution
+from loadgen.metrics.result import BaselineView, Compared, Result, StageResult
+from loadgen.metrics.snapshot import Distribution
 
 _NAMED = 2
 _EVERY_S = 1.0

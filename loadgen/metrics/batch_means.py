@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
+from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.stage import MAIN_LATENCIES, StageMetrics
+from loadgen.metrics.result import Precision
+from loadgen.metrics.stage import StageMetrics
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 MOST_BLOCKS = 32
@@ -27,19 +28,6 @@ LEAST_BLOCKS = 4  # from fewer the variance between them cannot be told
 
 _RATES = {"requests_per_s": "requests", "output_tokens_per_s": "output_tokens"}
 _COUNTERS = ("window_requests", "window_output_tokens", "good", "completed", "failed")
-
-
-class Precision(msgspec.Struct, frozen=True):
-    """What the numbers of a stage are worth, from how they vary between its blocks."""
-
-    blocks: int
-    block_s: float  # their mean length
-    effective: dict[str, dict[str, float]]
-    """By latency and statistic (`mean`, `p50`, `p90`, `p99`): as many independent values would be as precise.
-
-    `goodput` has the statistic `share`.
-    """
-    error_percent: dict[str, float]  # the standard errors of `requests_per_s` and `output_tokens_per_s`
 
 
 class Block:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from loadgen.metrics.journal import EngineStage
-from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.result import TruthCheck, Verdict
 
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
 """A client that sees first tokens earlier than the engine made them, by more than both, is wrong or measures others."""
@@ -36,29 +36,6 @@ class ClientAccount(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     counted_by_events: bool  # the server reported no usage
     alone: bool  # no stream of an earlier stage was open when it began
-
-
-class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Client against engine over a stage; None where one of them does not know."""
-
-    ttft_client_ms: float | None
-    """Mean over all streams of the stage, warm-up and first wave too; None, as all times, where the server's is of
-    other streams."""
-    ttft_server_ms: float | None
-    ttft_outside_ms: float | None  # the client's less the server's: HTTP, network and client
-    queue_ms: float | None
-    """Mean wait before the engine began a request; this and `prefill_ms` are parts of the server's TTFT."""
-    prefill_ms: float | None
-    frontend_ms: float | None  # the rest of the server's TTFT: tokenizing, and the way to the engine and back
-    requests_client: int
-    requests_server: int | None
-    """Those that the server gave a first token; None, as its tokens, where they may be others."""
-    input_tokens_client: int
-    input_tokens_server: int | None
-    output_tokens_client: int
-    output_tokens_server: int | None
-    agrees: bool | None  # of all that could be compared; None where nothing could
-    why: str  # what does not agree, then what could not be compared and why; empty where everything agrees
 
 
 def truth_check(client: ClientAccount, engine: EngineStage) -> TruthCheck:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.snapshot import CurvePoint
+from loadgen.metrics.result import CurvePoint
 from loadgen.metrics.stage_record import StageRecord
 
 Direction = Literal["", "up", "down"]

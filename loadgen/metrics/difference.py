@@ -21,18 +21,16 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import Difference, Word
 
 CONFIDENCE = 0.99  # of each interval by itself: of a hundred comparisons of equals, about one may say otherwise
 LEAST_PERCENT = 2.0
 """A smaller difference is never evidence, however narrow its interval: two starts of one server differ as much."""
-
-Word = Literal["better", "worse", "no evidence"]
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -42,30 +40,6 @@ class Estimate(msgspec.Struct, frozen=True):
     low: float = -math.inf
     high: float = math.inf
     at_least: bool = False  # the true value is this or more: streams still waited when the stage ended
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """How far B is from A, in the unit of the figure and in percent of A; None is unknown, or an open end."""
-
-    absolute: float
-    low: float | None
-    high: float | None
-    percent: float | None
-    low_percent: float | None
-    high_percent: float | None
-    word: Word  # on B
-
-
-class Compared(msgspec.Struct, frozen=True):
-    """One figure of A and B; None where one of them does not have it."""
-
-    figure: str
-    unit: str
-    a: float | None
-    b: float | None
-    difference: Difference | None
-    a_at_least: bool = False  # A's is only a lower bound
-    b_at_least: bool = False
 
 
 class Ratio(msgspec.Struct, frozen=True):

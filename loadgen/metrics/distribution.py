@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import StageResult
 from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution
-from loadgen.metrics.stage import MAIN_LATENCIES
 
 
 def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -> Distribution:

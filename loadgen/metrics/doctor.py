@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 SCHEMA = "vramp.doctor/1"
 

@@ -8,15 +8,13 @@ rest. It is the energy of the sockets: no CPU, no network, no fans.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from loadgen.metrics.amount import WindowGain, increase, integral
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-
-EnergySource = Literal["counter", "power"]
+from loadgen.metrics.result import EnergySource, SocketEnergy
+from loadgen.metrics.samples import GpuSample, GpuStatic
 
 SHORTEST_WINDOW_S = 4.9
 """Sensors average over up to a second, so the edges of a shorter window weigh too much.
@@ -27,19 +25,6 @@ _CHECKED_FROM_S = 10.0
 _TRUSTED_WITHIN = 0.1
 _COVERED = 0.9
 _LONGEST_GAP_S = 15.0
-
-
-class SocketEnergy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one socket used in a window."""
-
-    socket: str
-    index: int  # the device that carries the socket's figures
-    joules: float | None
-    source: EnergySource | None
-    counter_joules: float | None = None
-    power_joules: float | None = None
-    distrusted: bool = False
-    """The counter is off by more than a tenth against the power over at least ten seconds, so the power counts."""
 
 
 class Energy(msgspec.Struct, frozen=True, omit_defaults=True):

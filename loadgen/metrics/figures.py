@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.metrics.batch_means import PERCENTS, Precision
+from loadgen.metrics.batch_means import PERCENTS
+from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.difference import (
     CONFIDENCE,
-    Compared,
     Estimate,
     difference,
     mean_estimate,
@@ -22,10 +22,9 @@ from loadgen.metrics.difference import (
     share_estimate,
     worth,
 )
-from loadgen.metrics.histogram import Histogram, Summary
-from loadgen.metrics.result import Result, StageResult
-from loadgen.metrics.slo import Limits, judge
-from loadgen.metrics.stage import MAIN_LATENCIES
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import Compared, Limits, Precision, Result, StageResult
+from loadgen.metrics.slo import judge
 from loadgen.metrics.stage_record import StageRecord
 
 

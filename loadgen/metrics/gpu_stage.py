@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import GpuFigure, GpuSample, GpuStage, GpuStatic, HostSample
 
 _MOST_LOOKS = 1000
 _MEASURED = (
@@ -27,41 +25,6 @@ _MEASURED = (
     "memory_clock_mhz",
 )
 _HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
-
-
-class GpuFigure(msgspec.Struct, frozen=True):
-    """One quantity of one GPU over a window."""
-
-    min: float
-    mean: float
-    p50: float
-    p95: float
-    max: float
-
-
-class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU over the window of a stage; None was not available, with its reason in `missing`."""
-
-    index: int
-    name: str
-    looks: int
-    hbm_used_bytes_max: int | None = None
-    hbm_total_bytes: int | None = None
-    gfx_percent: GpuFigure | None = None
-    memory_percent: GpuFigure | None = None
-    power_w: GpuFigure | None = None
-    temperature_hotspot_c: GpuFigure | None = None
-    temperature_memory_c: GpuFigure | None = None
-    gfx_clock_mhz: GpuFigure | None = None
-    memory_clock_mhz: GpuFigure | None = None
-    throttled_percent: dict[str, float] = {}
-    """Mean share of the time by reason; reasons that never held it back are left out."""
-    pcie_replays: int | None = None
-    ecc_correctable: int | None = None  # new ones in the window, as are replays and uncorrectable ones
-    ecc_uncorrectable: int | None = None
-    link_read_bytes_per_s: float | None = None
-    link_write_bytes_per_s: float | None = None
-    missing: dict[str, str] = {}
 
 
 class GpuSamples:

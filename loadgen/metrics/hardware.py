@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
 from loadgen.metrics.gpu_stage import GpuSamples, mean_throttle
 from loadgen.metrics.health import GpuFacts, gpu_facts
-from loadgen.metrics.host import HostSample
 from loadgen.metrics.journal import GpusSampled, HostSampled, TelemetryChanged
-from loadgen.metrics.series import Columns, TimeSeries
+from loadgen.metrics.samples import Columns, GpuSample, GpuSeries, GpuStatic, HostSample
+from loadgen.metrics.series import TimeSeries
 
 _SERIES_CAPACITY = 3_000
 _SERIES_RAW = 600  # ten minutes at one look a second
@@ -44,13 +43,6 @@ _HOST_COLUMNS = (
     "network_in_bytes_per_s",
     "network_out_bytes_per_s",
 )
-
-
-class GpuSeries(msgspec.Struct, frozen=True):
-    """One GPU over the run."""
-
-    index: int
-    columns: Columns
 
 
 class HardwareRecord:

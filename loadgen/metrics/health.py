@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.result import Verdict
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.verdict import kv_limit, queueing
 
 MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word

@@ -9,7 +9,6 @@ snapshots were cut. Percentiles are nearest rank (ceil) over the cumulative coun
 from __future__ import annotations
 
 import math
-import struct
 import zlib
 from collections.abc import Sequence
 from typing import Self
@@ -21,86 +20,22 @@ from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
 from loadgen.errors import ResultError
+from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters
 
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000
 SIGNIFICANT_DIGITS = 3
 
 _SHAPE = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
-_LENGTH = int(_SHAPE.counts_len)
+assert int(_SHAPE.counts_len) == HISTOGRAM_LENGTH
 _MAGNITUDE = int(_SHAPE.sub_bucket_half_count_magnitude)
 _HALF = int(_SHAPE.sub_bucket_half_count)
 _MASK = int(_SHAPE.sub_bucket_mask)
 # The index formula holds up to the end of the last bucket, which lies above HIGHEST_US.
-_TOP_US = int(_SHAPE.get_value_from_index(_LENGTH - 1))
+_TOP_US = int(_SHAPE.get_value_from_index(HISTOGRAM_LENGTH - 1))
 _NOT_HDR = (HdrCookieException, HdrLengthException, RuntimeError, ValueError, zlib.error)
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-_MOST = 1 << 40
-_FIRST = struct.Struct("<H")
-_LONGEST_PACKED = 4 + _LENGTH * (2 + 8)
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
-
-
-class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A histogram as it travels through pipes and journals: the counters that are not zero, and the exact sums.
-
-    A tick touches a few hundred of the 23,552 counters. Packed they take about a byte each, a tenth of the time and a
-    quarter of the room of HdrHistogram's own encoding.
-    """
-
-    packed: bytes = b""  # the counters, see `_pack`
-    steps: list[int] = []
-    """In place of `packed`, as older journals have it: the index of the first counter, then of each its distance from
-    the one before."""
-    counts: list[int] = []  # with `steps`
-    count: int
-    sum_us: int
-    sum_squares_us: int
-    min_us: int
-    max_us: int
-    clipped: int = 0
-
-    def __post_init__(self) -> None:
-        """Raises `ValueError` for what no histogram has encoded: a damaged journal must not become numbers."""
-        steps, counts = self.counters()
-        in_order = steps[:1].min(initial=0) >= 0 and steps[1:].min(initial=1) >= 1 and steps.max(initial=0) < _LENGTH
-        if len(steps) != len(counts) or not in_order or steps.sum() >= _LENGTH:
-            raise ValueError(f"a histogram whose counters are not {_LENGTH} in order")
-        if counts.min(initial=1) < 1 or counts.max(initial=0) > _MOST or int(counts.sum()) != self.count:
-            raise ValueError("a histogram whose counts do not add up")
-        if self.sum_squares_us * self.count < self.sum_us**2:
-            raise ValueError("a histogram whose sums contradict each other")
-
-    def counters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Steps and counts; raises `ValueError` for what is not packed as `_pack` does it."""
-        if self.packed:
-            return _unpack(self.packed)
-        try:
-            return np.array(self.steps, dtype=np.int64), np.array(self.counts, dtype=np.int64)
-        except OverflowError:
-            raise ValueError("a histogram with counts that cannot be") from None
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """The statistics of a histogram in milliseconds; everything but `count` is None when it is empty.
-
-    Values that are still awaited are `censored`: each is at least the time that it has taken so far, with which it is
-    in the statistics. What their true values could change is a lower bound.
-    """
-
-    count: int  # without the censored ones
-    mean: float | None = None
-    stddev: float | None = None
-    min: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    p999: float | None = None
-    max: float | None = None
-    hdr: str | None = None  # hdrHistogram's own encoding, with the censored values as they are so far
-    censored: int = 0
-    lower_bounds: tuple[str, ...] = ()  # names of the statistics that are at least what is written
 
 
 class Histogram:
@@ -282,8 +217,8 @@ class Histogram:
             counts = np.frombuffer(hdr.counts, dtype=np.uint64).astype(np.int64)
         except _NOT_HDR as error:
             raise ResultError(f"not an HdrHistogram of a result: {str(error) or 'of another kind'}") from error
-        if len(counts) != _LENGTH:
-            raise ResultError(f"not an HdrHistogram of a result: {len(counts)} counters, expected {_LENGTH}")
+        if len(counts) != HISTOGRAM_LENGTH:
+            raise ResultError(f"not an HdrHistogram of a result: {len(counts)} counters, expected {HISTOGRAM_LENGTH}")
         histogram = cls()
         (indices,) = np.nonzero(counts)
         tops = np.array([_top_of(int(index)) for index in indices], dtype=np.int64)
@@ -297,7 +232,7 @@ class Histogram:
         counts = self._counts
         (indices,) = np.nonzero(counts)
         return EncodedHistogram(
-            packed=_pack(indices, counts[indices]),
+            packed=pack_counters(indices, counts[indices]),
             count=self.count,
             sum_us=self.sum_us,
             sum_squares_us=self.sum_squares_us,
@@ -328,40 +263,6 @@ class Histogram:
         return self.encode() == other.encode()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
-
-
-def _pack(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> bytes:
-    """Two bytes with the widths of what follows, the first index, how far each index is from the last, the counts.
-
-    Steps and counts are nearly always small: they are as wide as the largest of them needs, and compressed.
-    """
-    if len(indices) == 0:
-        return b""
-    steps = np.diff(indices)
-    widths = _width(steps), _width(counts)
-    raw = (bytes(widths), _FIRST.pack(indices[0]), steps.astype(f"<u{widths[0]}").tobytes())
-    return zlib.compress(b"".join((*raw, counts.astype(f"<u{widths[1]}").tobytes())), level=1, wbits=-zlib.MAX_WBITS)
-
-
-def _unpack(packed: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    unpacking = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
-    try:
-        raw = unpacking.decompress(packed, _LONGEST_PACKED)
-        of_steps, of_counts = raw[0], raw[1]
-        number, rest = divmod(len(raw) - 4 + of_steps, of_steps + of_counts)
-        counts_at = len(raw) - number * of_counts
-        later = np.frombuffer(raw[4:counts_at], dtype=f"<u{of_steps}").astype(np.int64)
-        counts = np.frombuffer(raw[counts_at:], dtype=f"<u{of_counts}").astype(np.int64)
-    except (zlib.error, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"a histogram whose counters are not packed: {error}") from None
-    if rest or len(later) != number - 1 or not unpacking.eof or unpacking.unused_data:
-        raise ValueError("a histogram whose counters are not packed")
-    return np.concatenate([np.array(_FIRST.unpack_from(raw, 2), dtype=np.int64), later]), counts
-
-
-def _width(values: NDArray[np.int64]) -> int:
-    largest = int(values.max(initial=0))
-    return next(width for width in (1, 2, 4, 8) if largest < 1 << 8 * width)
 
 
 def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:

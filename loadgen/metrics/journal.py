@@ -11,29 +11,154 @@ an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
-import os
-from collections.abc import Iterator
-from io import FileIO
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from loadgen.errors import ResultError
-from loadgen.metrics.finding import Diagnosis, Finding
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import EngineView, Milestone
-from loadgen.metrics.stage import ClientDelta, StageDelta
-from loadgen.profile.plan import Steps, load_at
+from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 _RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # what becomes a date must be one
+
+Steps = tuple[tuple[float, float], ...]
+"""A load that moves: (seconds into the measured time, concurrency or rate from then on), the first at 0."""
+
+
+def load_at(steps: Steps, measured_s: float) -> float:
+    return next(load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s))
+
+
+Severity = Literal["blocks", "warns", "info"]
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of the preflight: what was seen of profile, installation or box, why it matters, and what to do about it."""
+
+    id: str  # stable, for scripts: `unknown-flag`, `port-taken`
+    severity: Severity
+    """`blocks`: the start would fail, or harm; `warns`: it works, but not as meant; `info`: good to know."""
+    seen: str
+    why: str
+    fix: str = ""  # the command or the change that removes it; empty where nothing has to be done
+    source: str = ""  # where the claim comes from, for what a publication says
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first, otherwise in the order in which they were found."""
+    order = get_args(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What ended a server."""
+
+    cause: str  # stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` where nothing known was found
+    title: str
+    evidence: tuple[str, ...]  # the lines that tell, most telling first; harmless, short and without credentials
+    remedy: str
+
+
+class SearchPoint(msgspec.Struct, frozen=True):
+    """One probe of a search; None is unknown."""
+
+    load: float  # what was asked for
+    held: float | None
+    output_tokens_per_s: float | None
+    error_percent: float | None  # the standard error of `output_tokens_per_s`
+    verdict: Literal["met", "missed", "unresolved"]
+    """On the limits, with 95 % confidence; a search for the knee has none."""
+
+
+class SearchResult(msgspec.Struct, frozen=True):
+    """What a search has found."""
+
+    kind: SearchName
+    by: Literal["concurrency", "rate"]
+    found: float | None
+    """`slo`: the highest load that met the limits; `knee`: the load of most throughput for its latency."""
+    low: float | None
+    high: float | None
+    """`slo`: the highest load that surely met the limits and the lowest that surely missed them; `knee`: the 95 %
+    confidence interval."""
+    resolved: bool  # false: the measurements do not say it with 95 % confidence, or not within the bounds of the search
+    why: str
+    probes: int
+    points: tuple[SearchPoint, ...] = ()
+    """Every probe, in the order in which they were made; empty in results of before."""
+
+
+class Milestone(msgspec.Struct, frozen=True):
+    """One step of the server's start."""
+
+    id: str
+    label: str
+    state: Literal["waiting", "running", "done"] = "waiting"
+    progress: float | None = None  # 0 to 1 where the log says how far it is
+    detail: str = ""
+    started_s: float | None = None
+    finished_s: float | None = None
+    expected_s: float | None = None  # how long it took in the last start of the same kind
+    elapsed_s: float | None = None  # since it began, while it runs
+
+
+class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The engine's /metrics: gauges now, and rates over the last `WINDOW_S` seconds."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None  # 0 to 1, of the fullest engine
+    preemptions: float | None = None  # since the server started
+    waiting_by_reason: dict[str, float] = {}
+    """Where some wait: `capacity`, no room; `deferred`, held back by something else, such as a KV transfer."""
+    prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
+    prompt_tokens_per_s: float | None = None
+    generation_tokens_per_s: float | None = None
+    engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
+
+
+class EngineLatencyMs(msgspec.Struct, frozen=True):
+    """One latency over a stage as the engine saw it; percentiles are interpolated within its coarse buckets.
+
+    None where they are too coarse to tell: in the first bucket, or beyond the last bound.
+    """
+
+    count: int
+    mean: float
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+class EngineStage(msgspec.Struct, frozen=True):
+    """What the engine's own /metrics say about a stage: differences between its end and its beginning.
+
+    Warm-up is in it, and what other clients sent.
+    """
+
+    ttft_mean_ms: float | None = None
+    ttft_count: int | None = None
+    itl_mean_ms: float | None = None
+    tpot_mean_ms: float | None = None
+    e2e_mean_ms: float | None = None
+    queue_mean_ms: float | None = None
+    prefill_mean_ms: float | None = None
+    decode_mean_ms: float | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    preemptions: int | None = None
+    prefix_hit_rate: float | None = None
+    admission_rejections: int | None = None  # requests turned away because a queue was full
+    latency_ms: dict[str, EngineLatencyMs] = {}
+    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
+    engines: dict[str, EngineStage] = {}  # each engine of a data-parallel server, where there are several
+    idle_around: bool | None = None
+    """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
+    doubts: dict[str, str] = {}
+    """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
@@ -154,47 +279,6 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """`stages` by the server that the load went to, where there are several."""
 
 
-class EngineLatencyMs(msgspec.Struct, frozen=True):
-    """One latency over a stage as the engine saw it; percentiles are interpolated within its coarse buckets.
-
-    None where they are too coarse to tell: in the first bucket, or beyond the last bound.
-    """
-
-    count: int
-    mean: float
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-
-
-class EngineStage(msgspec.Struct, frozen=True):
-    """What the engine's own /metrics say about a stage: differences between its end and its beginning.
-
-    Warm-up is in it, and what other clients sent.
-    """
-
-    ttft_mean_ms: float | None = None
-    ttft_count: int | None = None
-    itl_mean_ms: float | None = None
-    tpot_mean_ms: float | None = None
-    e2e_mean_ms: float | None = None
-    queue_mean_ms: float | None = None
-    prefill_mean_ms: float | None = None
-    decode_mean_ms: float | None = None
-    prompt_tokens: int | None = None
-    generation_tokens: int | None = None
-    preemptions: int | None = None
-    prefix_hit_rate: float | None = None
-    admission_rejections: int | None = None  # requests turned away because a queue was full
-    latency_ms: dict[str, EngineLatencyMs] = {}
-    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
-    engines: dict[str, EngineStage] = {}  # each engine of a data-parallel server, where there are several
-    idle_around: bool | None = None
-    """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
-    doubts: dict[str, str] = {}
-    """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
-
-
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A stage is over; streams of it may still be open."""
 
@@ -277,107 +361,9 @@ Line = (
 )
 
 encode_line = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+decode_line: Callable[[bytes], Line] = msgspec.json.Decoder(Line).decode
 
 
 def time_of(line: Line) -> float:
     """When it was written, in seconds since the run began."""
     return 0.0 if isinstance(line, RunStarted) else line.t_s
-
-
-class Journal:
-    """Appends lines to a file; each reaches the kernel at once, so that only a dying machine can lose one.
-
-    The file is locked while it is open, and the kernel unlocks it with the death of the process: so whether a run goes
-    on can be asked (`journal_is_held`).
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise ResultError(f"{path}: the journal cannot be written: {error.strerror}") from error
-        # A filesystem without locks is no reason not to run.
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._engine: EngineView | None = None
-
-    def write(self, line: Line) -> None:
-        """Append a line; raises `ResultError` when the disk does not take it."""
-        try:
-            append_whole(self._file, encode_line(self._without_repetition(line)) + b"\n")
-        except OSError as error:
-            self._engine = None  # nobody can read what it was
-            raise ResultError(f"{self.path}: the journal cannot be written: {error.strerror}") from error
-
-    def _without_repetition(self, line: Line) -> Line:
-        """Ticks come four times a second, the engine's word once."""
-        if not isinstance(line, Ticked):
-            return line
-        if line.engine is not None and line.engine == self._engine:
-            return msgspec.structs.replace(line, engine=None, engine_again=True)
-        self._engine = line.engine
-        return line
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def append_whole(file: FileIO, data: bytes) -> None:
-    """Append all of it or nothing, also to a disk that has room for a part; raises `OSError`."""
-    place = file.seek(0, os.SEEK_END)
-    try:
-        if file.write(data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError:
-        with contextlib.suppress(OSError):
-            file.truncate(place)
-        raise
-
-
-def journal_is_held(path: Path) -> bool:
-    """Whether a living process writes this journal; False for one that cannot be read."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Line]:
-    """The lines of a journal, up to its end or a torn last line; raises `ResultError`.
-
-    With a list for `skipped`, what is no line is passed over and its description goes there.
-    """
-    engine: EngineView | None = None
-    try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, start=1):
-                if not text.endswith(b"\n"):
-                    return
-                try:
-                    line = _decode(path, number, text)
-                except ResultError as error:
-                    if skipped is None:
-                        raise
-                    skipped.append(str(error))
-                    engine = None  # what was said there is not known
-                    continue
-                if isinstance(line, Ticked):
-                    if line.engine_again:
-                        line = msgspec.structs.replace(line, engine=engine, engine_again=False)
-                    engine = line.engine
-                yield line
-    except OSError as error:
-        raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
-
-
-def _decode(path: Path, number: int, text: bytes) -> Line:
-    try:
-        return _decoder.decode(text)
-    except msgspec.DecodeError as error:
-        raise ResultError(f"{path}:{number}: not a line of a journal: {error}") from error

@@ -17,13 +17,15 @@ from pydantic import ValidationError
 
 from loadgen.errors import ResultError
 from loadgen.metrics.curve import load_curve
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.health import gpu_verdicts
-from loadgen.metrics.histogram import Histogram, Summary
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
     Checked,
     EngineMeasured,
+    EngineView,
+    Finding,
     GpusSampled,
     Happened,
     HostSampled,
@@ -32,6 +34,7 @@ from loadgen.metrics.journal import (
     RunStarted,
     RunState,
     SearchEnded,
+    SearchResult,
     ServerChanged,
     StageEnded,
     StageSettled,
@@ -40,17 +43,16 @@ from loadgen.metrics.journal import (
     Ticked,
 )
 from loadgen.metrics.reference import compare
-from loadgen.metrics.result import ClientResult, ReferenceResult, Result, StageResult
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.result import ClientResult, Comparison, Limits, ReferenceResult, Result, RunEvent, StageResult
 from loadgen.metrics.series import TimeSeries
-from loadgen.metrics.slo import Limits, limits_of
-from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Comparison, EngineView, Point, RunEvent
-from loadgen.metrics.stage import MAIN_LATENCIES, ClientMetrics, StageMetrics
+from loadgen.metrics.slo import limits_of
+from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Point
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_hardware import StageHardware, stage_hardware
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import stage_result
 from loadgen.profile import Reference
-from loadgen.profile.slo import slo_problem
+from loadgen.profile.values import slo_problem
 
 _SERIES = tuple(name for name in Point.__struct_fields__ if name != "t_s")
 _SERIES_CAPACITY = 6_000

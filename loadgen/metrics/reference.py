@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from loadgen.metrics.snapshot import Comparison
+from loadgen.metrics.result import Comparison
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile import Reference, ReferencePoint
 

@@ -8,31 +8,157 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from loadgen.errors import ResultError
-from loadgen.metrics.batch_means import Precision
-from loadgen.metrics.crosscheck import TruthCheck
-from loadgen.metrics.energy import EnergySource, SocketEnergy
-from loadgen.metrics.finding import Diagnosis, Finding
-from loadgen.metrics.gpu import GpuStatic
-from loadgen.metrics.gpu_stage import GpuStage
-from loadgen.metrics.hardware import GpuSeries
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.journal import EngineStage, RunState
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.series import Columns
-from loadgen.metrics.snapshot import BaselineView, Comparison, CurvePoint, RunEvent, Verdict
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.journal import Diagnosis, EngineStage, Finding, RunState, SearchResult
+from loadgen.metrics.samples import Columns, GpuSeries, GpuStage, GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
-_ANY_VERSION = "vramp.result/"
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
+
+
+class RunEvent(msgspec.Struct, frozen=True):
+    """Something that happened, on the run's time axis."""
+
+    t_s: float
+    kind: str  # `load` (the operator or the plan changed it), `pause`, `resume`, `server`, `error`, `note`, `clock`
+    text: str
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line on the health of a GPU or the limit of a stage, with the numbers behind it."""
+
+    id: str  # stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`
+    subject: str  # `gpu 5`, `stage 3`
+    text: str
+    bad: bool = True  # it needs the operator; else it only explains
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """What was measured while so many streams were held, or at one step of a load that moves."""
+
+    isl: int
+    osl: int
+    load: float  # the concurrency, or of an open loop the requests a second
+    direction: Literal["", "up", "down"]  # where the load moved; empty where it stood
+    held: float  # streams that were really open, on average
+    measured_s: float
+    output_tokens_per_s: float | None
+    output_tokens_per_s_per_user: float | None
+    ttft_ms: Summary
+    itl_ms: Summary
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One published figure beside what a stage measured."""
+
+    stage: int  # index of the stage
+    of: str  # hardware or column of the publication, where it has several
+    figure: str
+    published: float
+    measured: float | None
+    difference_percent: float | None  # measured against published; None where there is nothing to compare
+
+
+Word = Literal["better", "worse", "no evidence"]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """How far B is from A, in the unit of the figure and in percent of A; None is unknown, or an open end."""
+
+    absolute: float
+    low: float | None
+    high: float | None
+    percent: float | None
+    low_percent: float | None
+    high_percent: float | None
+    word: Word  # on B
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One figure of A and B; None where one of them does not have it."""
+
+    figure: str
+    unit: str
+    a: float | None
+    b: float | None
+    difference: Difference | None
+    a_at_least: bool = False  # A's is only a lower bound
+    b_at_least: bool = False
+
+
+class BaselineView(msgspec.Struct, frozen=True):
+    """A stage beside the stage of the same load in the baseline."""
+
+    name: str
+    verdict: str  # in words; or why nothing is compared
+    bad: bool = False  # something is worse, and evidently so
+    load: str | None = None  # what was matched; None where the baseline has no such stage
+    figures: tuple[Compared, ...] = ()  # A is the baseline
+
+
+class Precision(msgspec.Struct, frozen=True):
+    """What the numbers of a stage are worth, from how they vary between its blocks."""
+
+    blocks: int
+    block_s: float  # their mean length
+    effective: dict[str, dict[str, float]]
+    """By latency and statistic (`mean`, `p50`, `p90`, `p99`): as many independent values would be as precise.
+
+    `goodput` has the statistic `share`.
+    """
+    error_percent: dict[str, float]  # the standard errors of `requests_per_s` and `output_tokens_per_s`
+
+
+class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Client against engine over a stage; None where one of them does not know."""
+
+    ttft_client_ms: float | None
+    """Mean over all streams of the stage, warm-up and first wave too; None, as all times, where the server's is of
+    other streams."""
+    ttft_server_ms: float | None
+    ttft_outside_ms: float | None  # the client's less the server's: HTTP, network and client
+    queue_ms: float | None
+    """Mean wait before the engine began a request; this and `prefill_ms` are parts of the server's TTFT."""
+    prefill_ms: float | None
+    frontend_ms: float | None  # the rest of the server's TTFT: tokenizing, and the way to the engine and back
+    requests_client: int
+    requests_server: int | None
+    """Those that the server gave a first token; None, as its tokens, where they may be others."""
+    input_tokens_client: int
+    input_tokens_server: int | None
+    output_tokens_client: int
+    output_tokens_server: int | None
+    agrees: bool | None  # of all that could be compared; None where nothing could
+    why: str  # what does not agree, then what could not be compared and why; empty where everything agrees
+
+
+EnergySource = Literal["counter", "power"]
+
+
+class SocketEnergy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one socket used in a window."""
+
+    socket: str
+    index: int  # the device that carries the socket's figures
+    joules: float | None
+    source: EnergySource | None
+    counter_joules: float | None = None
+    power_joules: float | None = None
+    distrusted: bool = False
+    """The counter is off by more than a tenth against the power over at least ten seconds, so the power counts."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a profile asks of each stage."""
+
+    latency_ms: dict[str, float] = {}
+    failed: float = 0.0  # the share of the scheduled requests that may fail or stay unsent
+    goodput: float = 0.95  # the share of streams that must meet the limits that are set for each stream
 
 
 class ClientResult(msgspec.Struct, frozen=True):
@@ -275,60 +401,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()
     """Against the streams held: all stages of one load together, however the load came there."""
-
-
-def write_result(result: Result, path: Path) -> None:
-    """Write a result whole or not at all; raises `ResultError`."""
-    document = msgspec.json.format(msgspec.json.encode(result), indent=1)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(document + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise ResultError(f"{path}: the result cannot be written: {error.strerror}") from error
-
-
-def read_result(path: Path) -> Result:
-    """Read a result, of an older vramp too; raises `ResultError` for what is not one, or of a newer schema."""
-    try:
-        document = path.read_bytes()
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        result = msgspec.json.decode(document, type=Result)
-        for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
-            _require_moment(moment)
-        return result
-    except (msgspec.DecodeError, ValueError) as error:
-        schema = _schema_of(document)
-        if schema.startswith(_ANY_VERSION) and schema != SCHEMA:
-            raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
-        raise ResultError(f"{path}: not a result of vramp: {error}") from error
-
-
-def _require_moment(text: str) -> None:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError(f"a time without its zone: {text!r}")
-
-
-class _Marked(msgspec.Struct, frozen=True):
-    schema: str = ""
-
-
-def _schema_of(document: bytes) -> str:
-    try:
-        return msgspec.json.decode(document, type=_Marked).schema
-    except msgspec.DecodeError:
-        return ""
 
 
 def json_schema() -> str:

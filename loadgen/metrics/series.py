@@ -14,14 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.metrics.samples import Columns
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Columns = dict[str, list[float | int | None]]
-"""One column is `t_s`, seconds since the run began; all are equally long.
-
-Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
-without `x_min` the two are equal everywhere.
-"""
 
 _FIRST_STEP_S = 0.5
 

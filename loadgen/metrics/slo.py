@@ -20,10 +20,10 @@ import msgspec
 from loadgen.metrics.batch_means import LEAST_BLOCKS, PERCENTS
 from loadgen.metrics.difference import chance_of_misses, mean_estimate, normal_quantile, share_interval, worth
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import FailureCheck, Goodput, SloCheck, SloVerdict
+from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdict import MOST_SEND_LAG_MS
-from loadgen.profile.slo import limit_of, per_stream_limits_ms, stage_limits_ms
+from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
 CONFIDENCE = 0.95
 _TELLING = 5  # from so many misses on, the share of them says how it will go on
@@ -31,14 +31,6 @@ _HOPELESS = 1_000_000
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
 """Where the times lie of streams that were still open: at least as long as that."""
 _ALIKE = {"ttft_from_intended": "ttft"}  # what a latency's streams are worth, where `blocks` does not know it
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What a profile asks of each stage."""
-
-    latency_ms: dict[str, float] = {}
-    failed: float = 0.0  # the share of the scheduled requests that may fail or stay unsent
-    goodput: float = 0.95  # the share of streams that must meet the limits that are set for each stream
 
 
 class Judged(Protocol):

@@ -10,12 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.metrics.difference import Compared
-from loadgen.metrics.finding import Diagnosis, Finding
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.host import HostSample
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.journal import Diagnosis, EngineView, Finding, Milestone, SearchResult
+from loadgen.metrics.result import BaselineView, Comparison, CurvePoint, RunEvent, Verdict
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 BEAT_S = 0.25  # A run tells its state so often
 WINDOW_S = 5.0  # the span of the percentiles in a `Point`
@@ -46,20 +44,6 @@ Phase = Literal[
 """`blocked`: the preflight says that the start would fail, and the operator decides; `holding`: the plan is done, the
 server is still up, and the operator may go on; `restarting`: the server is stopped, to be started again; `failed`: it
 did not start, died, or cannot be used, and the operator may start it again."""
-
-
-class Milestone(msgspec.Struct, frozen=True):
-    """One step of the server's start."""
-
-    id: str
-    label: str
-    state: Literal["waiting", "running", "done"] = "waiting"
-    progress: float | None = None  # 0 to 1 where the log says how far it is
-    detail: str = ""
-    started_s: float | None = None
-    finished_s: float | None = None
-    expected_s: float | None = None  # how long it took in the last start of the same kind
-    elapsed_s: float | None = None  # since it began, while it runs
 
 
 class Liveness(msgspec.Struct, frozen=True):
@@ -121,21 +105,6 @@ class LoadView(msgspec.Struct, frozen=True):
     stage_progress: float | None = None  # 0 to 1 for a bounded stage
 
 
-class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The engine's /metrics: gauges now, and rates over the last `WINDOW_S` seconds."""
-
-    running: float | None = None
-    waiting: float | None = None
-    kv_usage: float | None = None  # 0 to 1, of the fullest engine
-    preemptions: float | None = None  # since the server started
-    waiting_by_reason: dict[str, float] = {}
-    """Where some wait: `capacity`, no room; `deferred`, held back by something else, such as a KV transfer."""
-    prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
-    prompt_tokens_per_s: float | None = None
-    generation_tokens_per_s: float | None = None
-    engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
-
-
 class Point(msgspec.Struct, frozen=True):
     """One moment of the time series; percentiles over the last `WINDOW_S` seconds."""
 
@@ -157,47 +126,12 @@ class Point(msgspec.Struct, frozen=True):
     client_rss_mb: float | None = None  # memory of all workers
 
 
-class Comparison(msgspec.Struct, frozen=True):
-    """One published figure beside what a stage measured."""
-
-    stage: int  # index of the stage
-    of: str  # hardware or column of the publication, where it has several
-    figure: str
-    published: float
-    measured: float | None
-    difference_percent: float | None  # measured against published; None where there is nothing to compare
-
-
-class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line on the health of a GPU or the limit of a stage, with the numbers behind it."""
-
-    id: str  # stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`
-    subject: str  # `gpu 5`, `stage 3`
-    text: str
-    bad: bool = True  # it needs the operator; else it only explains
-
-
 class GpuView(msgspec.Struct, frozen=True):
     """One GPU now."""
 
     static: GpuStatic
     sample: GpuSample | None  # none before the first look
     flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED power 18%`, `PCIe x8 of x16`
-
-
-class CurvePoint(msgspec.Struct, frozen=True):
-    """What was measured while so many streams were held, or at one step of a load that moves."""
-
-    isl: int
-    osl: int
-    load: float  # the concurrency, or of an open loop the requests a second
-    direction: Literal["", "up", "down"]  # where the load moved; empty where it stood
-    held: float  # streams that were really open, on average
-    measured_s: float
-    output_tokens_per_s: float | None
-    output_tokens_per_s_per_user: float | None
-    ttft_ms: Summary
-    itl_ms: Summary
 
 
 class StageView(msgspec.Struct, frozen=True):
@@ -280,24 +214,6 @@ class ReplayView(msgspec.Struct, frozen=True):
     length_s: float
     speed: float  # seconds of the run in one of the operator's
     paused: bool
-
-
-class BaselineView(msgspec.Struct, frozen=True):
-    """A stage beside the stage of the same load in the baseline."""
-
-    name: str
-    verdict: str  # in words; or why nothing is compared
-    bad: bool = False  # something is worse, and evidently so
-    load: str | None = None  # what was matched; None where the baseline has no such stage
-    figures: tuple[Compared, ...] = ()  # A is the baseline
-
-
-class RunEvent(msgspec.Struct, frozen=True):
-    """Something that happened, on the run's time axis."""
-
-    t_s: float
-    kind: str  # `load` (the operator or the plan changed it), `pause`, `resume`, `server`, `error`, `note`, `clock`
-    text: str
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -22,55 +22,8 @@ from typing import Self
 
 import msgspec
 
-from loadgen.metrics.histogram import EncodedHistogram, Histogram
-
-LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
-"""Names of the latency histograms, in the order of the result."""
-
-MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # those that are shown while a run goes on, and compared
-
-OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
-"""What becomes of a stream that was sent, once its stage has ended: the counts add up to `sent`."""
-
-MESSAGES_KEPT = 3  # first messages kept per kind of failure and tick
-
-COUNTERS = (
-    "warmup",
-    "warmup_failed",
-    "first_wave",
-    "sent",
-    "completed",
-    "good",
-    "failed",
-    "cancelled",
-    "unfinished",
-    "lost",
-    "carried_over",
-    "carried_in",
-    "carried_failed",
-    "beyond",
-    "unsent",
-    "retried",
-    "clock_steps",
-    "tpot_parts",
-    "input_tokens",
-    "output_tokens",
-    "counted_by_events",
-    "window_requests",
-    "window_input_tokens",
-    "window_output_tokens",
-    "held_area_ns",
-)
-
-
-class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened while a moving load held as many streams as one of its steps wants."""
-
-    span_ns: int = 0  # for how long that was so, added over workers
-    held_area_ns: int = 0  # open streams integrated over that time
-    output_tokens: int = 0
-    ttft: EncodedHistogram | None = None
-    itl: EncodedHistogram | None = None
+from loadgen.metrics.deltas import COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
+from loadgen.metrics.histogram import Histogram
 
 
 class LoadBinMetrics:
@@ -102,49 +55,6 @@ class LoadBinMetrics:
             ttft=self.ttft.encode() if self.ttft.count else None,
             itl=self.itl.encode() if self.itl.count else None,
         )
-
-
-class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened to one stage on one worker since its last tick."""
-
-    warmup: int = 0  # streams sent before the window was opened
-    warmup_failed: int = 0
-    first_wave: int = 0  # streams of the first wave, which all began at once: in no latency but `first_wave_ttft`
-    sent: int = 0
-    completed: int = 0
-    good: int = 0  # completed streams that met every limit that is set for a stream
-    failed: int = 0
-    cancelled: int = 0  # streams on which the client hung up as the profile wants it: neither completed nor failed
-    unfinished: int = 0  # streams cut off by an abort, or lost with their worker: neither completed nor failed
-    lost: int = 0  # of the unfinished, those whose worker died or fell silent
-    carried_over: int = 0  # streams that were open when the stage ended
-    carried_in: int = 0  # streams of earlier stages that were open when this one began
-    carried_failed: int = 0  # of those, the ones that failed in this stage
-    beyond: int = 0  # of the streams carried over, those that had already missed a limit that is set for a stream
-    unsent: int = 0  # arrivals that were due and had not been sent when the stage ended
-    unsent_wait_ns: int = 0  # the longest that one of them had waited
-    retried: int = 0  # requests sent again because a reused connection died before the first byte of its response
-    clock_steps: int = 0  # streams whose times were thrown away because the wall clock was stepped under them
-    tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
-    input_tokens: int = 0
-    output_tokens: int = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
-    counted_by_events: int = 0
-    """Completed streams whose server reported no usage, so that events were counted as tokens."""
-    window_requests: int = 0
-    window_input_tokens: int = 0
-    window_output_tokens: int = 0
-    held_area_ns: int = 0  # open streams integrated over the window: divided by its length, the mean concurrency
-    window_start_ns: int | None = None
-    window_end_ns: int | None = None
-    tail_start_ns: int | None = None
-    """When requests ran out in a stage that they bound: from then on fewer streams are open than asked."""
-    peak: int = 0
-    bins: dict[int, LoadBin] = {}  # by step, of a stage whose load moves
-    models: dict[str, int] = {}  # streams sent, by their model; empty where there is only one
-    errors: dict[str, int] = {}
-    messages: dict[str, list[str]] = {}
-    latency: dict[str, EncodedHistogram] = {}
-    """Without `chunk_gap` where it is the same as `itl`: every event brought one token."""
 
 
 class StageMetrics:
@@ -240,27 +150,6 @@ class StageMetrics:
         if self.tail_start_ns is None or self.window_end_ns is None:
             return 0.0
         return max(0, self.window_end_ns - self.tail_start_ns) / 1e9
-
-
-class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one worker did and how late it was since its last tick."""
-
-    cpu_ns: int = 0
-    realtime_ns: int = 0  # for how long it ran before all other processes
-    waited_ns: int = 0  # for how long it was ready to run and had no core
-    workers_lost: int = 0  # workers that died or had to be ended
-    reads: int = 0
-    coalesced_reads: int = 0
-    """Reads that carried more than one output event, all but the last of them therefore stamped late."""
-    unstamped_reads: int = 0  # reads without a kernel timestamp, stamped by the user-space clock
-    unsure_ttfts: int = 0
-    """Streams whose TTFT may be more than a millisecond too long: the client had no core while it sent the request, or
-    read the first token together with later ones, whose stamp it then has."""
-    requests: int = 0  # streams that completed, measured or not
-    output_tokens: int = 0  # output tokens that arrived, measured or not
-    connects: int = 0
-    read_lag: EncodedHistogram | None = None
-    send_lag: EncodedHistogram | None = None
 
 
 class ClientMetrics:

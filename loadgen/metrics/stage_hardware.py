@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from loadgen.metrics.energy import joules_per_token, tokens_per_s_per_w, window_energy
-from loadgen.metrics.gpu import GpuSample
-from loadgen.metrics.gpu_stage import GpuStage, gpu_stages, host_means
+from loadgen.metrics.gpu_stage import gpu_stages, host_means
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.health import StageFacts, stage_verdicts
-from loadgen.metrics.result import EnergyResult
-from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.result import EnergyResult, Verdict
+from loadgen.metrics.samples import GpuSample, GpuStage
 from loadgen.metrics.stage_record import StageRecord
 
 _BUSY_FROM_PERCENT = 5.0

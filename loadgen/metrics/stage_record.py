@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from loadgen.metrics.batch_means import BatchMeans
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.gpu_stage import GpuSamples
-from loadgen.metrics.histogram import Histogram, Summary
-from loadgen.metrics.journal import EngineStage, StageEnded, StageSettled, StageStarted
-from loadgen.metrics.snapshot import EngineView
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import EngineStage, EngineView, StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loadgen.metrics.crosscheck import ClientAccount, TruthCheck, truth_check, truth_verdicts
+from loadgen.metrics.crosscheck import ClientAccount, truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
+from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import (
     Concurrency,
     FirstWave,
     InstanceResult,
+    Limits,
     Requests,
     StageResult,
     Target,
     Throughput,
     Tokens,
+    TruthCheck,
+    Verdict,
 )
-from loadgen.metrics.slo import Limits, judge
-from loadgen.metrics.snapshot import Verdict
-from loadgen.metrics.stage import LATENCIES, OUTCOMES
+from loadgen.metrics.slo import judge
 from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord
 

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.plan.from_profile import listed, search_plan, stages_of
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Profile
-from loadgen.profile.plan import PlanSettings
+from loadgen.profile.load import PlanSettings
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.plan.stage import Measured, Plan, Stage
-from loadgen.profile.plan import PlanSettings
+from loadgen.profile.load import PlanSettings
 
 MOST_PROBES = 40
 NEAR = 0.3  # how far apart the loads that surely meet and surely miss may lie, as a share of what is found

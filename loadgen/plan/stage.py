@@ -12,12 +12,10 @@ from typing import Literal
 import msgspec
 
 from loadgen.cores import usable_cores
+from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
-from loadgen.metrics.result import SloVerdict
-from loadgen.metrics.search import SearchPoint, SearchResult
-from loadgen.metrics.slo import Limits
-from loadgen.profile.plan import Steps, load_at
-from loadgen.profile.workload import REPLAY
+from loadgen.metrics.journal import SearchPoint, SearchResult, Steps, load_at
+from loadgen.metrics.result import Limits, SloVerdict
 from loadgen.workload.work import Work
 
 SLOW_TOKEN_S = 0.05

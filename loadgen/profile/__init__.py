@@ -6,7 +6,8 @@ the network or starts anything.
 """
 
 from loadgen.profile.document import apply_variant, build_profile, load_document, load_profile, variant_names
-from loadgen.profile.parts import Cancel, Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
+from loadgen.profile.load import Cancel, Load, StageSettings
+from loadgen.profile.schema import Docker, Profile, Reference, ReferencePoint, Server
 from loadgen.profile.values import parse_duration_s
 
 __all__ = [

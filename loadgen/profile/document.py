@@ -13,9 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from loadgen.errors import ProfileError
-from loadgen.profile.parts import Cancel, Docker, Load, Profile, Reference, ReferencePoint, Server, StageSettings
-from loadgen.profile.plan import PlanSettings, Ramp
-from loadgen.profile.workload import Prefix, Turns
+from loadgen.profile.schema import Profile, tables
 
 
 def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | None = None) -> Profile:
@@ -166,25 +164,9 @@ def _explain(where: str, details: ErrorDetails) -> str:
     return f"{where}: {key}{shown}: {message[:1].lower()}{message[1:]}" if key else f"{where}: {message}"
 
 
-_KNOWN_KEYS: dict[str, type[BaseModel]] = {
-    "": Profile,
-    "server": Server,
-    "server.docker": Docker,
-    "load": Load,
-    "load.prefix": Prefix,
-    "load.turns": Turns,
-    "load.cancel": Cancel,
-    "plan": PlanSettings,
-    "plan.ramp": Ramp,
-    "stages": StageSettings,
-    "reference": Reference,
-    "reference.points": ReferencePoint,
-}
-
-
 def _nearest(location: list[int | str]) -> str:
     parents = [str(part) for part in location[:-1] if not isinstance(part, int)]
-    model = _KNOWN_KEYS.get(".".join(parents))
+    model = tables().get(".".join(parents))
     known = list(model.model_fields) if model is not None else []
     near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     return f"; did you mean {'.'.join([*parents, near[0]])}?" if near else f"; known keys: {', '.join(known)}"

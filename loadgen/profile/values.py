@@ -1,16 +1,27 @@
-"""The kinds of value in a profile: durations and limits with their units, bounded numbers."""
+"""The kinds of value in a profile: durations and limits with their units, bounded numbers, arrivals, names of limits.
+
+`reads` says in words what a key takes where its type alone does not; the profile reference shows it.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from loadgen.distributions import REPLAY, burstiness_of, check_lengths_text
+
+MOST_CONCURRENCY = 100_000
+MOST_RATE = 1_000_000.0
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?")
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
+_OVER_STAGE = re.compile(r"(ttft|ttft_from_intended|tpot|itl|e2e)_(mean|p([1-9][0-9]?|9[0-9]{2,3}))")
+_PER_STREAM = ("ttft", "tpot", "itl", "e2e")
 
 
 def parse_duration_s(value: object) -> float:
@@ -23,13 +34,12 @@ def parse_duration_s(value: object) -> float:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def parse_warmup(value: object) -> object:
+def _parse_warmup(value: object) -> object:
     """Requests as they are, a time as a text in seconds."""
     return value if isinstance(value, int) else f"{parse_duration_s(value)}s"
 
 
-def parse_slo_ms(value: object) -> float:
-    """Milliseconds of a time that names its unit."""
+def _parse_slo_ms(value: object) -> float:
     if not isinstance(value, str):
         raise ValueError("expected a time with its unit, such as 2s or 50ms")
     return parse_duration_s(value) * 1000.0
@@ -46,24 +56,104 @@ def parse_share(value: object) -> float:
     return share / 100 if text.endswith("%") else share
 
 
-def parse_base_url(value: object) -> object:
+def _parse_base_url(value: object) -> object:
     """A server as its clients are told of it, `http://host:8000/v1`, without the `/v1`: every path here has its own."""
     return re.sub(r"(?<!/)/v1/?$", "", value) if isinstance(value, str) else value
 
 
-def as_list(value: object) -> object:
-    """A single value is a list of one."""
+def _as_list(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
-BaseUrl = Annotated[str, BeforeValidator(parse_base_url)]
-Seconds = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0)]
-Milliseconds = Annotated[float, BeforeValidator(parse_slo_ms)]
-Share = Annotated[float, BeforeValidator(parse_share)]
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
-Concurrency = Annotated[int, Field(ge=1, le=100_000)]
-Concurrencies = Annotated[list[Concurrency], BeforeValidator(as_list), Field(min_length=1)]
-Rate = Annotated[float, Field(gt=0, le=1_000_000)]
-Rates = Annotated[list[Rate], BeforeValidator(as_list)]
-Warmup = Annotated[int | str, BeforeValidator(parse_warmup)]
+def _check_ladder(value: object) -> object:
+    if isinstance(value, list) and not value:
+        raise ValueError("a ladder of nothing; expected the highest load, such as 64, or a list, such as [1, 8, 64]")
+    return value
+
+
+def _check_arrival(arrival: str) -> str:
+    if arrival != REPLAY:
+        burstiness_of(arrival)
+    return arrival
+
+
+def mean_rate(points: Sequence[tuple[float, float]]) -> float:
+    """Requests a second on average over the points."""
+    requests = sum((t1 - t0) * (r0 + r1) / 2 for (t0, r0), (t1, r1) in pairwise(points))
+    return requests / (points[-1][0] - points[0][0])
+
+
+def _check_rate_points(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    if points and len(points) < 2:
+        raise ValueError("expected at least two points, such as [[0, 1], [60, 10]]")
+    if any(later <= earlier for (earlier, _), (later, _) in pairwise(points)):
+        raise ValueError("expected points in ascending time")
+    if points and not mean_rate(points) > 0:
+        raise ValueError("expected a rate above 0 somewhere")
+    return points
+
+
+def slo_problem(name: str) -> str | None:
+    """Why a name is not a limit that can be measured; None when it is."""
+    if name in _PER_STREAM or _OVER_STAGE.fullmatch(name) is not None:
+        return None
+    return (
+        f"slo.{name}: expected a metric and a statistic, such as ttft_p99 or tpot_mean, "
+        f"or {', '.join(_PER_STREAM)} alone for a limit that each stream must meet"
+    )
+
+
+def limit_of(name: str) -> tuple[str, float | None]:
+    """The metric and the percent of a limit over a stage, None for its mean: `ttft_p999` is ("ttft", 99.9)."""
+    metric, _, statistic = name.rpartition("_")
+    if statistic == "mean":
+        return metric, None
+    digits = statistic.removeprefix("p")
+    return metric, float(f"{digits[:2]}.{digits[2:] or 0}")
+
+
+def per_stream_limits_ms(slo: Mapping[str, float]) -> dict[str, float]:
+    """The limits that each stream must meet by itself, by metric."""
+    return {name: limit_ms for name, limit_ms in slo.items() if name in _PER_STREAM}
+
+
+def stage_limits_ms(slo: Mapping[str, float]) -> dict[str, float]:
+    """The limits on statistics over a stage, by name."""
+    return {name: limit_ms for name, limit_ms in slo.items() if name not in _PER_STREAM}
+
+
+def reads(words: str) -> WithJsonSchema:
+    """What a value may be, in the words of the profile reference."""
+    return WithJsonSchema({"format": words})
+
+
 Scalar = str | int | float | bool
+BaseUrl = Annotated[str, BeforeValidator(_parse_base_url), reads("URL")]
+Seconds = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0), reads("duration above 0")]
+Milliseconds = Annotated[float, BeforeValidator(_parse_slo_ms)]
+Share = Annotated[float, BeforeValidator(parse_share), reads('share: `"1%"` or `0.01`')]
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENCY)]
+Concurrencies = Annotated[
+    list[Concurrency],
+    BeforeValidator(_as_list),
+    Field(min_length=1),
+    reads(f"integer from 1 to {MOST_CONCURRENCY:,}, or a list of them"),
+]
+Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
+Rates = Annotated[list[Rate], BeforeValidator(_as_list), reads("number above 0, or a list of them")]
+Warmup = Annotated[int | str, BeforeValidator(_parse_warmup), reads("requests, or a duration")]
+Ladder = Annotated[
+    Concurrency | list[Rate], BeforeValidator(_check_ladder), reads("integer from 1, or a list of loads")
+]
+Flags = Annotated[dict[str, Scalar | list[Any] | dict[str, Any]], reads("table of flags")]
+LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("integer or [lengths](#lengths)")]
+ArrivalText = Annotated[
+    str, AfterValidator(_check_arrival), reads('`"poisson"`, `"constant"`, `"gamma:B"` or `"replay"`')
+]
+_Moment = Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0)]
+RatePoints = Annotated[
+    list[tuple[_Moment, Annotated[float, Field(ge=0, le=MOST_RATE)]]],
+    AfterValidator(_check_rate_points),
+    reads("list of [duration, requests a second]"),
+]

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.difference import Compared, Difference
 from loadgen.metrics.figures import FIGURES
+from loadgen.metrics.result import Compared, Difference
 from loadgen.report.compare import RunComparison, StageComparison
 
 _LIMIT = re.compile(

@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.format import GIB, counted, fixed, gib
 from loadgen.metrics.doctor import DeviceFile, Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.gpu import GpuProcess, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuStatic
 
 _WIDTH = 100
 _COLUMN = 16

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.finding import Finding, Severity, by_severity
+from loadgen.metrics.journal import Finding, Severity, by_severity
 
 _WIDTH = 100
 _WORDS: dict[Severity, tuple[str, str]] = {

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuStatic
 from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
+from loadgen.metrics.samples import GpuStatic
 from loadgen.profile import Profile
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus

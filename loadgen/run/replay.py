@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, read_journal, time_of
+from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Point, ReplayView, ServerView, Snapshot
 from loadgen.run.hardware import telemetry_words
@@ -22,7 +22,8 @@ from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, S
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import load_view, snapshot_of
 from loadgen.server.process.log import LogTail
-from loadgen.store.lookup import RESULT
+from loadgen.store.files import read_journal
+from loadgen.store.runs import RESULT
 
 SLOWEST, FASTEST = 1.0, 100.0
 _LOG_NAMES = ("server.log", "server-0.log")

@@ -22,7 +22,6 @@ from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
-from loadgen.metrics.stream_rows import RowsFormat
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Measured, Stage
 from loadgen.profile import Profile
@@ -37,6 +36,7 @@ from loadgen.run.stage_watch import FailureBreaker, measured_of
 from loadgen.run.view import live_load, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
+from loadgen.store.files import RowsFormat
 from loadgen.telemetry.options import BackendOption
 from loadgen.vendors import VendorName
 

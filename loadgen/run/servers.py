@@ -16,13 +16,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen.errors import LoadError, ServerError
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.journal import ServerInstance
-from loadgen.metrics.snapshot import BEAT_S, EngineView, InstanceView, Liveness, Milestone
+from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
+from loadgen.metrics.snapshot import BEAT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile import Profile
 from loadgen.server.process.gpu_memory import level_now
-from loadgen.server.process.guard_client import NOT_ASKED, ProcessName, StopReport
+from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
 from loadgen.server.process.masking import masked_environment, masked_text
 from loadgen.server.supervisor import ManagedServer, ServerState
@@ -71,7 +70,7 @@ class Servers:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
-        held = await level_now() if self.settings.engine in _ON_GPU else NOT_ASKED
+        held = await level_now() if self.settings.engine in _ON_GPU else NOT_CHECKED
         alone = len(self._each) == 1
         self.managed = [
             ManagedServer(

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.fleet.fleet import FleetTick
+from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.journal import StageStarted
 from loadgen.metrics.record import Record
-from loadgen.metrics.slo import Judgement, Limits, judge, met_limits, needed_words, still_needed
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.result import Limits
+from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
 

@@ -18,10 +18,9 @@ import msgspec
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.journal import RunState
-from loadgen.metrics.result import read_result
 from loadgen.profile import Profile
 from loadgen.report.sweep_table import Outcome
-from loadgen.store.folder import claim_folder
+from loadgen.store.runs import claim_folder, read_result
 
 _FILE = "sweep.json"
 

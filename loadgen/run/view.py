@@ -9,25 +9,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from loadgen.metrics.baseline import BaselineWatch
+from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.health import StageFacts, flags, gpu_verdicts, stage_verdicts
-from loadgen.metrics.journal import RunState, StageStarted
+from loadgen.metrics.journal import EngineView, Milestone, RunState, StageStarted
 from loadgen.metrics.record import Record
+from loadgen.metrics.result import Comparison, Verdict
 from loadgen.metrics.snapshot import (
     ClientView,
-    Comparison,
-    EngineView,
     ErrorView,
     GpuView,
     LoadView,
-    Milestone,
     Phase,
     Point,
     ReplayView,
     ServerView,
     Snapshot,
-    Verdict,
 )
-from loadgen.metrics.stage import OUTCOMES, StageMetrics
+from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdict import kv_limit, queueing
 from loadgen.plan.stage import Stage

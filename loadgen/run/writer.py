@@ -19,26 +19,16 @@ import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.baseline import Baseline, with_baseline
-from loadgen.metrics.journal import (
-    Happened,
-    Line,
-    RunFinished,
-    RunStarted,
-    RunState,
-    ServerChanged,
-    Ticked,
-)
+from loadgen.metrics.journal import EngineView, Happened, Line, RunFinished, RunStarted, RunState, ServerChanged, Ticked
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, write_result
-from loadgen.metrics.snapshot import EngineView
-from loadgen.metrics.stream_rows import RowsFormat, require_format
+from loadgen.metrics.result import Result
 from loadgen.profile import Profile
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
 from loadgen.server.process.masking import masked_document, masked_environment, masked_text
 from loadgen.server.supervisor import ServerState
-from loadgen.store.folder import SafeFiles, claim_folder, require_writable
-from loadgen.store.lookup import RESULT
+from loadgen.store.files import RowsFormat, SafeFiles, require_format
+from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 
 
 class RunWriter:

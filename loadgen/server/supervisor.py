@@ -18,19 +18,12 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.snapshot import Liveness, Milestone
+from loadgen.metrics.journal import Diagnosis, Milestone
+from loadgen.metrics.snapshot import Liveness
 from loadgen.profile import Server
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.gpu_memory import HeldSince, wait_back
-from loadgen.server.process.guard_client import (
-    NOT_ASKED,
-    ProcessName,
-    ServerExit,
-    StopReport,
-    end_without_guard,
-    names_from_guard,
-)
+from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
 from loadgen.server.process.locks import DriveLock, claim_port, record_path
 from loadgen.server.process.log import LogTail
 from loadgen.server.process.masking import masked_command
@@ -52,7 +45,7 @@ class ManagedServer:
     """One server process tree; use it with `async with`, or call `stop` in the end."""
 
     def __init__(
-        self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: HeldSince | str = NOT_ASKED
+        self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: HeldSince | str = NOT_CHECKED
     ) -> None:
         """Nothing starts yet; the server's output is appended to `log_path`.
 
@@ -135,8 +128,12 @@ class ManagedServer:
         """
         limit_s = self._server.startup_timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                await self._until_ready()
+            async with (
+                asyncio.timeout(limit_s),
+                ServerClient(self.base_url, api_key(self._server), api_key_env=self._server.api_key_env) as client,
+            ):
+                if not await until_ready(client, self._ended_once):
+                    raise ServerError(self._explained(f"the server {self.exit} before it was ready", "starting"))
         except TimeoutError:
             raise ServerError(
                 self._explained(f"the server did not become ready within {limit_s:g} s", "starting")
@@ -199,27 +196,26 @@ class ManagedServer:
     def _order(self, argv: list[str]) -> dict[str, Any]:
         self._record = record_path(self.port)
         stop_command, self._kill_command = stop_commands(self._server, port=self.port) or (None, None)
-        return {
-            "argv": argv,
-            "env": server_environment(self._server),
-            "cwd": str(guard_client.PACKAGE_ROOT if self._server.engine == "simulator" else Path.cwd()),
-            "log_path": str(self.log.path.absolute()),
-            "stop_timeout_s": self._server.stop_timeout_s,
-            "stop_command": stop_command,
-            "kill_command": self._kill_command,
-            "record": {"path": str(self._record), "facts": self._facts()},
-        }
-
-    def _facts(self) -> dict[str, Any]:
-        return {
+        log_path = str(self.log.path.absolute())
+        facts = {
             "port": self.port,
             "url": self.base_url,
             "profile": self._profile,
             "model": self._server.model,
             "command": self.command,
             "kill_command": self._kill_command,
-            "log_path": str(self.log.path.absolute()),
+            "log_path": log_path,
             "started_unix_s": time.time(),
+        }
+        return {
+            "argv": argv,
+            "env": server_environment(self._server),
+            "cwd": str(guard_client.PACKAGE_ROOT if self._server.engine == "simulator" else Path.cwd()),
+            "log_path": log_path,
+            "stop_timeout_s": self._server.stop_timeout_s,
+            "stop_command": stop_command,
+            "kill_command": self._kill_command,
+            "record": {"path": str(self._record), "facts": facts},
         }
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
@@ -235,7 +231,9 @@ class ManagedServer:
         match event["event"]:
             case "started":
                 self.pid = event["pid"]
-                self._note_main()
+                info = tree.look_at(event["pid"])
+                if info is not None and self._guard is not None and info.parent == self._guard.pid:
+                    self._seen.add(info.id)
                 self._started.set()
             case "failed":
                 self._failure = event["error"]
@@ -245,19 +243,12 @@ class ManagedServer:
             case "exited":
                 self._ended(ServerExit(event["code"], event["signal"]))
             case "stopping":
-                self.waiting_for = names_from_guard(event["waiting_for"])
+                self.waiting_for = _names(event["waiting_for"])
             case "left":
                 self._left.set()
             case "stopped":
-                killed, left = names_from_guard(event["killed"]), names_from_guard(event["left"])
-                self._report = StopReport(0.0, killed, left, event["problem"])
-                self.waiting_for = self.processes = left
-
-    def _note_main(self) -> None:
-        assert self.pid is not None
-        info = tree.look_at(self.pid)
-        if info is not None and self._guard is not None and info.parent == self._guard.pid:
-            self._seen.add(info.id)
+                self.waiting_for = self.processes = left = _names(event["left"])
+                self._report = StopReport(0.0, _names(event["killed"]), left, event["problem"])
 
     def _ended(self, how: ServerExit) -> None:
         self.exit = how
@@ -287,11 +278,6 @@ class ManagedServer:
             self._last_line_s = now
         self._startup.feed(self.log.unfinished, now)
 
-    async def _until_ready(self) -> None:
-        async with ServerClient(self.base_url, api_key(self._server), api_key_env=self._server.api_key_env) as client:
-            if not await until_ready(client, self._ended_once):
-                raise ServerError(self._explained(f"the server {self.exit} before it was ready", "starting"))
-
     def _explained(self, message: str, phase: Phase) -> str:
         cause = self.diagnose(phase)
         lines = [f"{message}: {cause.title}", *(f"  {line}" for line in cause.evidence), f"  -> {cause.remedy}"]
@@ -307,24 +293,21 @@ class ManagedServer:
             await self._end_following()
             gpu_memory = await wait_back(self._held, self._hurried)
         finally:
-            self._release()
+            if self._lock is not None:
+                self._lock.release()
         if self.state != "died":
             self.state = "stopped"
         report = self._report or StopReport(0.0)
         return replace(report, elapsed_s=time.monotonic() - began, gpu_memory=gpu_memory)
 
     async def _part(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> StopReport:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
-        guard_client.forget(process)
+        await _cancel(watching)
+        guard_client.hang_up(process)
+        process.returncode = 0  # it is not ours to wait for any more, and subprocess would complain that nobody did
         await self._end_following()
-        self._release()
-        return StopReport(0.0, gpu_memory="the server was left running")
-
-    def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
+        return StopReport(0.0, gpu_memory="the server was left running")
 
     async def _end_guard(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> None:
         limit_s = self._server.stop_timeout_s + guard.KILL_WAIT_S + _GUARD_MARGIN_S
@@ -343,7 +326,15 @@ class ManagedServer:
 
     async def _end_following(self) -> None:
         if self._following is not None:
-            self._following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._following
+            await _cancel(self._following)
             self._read_log()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _names(processes: list[dict[str, Any]]) -> tuple[ProcessName, ...]:
+    return tuple(ProcessName(entry["pid"], entry["name"]) for entry in processes)

@@ -12,21 +12,12 @@ from itertools import chain, dropwhile
 from pathlib import Path
 
 from loadgen.errors import ResultError
-from loadgen.metrics.hlog import HistogramLog
-from loadgen.metrics.journal import (
-    Happened,
-    Line,
-    RunFinished,
-    RunStarted,
-    Ticked,
-    journal_is_held,
-    read_journal,
-    time_of,
-)
+from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, write_result
-from loadgen.metrics.stage import ClientDelta, StageDelta
-from loadgen.store.lookup import HISTOGRAMS, JOURNAL, RESULT, has_result
+from loadgen.metrics.result import Result
+from loadgen.store.files import HISTOGRAMS, JOURNAL, HistogramLog, journal_is_held, read_journal
+from loadgen.store.runs import RESULT, has_result, write_result
 
 _DAMAGES_TOLD = 20
 

@@ -50,28 +50,6 @@ Unanswered = Callable[["Channel", Stream], None]
 class Channel:
     """One connection; `begin` puts a stream on it, `feed` and `lost` are for the transport."""
 
-    __slots__ = (
-        "_between_chunks",
-        "_body",
-        "_client",
-        "_coalesced_ns",
-        "_ended",
-        "_parser",
-        "_plain",
-        "_slow",
-        "_splitter",
-        "_stamp_ns",
-        "_status",
-        "_unanswered",
-        "answered",
-        "close_transport",
-        "output_began",
-        "served",
-        "stream",
-        "usable",
-        "write",
-    )
-
     def __init__(self, client: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
         self._client = client
         self._ended = ended
@@ -83,8 +61,8 @@ class Channel:
         self.answered = False
         self.write: Callable[[bytes], bool] = _not_connected
         """Whether all of it has gone to the kernel; if not, `sent_late` tells when it has."""
-        self.close_transport: Callable[[], None] = _nothing
-        self.output_began: Callable[[], None] = _nothing  # the stream no longer waits for its first token
+        self.close_transport: Callable[[], None] = lambda: None
+        self.output_began: Callable[[], None] = lambda: None  # the stream no longer waits for its first token
         self._stamp_ns = 0
         self._coalesced_ns = 0
         self._reset_response()
@@ -385,7 +363,3 @@ def _shown(text: bytes) -> str:
 
 def _not_connected(_: bytes) -> bool:
     raise AssertionError("a request was put on a channel that is not connected")
-
-
-def _nothing() -> None:
-    return

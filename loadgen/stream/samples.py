@@ -1,8 +1,8 @@
 """What happened in the running stage of a worker between two ticks: lists that the timed path appends to, and counts.
 
 Appending an int to a list is the cheapest record there is; everything vectorised happens in `drain`, four times a
-second. A samples belongs to one stage. What is timed counts only while its window is open; streams of an earlier stage
-that are still open record here too, because what happens under a load belongs to that load's stage.
+second. `StageSamples` belong to one stage. What is timed counts only while its window is open; streams of an earlier
+stage that are still open record here too, because what happens under a load belongs to that load's stage.
 """
 
 from __future__ import annotations
@@ -14,46 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.histogram import EncodedHistogram, Histogram
-from loadgen.metrics.stage import MESSAGES_KEPT, ClientDelta, StageDelta
-from loadgen.metrics.stream_rows import StreamRow
-
-_COUNTERS = (
-    "warmup",
-    "warmup_failed",
-    "first_wave",
-    "sent",
-    "completed",
-    "good",
-    "failed",
-    "cancelled",
-    "unfinished",
-    "carried_over",
-    "carried_in",
-    "carried_failed",
-    "beyond",
-    "unsent",
-    "unsent_wait_ns",
-    "retried",
-    "clock_steps",
-    "tpot_parts",
-    "input_tokens",
-    "output_tokens",
-    "counted_by_events",
-)
-_SAMPLES = (
-    "ttft_ns",
-    "ttft_from_intended_ns",
-    "ttft_censored_ns",
-    "ttft_from_intended_censored_ns",
-    "first_wave_ttft_ns",
-    "tpot_ns",
-    "e2e_ns",
-    "e2e_censored_ns",
-    "normalized_ns",
-    "warmup_ttft_ns",
-    "warmup_tpot_ns",
-)
+from loadgen.metrics.deltas import MESSAGES_KEPT, ClientDelta, EncodedHistogram, StageDelta, StreamRow
+from loadgen.metrics.histogram import Histogram
 
 
 class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,87 +34,64 @@ class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class StageSamples:
+class StageSamples(msgspec.Struct):
     """What happened in one stage since the last drain; times in nanoseconds.
 
     The lists are emptied in place and never replaced: streams hold on to their `append`.
     """
 
-    __slots__ = (
-        *_COUNTERS,
-        *_SAMPLES,
-        "first_wave_waiting",
-        "errors",
-        "events_are_tokens",
-        "gaps_ns",
-        "is_open",
-        "limits",
-        "messages",
-        "models",
-        "odd_gaps",
-        "opened_ns",
-        "rows",
-        "whole_only",
-    )
+    limits: StreamLimits | None = None
+    is_open: bool = True  # the window of the stage is open
+    opened_ns: int = 0  # when it was opened (CLOCK_REALTIME)
+    whole_only: bool = False  # requests bound the stage: only streams that were sent in its window are timed
+    events_are_tokens: bool = True  # no usage at the end of a stream has said that its events carried several tokens
+    first_wave_waiting: int = 0  # streams of the first wave without a first token, sent or to be sent
+    rows: list[StreamRow] | None = None  # where a stream leaves its row when it is over; None if nobody asks for rows
 
-    def __init__(
-        self,
-        limits: StreamLimits | None = None,
-        *,
-        is_open: bool = True,
-        whole_only: bool = False,
-        rows: list[StreamRow] | None = None,
-    ) -> None:
-        self.limits = limits
-        self.is_open = is_open  # the window of the stage is open
-        self.opened_ns = 0  # when it was opened (CLOCK_REALTIME)
-        self.whole_only = whole_only  # requests bound the stage: only streams that were sent in its window are timed
-        self.events_are_tokens = True  # no usage at the end of a stream has said that its events carried several tokens
-        self.first_wave_waiting = 0  # streams of the first wave without a first token, sent or to be sent
-        self.rows = rows  # where a stream leaves its row when it is over; None if nobody asks for rows
-        self.gaps_ns: list[int] = []  # gaps between output events, where the later one carried one token
-        self.odd_gaps: list[tuple[int, int, int]] = []
-        """(chunk gap, gap since the last token, tokens) of the events that did not carry exactly one token."""
-        self.ttft_ns: list[int] = []
-        self.ttft_from_intended_ns: list[int] = []
-        self.ttft_censored_ns: list[int] = []
-        """Waits of streams that had no first token when the window closed; so the three that are `censored`."""
-        self.ttft_from_intended_censored_ns: list[int] = []
-        self.first_wave_ttft_ns: list[int] = []
-        self.tpot_ns: list[int] = []
-        self.e2e_ns: list[int] = []
-        self.e2e_censored_ns: list[int] = []
-        self.normalized_ns: list[int] = []
-        self.warmup_ttft_ns: list[int] = []
-        """Of streams that no statistic of the stage takes, for the time series; so `warmup_tpot_ns`."""
-        self.warmup_tpot_ns: list[int] = []
-        self._clear_counts()
+    # Counts, as in `StageDelta`.
+    warmup: int = 0
+    warmup_failed: int = 0
+    first_wave: int = 0
+    sent: int = 0
+    completed: int = 0
+    good: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    unfinished: int = 0
+    carried_over: int = 0
+    carried_in: int = 0
+    carried_failed: int = 0
+    beyond: int = 0
+    unsent: int = 0
+    unsent_wait_ns: int = 0
+    retried: int = 0
+    clock_steps: int = 0
+    tpot_parts: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    counted_by_events: int = 0
+    models: dict[str, int] = {}  # requests sent, by their model; only where there are several
+    errors: dict[str, int] = {}
+    messages: dict[str, list[str]] = {}
 
-    def _clear_counts(self) -> None:
-        self.warmup = 0
-        self.warmup_failed = 0
-        self.first_wave = 0
-        self.sent = 0
-        self.completed = 0
-        self.good = 0
-        self.failed = 0
-        self.cancelled = 0
-        self.unfinished = 0
-        self.carried_over = 0
-        self.carried_in = 0
-        self.carried_failed = 0
-        self.beyond = 0
-        self.unsent = 0
-        self.unsent_wait_ns = 0
-        self.retried = 0
-        self.clock_steps = 0
-        self.tpot_parts = 0
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self.counted_by_events = 0
-        self.models: dict[str, int] = {}  # requests sent, by their model; only where there are several
-        self.errors: dict[str, int] = {}
-        self.messages: dict[str, list[str]] = {}
+    # Gaps between output events: where the later one carried exactly one token, and all others as (chunk gap, gap since
+    # the last token, tokens).
+    gaps_ns: list[int] = []
+    odd_gaps: list[tuple[int, int, int]] = []
+
+    # Samples that become the histograms of the same names. Those that are `censored` are waits of streams that had not
+    # come so far when the window closed; those of the warm-up are for the time series only.
+    ttft_ns: list[int] = []
+    ttft_from_intended_ns: list[int] = []
+    ttft_censored_ns: list[int] = []
+    ttft_from_intended_censored_ns: list[int] = []
+    first_wave_ttft_ns: list[int] = []
+    tpot_ns: list[int] = []
+    e2e_ns: list[int] = []
+    e2e_censored_ns: list[int] = []
+    normalized_ns: list[int] = []
+    warmup_ttft_ns: list[int] = []
+    warmup_tpot_ns: list[int] = []
 
     def open(self) -> None:
         """Begin to measure: what was timed until now is of the warm-up."""
@@ -174,8 +113,10 @@ class StageSamples:
         self.ttft_from_intended_censored_ns.append(wait_ns)
 
     def drop_samples(self) -> None:
-        """Throw away every time since the last drain: the wall clock was stepped."""
-        for name in (*_SAMPLES, "gaps_ns", "odd_gaps"):
+        """Throw away every time since the last drain, as when the wall clock was stepped."""
+        self.gaps_ns.clear()
+        self.odd_gaps.clear()
+        for name in _HISTOGRAMS:
             getattr(self, name).clear()
 
     def note_failure(self, kind: str, message: str, *, counted: bool = True) -> None:
@@ -192,7 +133,7 @@ class StageSamples:
         `send_due` is called before each piece of the work; it may send requests, but not read answers.
         """
         latency = {}
-        for name in _SAMPLES:
+        for name in _HISTOGRAMS:
             send_due()
             latency[name.removesuffix("_ns")] = encoded_histogram(getattr(self, name))
         send_due()
@@ -200,21 +141,26 @@ class StageSamples:
             latency |= gap_histograms(self.gaps_ns, self.odd_gaps)
         send_due()
         delta = StageDelta(
-            **{counter: getattr(self, counter) for counter in _COUNTERS},
-            models=self.models,
-            errors=self.errors,
-            messages=self.messages,
+            **{name: getattr(self, name) for name in _COUNTS},
             latency={name: encoded for name, encoded in latency.items() if encoded is not None},
         )
         self.drop_samples()
-        self._clear_counts()
+        nothing = StageSamples()
+        for name in _COUNTS:
+            setattr(self, name, getattr(nothing, name))
         return delta
+
+
+_COUNTS = [name for name in StageDelta.__struct_fields__ if name in StageSamples.__struct_fields__]
+_HISTOGRAMS = [
+    field.name for field in msgspec.structs.fields(StageSamples) if field.type == list[int] and field.name != "gaps_ns"
+]
 
 
 def gap_histograms(
     gaps_ns: Sequence[int], odd_gaps: Sequence[tuple[int, int, int]]
 ) -> dict[str, EncodedHistogram | None]:
-    """ITL and chunk gaps from the two lists of a samples; without chunk gaps where they are the same."""
+    """ITL and chunk gaps from the two lists of a stage's samples; without chunk gaps where they are the same."""
     if not odd_gaps:
         return {"itl": encoded_histogram(gaps_ns)}
     chunk_gaps, token_gaps, tokens = np.array(odd_gaps, dtype=np.int64).T
@@ -233,33 +179,16 @@ def gap_histograms(
 class ClientSamples:
     """What one worker did since its last tick: shared by all its connections, which hold on to its lists."""
 
-    __slots__ = (
-        "_drained_requests",
-        "_drained_tokens",
-        "coalesced_reads",
-        "connects",
-        "input_tokens",
-        "output_tokens",
-        "read_lag_ns",
-        "reads",
-        "requests",
-        "send_lag_ns",
-        "unstamped_reads",
-        "unsure_ttfts",
-    )
-
     def __init__(self) -> None:
-        self.output_tokens = 0
-        """Output tokens that arrived, ever; `input_tokens` and `requests` of streams that completed, ever."""
-        self.input_tokens = 0
+        self.output_tokens = 0  # that arrived, ever
+        self.input_tokens = 0  # as `requests`, of streams that completed, ever
         self.requests = 0
         self.reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
         self.unsure_ttfts = 0
         self.connects = 0
-        self.read_lag_ns: list[int] = []
-        """Of a sample of the reads that the kernel stamped; under TLS, how late the loop was at other times."""
+        self.read_lag_ns: list[int] = []  # of a sample of the stamped reads; under TLS, the loop's lag at other times
         self.send_lag_ns: list[int] = []
         self._drained_tokens = self._drained_requests = 0
 

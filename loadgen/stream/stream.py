@@ -8,9 +8,11 @@ receive timestamps; `quiet_since_s` alone is monotonic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import StreamRow
 from loadgen.stream.samples import StageSamples
 
 Failure = Literal[
@@ -40,78 +42,52 @@ def http_failure(status: int) -> Failure:
     return "http_5xx" if status >= 500 else "protocol"
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Stream:
     """A request on its way. `finish`, `fail` or `cancel` ends it, once."""
 
-    __slots__ = (
-        "cancel_after_s",
-        "carried",
-        "clock_stepped",
-        "counted_input",
-        "deadline_s",
-        "done",
-        "due_ns",
-        "events",
-        "events_at_sweep",
-        "first_ns",
-        "first_tokens",
-        "first_wave",
-        "held_ns",
-        "intended_ns",
-        "last_ns",
-        "measured",
-        "model",
-        "muted",
-        "part_ns",
-        "part_tokens",
-        "plain",
-        "prompt_tokens",
-        "quiet_since_s",
-        "record_gap",
-        "record_odd_gap",
-        "request",
-        "retried",
-        "samples",
-        "sent_ns",
-        "stage",
-        "tokens",
-        "usage_tokens",
-        "warmup",
-        "wire",
-    )
+    stage: int
+    samples: StageSamples
+    wire: bytes  # the request's bytes, kept until the response begins so that it can be sent once more
+    intended_ns: int
+    measured: bool = True  # sent in the window that is open, and counted in `sent`
+    first_wave: bool = False  # one of those that all began at once: its TTFT is told apart
+    request: tuple[int, int] = (0, 0)  # its number in the stage, and which turn of its conversation it is
+    model: str | None = None  # the one that it was drawn for, where there are several
+    cancel_after_s: float | None = None  # the client hangs up this long after it has sent the request
+    deadline_s: float = 0.0
+    quiet_since_s: float = 0.0
+    retried: bool = False
+    carried: bool = False  # its stage has ended
+    clock_stepped: bool = False  # the wall clock was stepped while this stream was open: its times mean nothing
+    warmup: bool = field(init=False)
+    due_ns: int = field(init=False)  # when the client could have sent it: where `max_concurrency` holds back, later
+    muted: bool = field(init=False)  # its gaps are not recorded for now
+    record_gap: Callable[[int], None] = field(init=False)
+    record_odd_gap: Callable[[tuple[int, int, int]], None] = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        stage: int,
-        samples: StageSamples,
-        wire: bytes,
-        intended_ns: int,
-        measured: bool = True,
-        first_wave: bool = False,
-    ) -> None:
-        """One that is not `measured` is sent before the window of its stage is open."""
-        self.stage = stage
-        self.samples = samples
-        self.wire = wire  # the request's bytes, kept until the response begins so that it can be sent once more
-        self.intended_ns = intended_ns
-        self.measured = measured  # sent in the window that is open, and counted in `sent`
-        self.first_wave = first_wave  # one of those that all began at once: its TTFT is told apart
-        self.warmup = not measured
-        self.carried = False  # its stage has ended
-        self.muted = False  # its gaps are not recorded for now
-        self.due_ns = intended_ns
-        """Since when the client could have sent it: later than intended where `max_concurrency` held it back."""
-        self.request = (0, 0)  # its number in the stage, and which turn of its conversation it is
-        self.model: str | None = None  # the one that it was drawn for, where there are several
-        self.cancel_after_s: float | None = None  # the client hangs up this long after it has sent the request
-        self.retried = False
-        self.clock_stepped = False  # the wall clock was stepped while this stream was open: its times mean nothing
-        self.deadline_s = 0.0
-        self.quiet_since_s = 0.0
+    # What `restart` forgets.
+    sent_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    held_ns: int = 0  # when the last token came, while text without a token has come after it; else 0
+    plain: bool = False  # the next event that brings one token ends a gap like any other
+    part_ns: int = 0  # the first output since the window was opened, 0 before it
+    part_tokens: int = 0  # the tokens up to then
+    first_tokens: int = 0
+    tokens: int = 0  # output tokens so far: cumulative usage where each chunk brings it, else output events
+    usage_tokens: int | None = None
+    prompt_tokens: int = 0
+    counted_input: int = 0  # of the prompt's tokens, those that `ClientSamples` has counted
+    events: int = 0
+    events_at_sweep: int = 0
+    done: bool = False  # a finish reason or `[DONE]` was seen
+
+    def __post_init__(self) -> None:
+        self.warmup = not self.measured
+        self.due_ns = self.intended_ns
         # A first wave finds an idle engine: neither its first tokens nor what follows is a steady state.
-        self._record_into(samples, muted=first_wave and measured)
-        self.restart()
+        self._record_into(self.samples, muted=self.first_wave and self.measured)
 
     def _record_into(self, samples: StageSamples, *, muted: bool) -> None:
         """Look the lists up once: they live as long as the samples, see `StageSamples.drain`."""
@@ -121,24 +97,33 @@ class Stream:
         self.record_odd_gap = _forget if self.muted else samples.odd_gaps.append
 
     def restart(self) -> None:
-        """Forget whatever was seen, before the request is sent (again)."""
-        self.sent_ns = 0
-        self.first_ns = 0
-        self.last_ns = 0
-        self.held_ns = 0  # when the last token came, while text without a token has come after it; else 0
-        self.plain = False  # the next event that brings one token ends a gap like any other
-        self.part_ns = 0
-        """The first output since the window was opened, 0 before it; `part_tokens` are those up to then."""
-        self.part_tokens = 0
-        self.first_tokens = 0
-        self.tokens = 0
-        """Output tokens seen so far: cumulative usage where the server sends it with each chunk, else output events."""
-        self.usage_tokens: int | None = None
-        self.prompt_tokens = 0
-        self.counted_input = 0  # of the prompt's tokens, those that the client has counted
-        self.events = 0
-        self.events_at_sweep = 0
-        self.done = False  # A finish reason or `[DONE]` was seen
+        """Forget whatever was seen, before the request is sent again."""
+        self.sent_ns = self.first_ns = self.last_ns = self.held_ns = self.part_ns = 0
+        self.tokens = self.first_tokens = self.part_tokens = self.prompt_tokens = self.counted_input = 0
+        self.events = self.events_at_sweep = 0
+        self.usage_tokens = None
+        self.plain = self.done = False
+
+    # What it measures.
+
+    @property
+    def ttft_ns(self) -> int:
+        """Time to first token: from the last byte of the request, in the kernel, to the first output, once there is."""
+        return self.first_ns - self.sent_ns
+
+    @property
+    def e2e_ns(self) -> int:
+        return self.last_ns - self.sent_ns
+
+    @property
+    def output_tokens(self) -> int:
+        return self.tokens if self.usage_tokens is None else self.usage_tokens
+
+    @property
+    def tpot_ns(self) -> float | None:
+        """Time per output token after the first output; None for a stream that had nothing more."""
+        later = self.output_tokens - self.first_tokens
+        return (self.last_ns - self.first_ns) / later if later > 0 else None
 
     # Windows.
 
@@ -164,7 +149,7 @@ class Stream:
         """What is not known yet is at least what has passed of it."""
         samples, limits, age_ns = self.samples, self.samples.limits, now_ns - self.sent_ns
         samples.e2e_censored_ns.append(age_ns)
-        ttft_ns = self.first_ns - self.sent_ns if self.first_ns else age_ns
+        ttft_ns = self.ttft_ns if self.first_ns else age_ns
         if not self.first_ns:
             samples.ttft_censored_ns.append(age_ns)
             samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
@@ -183,21 +168,20 @@ class Stream:
 
     def record_first_token(self, stamp_ns: int, tokens: int) -> None:
         """The first output has arrived, with this many tokens."""
-        self._stop_waiting()
+        samples, in_first_wave = self.samples, self.first_wave and not self.carried
+        samples.first_wave_waiting -= in_first_wave
         self.first_ns = stamp_ns
         self.first_tokens = tokens
         self.begin_part(stamp_ns, tokens)
-        samples = self.samples
         if self.clock_stepped:
             return
-        ttft_ns = stamp_ns - self.sent_ns
-        if self.first_wave and not self.carried:
-            samples.first_wave_ttft_ns.append(ttft_ns)
+        if in_first_wave:
+            samples.first_wave_ttft_ns.append(self.ttft_ns)
         elif self.measured:
-            samples.ttft_ns.append(ttft_ns)
+            samples.ttft_ns.append(self.ttft_ns)
             samples.ttft_from_intended_ns.append(stamp_ns - self.intended_ns)
         else:
-            samples.warmup_ttft_ns.append(ttft_ns)
+            samples.warmup_ttft_ns.append(self.ttft_ns)
 
     def begin_part(self, stamp_ns: int, tokens: int) -> None:
         """The first event within the window that is open; no gap, as that would begin before the window.
@@ -219,12 +203,10 @@ class Stream:
 
     def finish(self) -> None:
         """Record a stream that ended as it should."""
-        samples = self.samples
-        tokens = self.tokens if self.usage_tokens is None else self.usage_tokens
+        samples, tokens = self.samples, self.output_tokens
         if tokens != self.tokens:
             samples.events_are_tokens = False
-        if samples.rows is not None:
-            samples.rows.append(self._row("completed"))
+        self._end("completed")
         if self.measured:
             samples.completed += 1
             samples.counted_by_events += self.usage_tokens is None
@@ -233,31 +215,28 @@ class Stream:
             samples.clock_steps += self.clock_stepped
         if self.clock_stepped:
             return
-        later = tokens - self.first_tokens
-        tpot_ns = (self.last_ns - self.first_ns) // later if later > 0 else 0
+        tpot_ns = None if self.tpot_ns is None else int(self.tpot_ns)
         if self.measured and not self.first_wave:
-            self._record_whole(tokens, tpot_ns if later > 0 else None)
+            self._record_whole(tokens, tpot_ns)
         elif samples.is_open:
             self._record_part()
-        elif later > 0:
+        elif tpot_ns is not None:
             samples.warmup_tpot_ns.append(tpot_ns)
 
     def _record_whole(self, tokens: int, tpot_ns: int | None) -> None:
         """Record the times of a stream that was sent and answered within the window."""
         samples = self.samples
-        e2e_ns = self.last_ns - self.sent_ns
-        samples.e2e_ns.append(e2e_ns)
+        samples.e2e_ns.append(self.e2e_ns)
         if self.prompt_tokens:
-            samples.normalized_ns.append(e2e_ns // (self.prompt_tokens + tokens))
+            samples.normalized_ns.append(self.e2e_ns // (self.prompt_tokens + tokens))
         if tpot_ns is not None:
             samples.tpot_ns.append(tpot_ns)
-        if samples.limits is not None and samples.limits.met(self.first_ns - self.sent_ns, tpot_ns or 0, e2e_ns):
+        if samples.limits is not None and samples.limits.met(self.ttft_ns, tpot_ns or 0, self.e2e_ns):
             samples.good += 1
 
     def fail(self, kind: Failure, message: str) -> None:
         """Record a stream that failed; a failure is data."""
         samples = self.samples
-        self._stop_waiting()
         if self.measured:
             samples.failed += 1
         elif self.carried:
@@ -265,34 +244,27 @@ class Stream:
         else:
             samples.warmup_failed += 1
         samples.note_failure(kind, message, counted=self.measured or self.carried)
-        if samples.rows is not None:
-            samples.rows.append(self._row(f"failed:{kind}"))
+        self._end(f"failed:{kind}")
 
     def cancel(self) -> None:
         """Record a stream on which the client hung up."""
-        self._stop_waiting()
-        if self.measured:
-            self.samples.cancelled += 1
-        if self.samples.rows is not None:
-            self.samples.rows.append(self._row("cancelled"))
+        self.samples.cancelled += self.measured
+        self._end("cancelled")
 
     def cut_off(self) -> None:
         """Record a stream that the end of the load cut off."""
-        self._stop_waiting()
-        if self.measured:
-            self.samples.unfinished += 1
-        if self.samples.rows is not None:
-            self.samples.rows.append(self._row("unfinished"))
+        self.samples.unfinished += self.measured
+        self._end("unfinished")
 
-    def _stop_waiting(self) -> None:
+    def _end(self, outcome: str) -> None:
         if self.first_wave and not self.first_ns and not self.carried:
             self.samples.first_wave_waiting -= 1
+        if self.samples.rows is not None:
+            self.samples.rows.append(self._row(outcome))
 
     def _row(self, outcome: str) -> StreamRow:
-        tokens = self.tokens if self.usage_tokens is None else self.usage_tokens
-        later, completed = tokens - self.first_tokens, outcome == "completed"
-        sent_ns, first_ns, last_ns = self.sent_ns, self.first_ns, self.last_ns
-        timed = first_ns > 0 and not self.clock_stepped
+        timed = self.first_ns > 0 and not self.clock_stepped
+        complete = timed and outcome == "completed"
         request, turn = self.request
         return StreamRow(
             stage=self.stage,
@@ -302,14 +274,14 @@ class Stream:
             warmup=self.warmup,
             first_wave=self.first_wave,
             intended_unix_s=round(self.intended_ns / 1e9, 6),
-            sent_unix_s=_unix_s(sent_ns),
-            first_unix_s=_unix_s(first_ns),
-            last_unix_s=_unix_s(last_ns) if first_ns else None,
+            sent_unix_s=_unix_s(self.sent_ns),
+            first_unix_s=_unix_s(self.first_ns),
+            last_unix_s=_unix_s(self.last_ns) if self.first_ns else None,
             input_tokens=self.prompt_tokens or None,
-            output_tokens=tokens,
-            ttft_ms=(first_ns - sent_ns) / 1e6 if timed else None,
-            tpot_ms=round((last_ns - first_ns) / later / 1e6, 6) if timed and completed and later > 0 else None,
-            e2e_ms=(last_ns - sent_ns) / 1e6 if timed and completed else None,
+            output_tokens=self.output_tokens,
+            ttft_ms=self.ttft_ns / 1e6 if timed else None,
+            tpot_ms=round(self.tpot_ns / 1e6, 6) if complete and self.tpot_ns is not None else None,
+            e2e_ms=self.e2e_ns / 1e6 if complete else None,
             model=self.model,
         )
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-from loadgen.metrics.counters import Point, gained, rate
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import HostSample, Reading, gained, rate
 
 _FREQUENCY_EVERY_S = 10.0
 _FREQUENCY_CORES = 8
@@ -90,7 +89,9 @@ class HostSampler:
         if before is None:
             return {}
         pairs = zip(_Totals._fields, before, self._totals, strict=True)
-        return {f"{name}_bytes_per_s": rate(Point(before_s, old), Point(self._t_s, new)) for name, old, new in pairs}
+        return {
+            f"{name}_bytes_per_s": rate(Reading(before_s, old), Reading(self._t_s, new)) for name, old, new in pairs
+        }
 
     def _look_at_server(self, pids: Iterable[int]) -> tuple[float | None, int | None]:
         """CPU seconds since the last look, of those processes that were there then, and resident bytes."""

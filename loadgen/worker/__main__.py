@@ -17,7 +17,7 @@ import msgspec
 import psutil
 import uvloop
 
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
@@ -87,6 +87,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
 
 def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_bytes: int) -> Tick:
     current = driver.current
+    rows = driver.rows if driver.rows is not None else []
     deltas = {index: run.drain(driver.send_due) for index, run in driver.stages.items()}
     tick = Tick(
         worker=worker,
@@ -94,17 +95,17 @@ def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_
         stages={index: delta for index, delta in deltas.items() if delta != _NOTHING},
         client=client,
         held=len(driver.open),
-        queued=driver.queued,
+        queued=len(driver.arrivals.waiting),
         open_stages={index: run.open for index, run in driver.stages.items() if run.open},
         running=current.command.index if current is not None else None,
         open_sent=current.open_sent if current is not None else 0,
         first_wave_waiting=current.samples.first_wave_waiting if current is not None else 0,
         finished=current.command.index if current is not None and current.finished else None,
         rss_bytes=rss_bytes,
-        rows=driver.take_rows(),
+        rows=rows.copy(),
     )
-    for index in [index for index, run in driver.stages.items() if run.over]:
-        del driver.stages[index]
+    rows.clear()
+    driver.stages = {index: run for index, run in driver.stages.items() if not run.over}
     return tick
 
 

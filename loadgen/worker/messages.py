@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadgen.metrics.stage import ClientDelta, StageDelta
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.stream.samples import StreamLimits
 from loadgen.workload.work import Work

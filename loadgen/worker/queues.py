@@ -1,15 +1,20 @@
-"""The requests of one stage on one worker, as bytes: written before their time, handed out in order.
+"""What one worker is to send next: the requests of its stage as bytes, and the arrivals of an open loop.
 
-A conversation's next turn is known when its former is sent, because what stands for the answer is made up; so it is
-written while the answer is awaited, and comes before any new conversation once its time has come.
+Requests are written before their time and handed out in order. A conversation's next turn is known when its former is
+sent, because what stands for the answer is made up; so it is written while the answer is awaited, and comes before any
+new conversation once it is due.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from loadgen.worker.messages import BeginStage
+from loadgen.worker.timing import PreciseTimer, timer_lead_ns
 from loadgen.workload.prompts import Prompts
 from loadgen.workload.work import RequestWriter, draw
 
@@ -24,8 +29,6 @@ class Turn(NamedTuple):
 
 
 class RequestQueue:
-    """What is to be sent next."""
-
     def __init__(self, command: BeginStage, prompts: Prompts, seed: int) -> None:
         self._command = command
         self._seed = seed
@@ -38,7 +41,7 @@ class RequestQueue:
         self._prepared: deque[bytes] = deque()
         self._unwritten: deque[Turn] = deque()
         self._written: dict[Turn, bytes] = {}
-        self.due: deque[Turn] = deque()  # turns of which the time has come
+        self.due: deque[Turn] = deque()  # turns whose client has thought
 
     def write_ahead(self, wanted: int) -> bool:
         """Write one more; False when every turn to come is ready, and `wanted` new ones or as many as memory allows."""
@@ -94,3 +97,52 @@ class RequestQueue:
     def _write(self, turn: Turn) -> bytes:
         request = self.writer.request(turn.request, turn.number)
         return self._command.template.fill(request.prompt, self.model(turn), osl=request.osl, messages=request.messages)
+
+
+class ArrivalQueue:
+    """The arrivals of an open loop; those that are due wait here until they are sent."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, arrived: Callable[[], None]) -> None:
+        """`arrived` is called when the next is due, after each `arm`."""
+        self.waiting: deque[int] = deque()  # when the schedule wanted them (CLOCK_REALTIME)
+        self._timer = PreciseTimer(loop, arrived)
+        self.check = self._timer.check
+        """Calls `arrived` if the next is due or nearly due: for those who hold the loop, before each piece of work."""
+        self._next_offset_ns: Callable[[], int | None] = lambda: None
+        self._start_ns = 0
+        self._due_ns: int | None = None  # the next arrival (CLOCK_MONOTONIC)
+
+    def begin(self, start_ns: int, rate: float, next_offset_ns: Callable[[], int | None]) -> None:
+        """Take the arrivals of a schedule with this mean rate."""
+        self._start_ns = start_ns
+        self._next_offset_ns = next_offset_ns
+        self._timer.lead_ns = timer_lead_ns(rate)
+        self._go_on()
+        self.arm()
+
+    def arm(self) -> None:
+        if self._due_ns is not None:
+            self._timer.set(self._due_ns)
+
+    def take_due(self) -> bool:
+        """Let the next arrival wait if it is due, or nearly so; whether it does."""
+        if self._due_ns is None or not self._timer.reached(self._due_ns):
+            return False
+        self.waiting.append(time.time_ns() - time.monotonic_ns() + self._due_ns)
+        self._go_on()
+        return True
+
+    def end(self) -> list[int]:
+        """No more arrivals; when the schedule wanted those that are due and were not sent (CLOCK_REALTIME)."""
+        now_ns = time.monotonic_ns()
+        while self._due_ns is not None and self._due_ns <= now_ns:
+            self.take_due()
+        unsent = list(self.waiting)
+        self.waiting.clear()
+        self._timer.cancel()
+        self._due_ns = None
+        return unsent
+
+    def _go_on(self) -> None:
+        offset_ns = self._next_offset_ns()
+        self._due_ns = None if offset_ns is None else self._start_ns + offset_ns

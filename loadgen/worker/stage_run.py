@@ -6,15 +6,15 @@ depend on the number of workers.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import takewhile
 
 import msgspec
 
-from loadgen.metrics.stage import StageDelta, StageMetrics
-from loadgen.metrics.stream_rows import StreamRow
+from loadgen.metrics.deltas import StageDelta, StreamRow
+from loadgen.metrics.stage import StageMetrics
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.messages import BeginStage
@@ -43,12 +43,12 @@ class StageRun:
         self.open = 0
         self.open_sent = 0  # of the open streams, those that count in `sent`
         self.thinking = 0  # conversations whose next turn is not yet due
-        self.target = command.concurrency
+        self.concurrency = command.concurrency
         """This worker's share of the closed loop; of a load that moves, at its present step."""
         self.bins = LoadBins([share for _, share in command.steps], self.samples, client) if command.steps else None
         self._first_wave_left = 0
         self._requests = RequestQueue(command, prompts, seed)
-        self._turns: dict[Stream, Turn] = {}
+        self._steps: list[asyncio.TimerHandle] = []
         reader = self._requests.writer.reader
         self._warmups = _warmups(command, seed, reader)
         self._warmups_left = share_of(self._warmups, command.rank, command.ranks)
@@ -60,7 +60,7 @@ class StageRun:
 
     def missing_streams(self, held: int) -> int:
         """How many requests the closed loop sends at once when it begins with so many streams open."""
-        missing = max(0, (self.target or 0) - held)
+        missing = max(0, (self.concurrency or 0) - held)
         left = self._measured_left
         return missing if left is None else min(missing, self._warmups_left + left)
 
@@ -73,7 +73,7 @@ class StageRun:
         if self.command.first_wave_apart:
             self._first_wave_left = self.samples.first_wave_waiting = self.missing_streams(len(streams))
 
-    # RequestQueue.
+    # Requests.
 
     @property
     def exhausted(self) -> bool:
@@ -94,56 +94,54 @@ class StageRun:
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         turn, wire = self._requests.take()
-        samples, measured = self.samples, self._is_measured()
+        samples, measured, model = self.samples, self._is_measured(), self._requests.model(turn)
         first_wave = self._first_wave_left > 0
-        if first_wave:
-            self._first_wave_left -= 1
-            samples.first_wave += 1
+        self._first_wave_left -= first_wave
+        samples.first_wave += first_wave
         if measured:
             samples.sent += 1
+            if self._measured_left is not None:
+                self._measured_left -= 1
+            if model is not None:
+                samples.models[model] = samples.models.get(model, 0) + 1
         else:
             samples.warmup += 1
-        if not measured:
             self._warmups_left = max(0, self._warmups_left - 1)
-        elif self._measured_left is not None:
-            self._measured_left -= 1
-        stream = Stream(
+        return Stream(
             stage=self.command.index,
             samples=samples,
             wire=wire,
             intended_ns=intended_ns,
             measured=measured,
             first_wave=first_wave,
+            request=turn,
+            model=model,
+            cancel_after_s=self._requests.cancel_after_s(turn),
         )
-        stream.request = turn
-        stream.cancel_after_s = self._requests.cancel_after_s(turn)
-        model = stream.model = self._requests.model(turn)
-        if model is not None and measured:
-            samples.models[model] = samples.models.get(model, 0) + 1
-        if self.command.work.turns > 1:
-            self._turns[stream] = turn
-        return stream
 
     # Conversations.
 
-    def think(self, stream: Stream) -> Callable[[], None] | None:
-        """A stream of a conversation is over: what to call once its client has thought; None if no turn follows.
+    def follow_up(self, stream: Stream, thought: Callable[[], None]) -> None:
+        """A stream is over: in a conversation, its next turn is due once the client has thought, which `thought` tells.
 
         Until then the conversation keeps its place in the closed loop.
         """
-        turn = self._turns.pop(stream, None)
-        if turn is None:
-            return None
+        if self.command.work.turns == 1:
+            return
+        turn = Turn(*stream.request)
         following = self._requests.following(turn)
         if following is None or not (stream.done and stream.first_ns):
             self._requests.forget(turn)
-            return None
-        self.thinking += 1
-        return partial(self._thought, following)
+        elif self.command.work.think_s:
+            self.thinking += 1
+            asyncio.get_running_loop().call_later(self.command.work.think_s, self._has_thought, following, thought)
+        else:
+            self._requests.due.append(following)
 
-    def _thought(self, following: Turn) -> None:
+    def _has_thought(self, following: Turn, thought: Callable[[], None]) -> None:
         self.thinking -= 1
         self._requests.due.append(following)
+        thought()
 
     def _is_measured(self) -> bool:
         command = self.command
@@ -192,18 +190,31 @@ class StageRun:
         if self._ended or self.window.is_open:
             return
         self._open(time.monotonic_ns())
-        held = 0
-        for stream in streams:
+        open_now = list(streams)
+        for stream in open_now:
             stream.enter_window(self.samples)
-            held += 1
         if self.bins is not None:
-            self.bins.begin(held)
+            self.bins.begin(len(open_now))
 
-    def go_to_step(self, step: int) -> None:
-        """A load that moves has come to its next step."""
-        self.target = self.command.steps[step][1]
+    def begin_steps(self, moved: Callable[[], None]) -> None:
+        """From now on, move a load that moves; `moved` tells of each step. Nothing until the window is open."""
+        if self.window.is_open and not self._steps:
+            loop = asyncio.get_running_loop()
+            self._steps = [
+                loop.call_later(offset_ns / 1e9, self._go_to_step, step, moved)
+                for step, (offset_ns, _) in enumerate(self.command.steps)
+            ]
+
+    def _go_to_step(self, step: int, moved: Callable[[], None]) -> None:
+        self.concurrency = self.command.steps[step][1]
         if self.bins is not None:
             self.bins.step = step
+        moved()
+
+    def note_held(self, held: int) -> None:
+        """A load that moves keeps its figures by the streams held: told when every free place has been refilled."""
+        if self.bins is not None and self.window.is_open:
+            self.bins.note_held(held)
 
     def end(self, streams: Iterable[Stream], unsent: Iterable[int] = ()) -> None:
         """Nothing of this stage will be sent any more, and what arrives from now on is not in its window.
@@ -215,6 +226,8 @@ class StageRun:
             self.samples.note_unsent(intended_ns, now_ns)
         for stream in streams:
             stream.leave_window(now_ns)
+        for step in self._steps:
+            step.cancel()
         self._pending.append(self._drained(lambda: None))
         self.window.close()
         self.samples.close()
@@ -229,15 +242,9 @@ class StageRun:
 
     def _drained(self, send_due: Callable[[], None]) -> StageDelta:
         bins = self.bins.drain() if self.bins is not None and self.samples.is_open else {}
-        return msgspec.structs.replace(self.samples.drain(send_due), bins=bins, **self._take_window())
-
-    def drop_samples(self) -> None:
-        """Throw away every time since the last drain: the wall clock was stepped."""
-        self.samples.drop_samples()
-
-    def _take_window(self) -> dict[str, int | None]:
         # A stage bounded by requests ends with its last answer, not with the tick that sees it.
-        return self.window.take(self._last_end_ns if self.finished else time.monotonic_ns())
+        until_ns = self._last_end_ns if self.finished else time.monotonic_ns()
+        return msgspec.structs.replace(self.samples.drain(send_due), bins=bins, **self.window.take(until_ns))
 
     @property
     def over(self) -> bool:
@@ -246,7 +253,7 @@ class StageRun:
 
 
 def _warmups(command: BeginStage, seed: int, reader: DatasetReader | None) -> int:
-    """RequestQueue of all workers that come before those that count, where requests bound the stage.
+    """How many requests of all workers come before those that count, where requests bound the stage.
 
     In open loop those that the schedule wants within the warm-up's time are known beforehand, and are warm-up however
     late they are sent: so the bound is reached, and by the same requests for any number of workers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from loadgen.metrics.stage import LoadBin
+from loadgen.metrics.deltas import LoadBin
 from loadgen.stream.samples import ClientSamples, StageSamples, encoded_histogram, gap_histograms
 
 

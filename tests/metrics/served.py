@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageStarted
-from loadgen.metrics.result import Result, StageResult
-from loadgen.metrics.slo import Limits
+from loadgen.metrics.result import Limits, Result, StageResult
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord

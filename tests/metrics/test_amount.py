@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics import amount
 from loadgen.metrics.amount import WindowGain
-from loadgen.metrics.counters import gained
+from loadgen.metrics.samples import gained
 
 Points = list[tuple[float, float]]
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.batch_means import LEAST_BLOCKS, MOST_BLOCKS, BatchMeans, Precision, ratio_variance
+from loadgen.metrics.batch_means import LEAST_BLOCKS, MOST_BLOCKS, BatchMeans, ratio_variance
+from loadgen.metrics.deltas import ClientDelta
 from loadgen.metrics.figures import compared, running_figures
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, Ticked
 from loadgen.metrics.record import Record
-from loadgen.metrics.slo import Limits
-from loadgen.metrics.stage import ClientDelta, StageMetrics
+from loadgen.metrics.result import Limits, Precision
+from loadgen.metrics.stage import StageMetrics
 from tests.metrics.served import served, started
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.metrics.counters import Point, gained, rate
+from loadgen.metrics.samples import Reading, gained, rate
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(10, 12, 2), (10, 10, 0), (10, 3, None)])
@@ -11,6 +11,6 @@ def test_a_counter_gains_or_was_reset(before: float, after: float, expected: flo
 
 
 def test_a_rate_needs_time_and_no_reset() -> None:
-    assert rate(Point(1, 10), Point(3, 20)) == 5
-    assert rate(Point(1, 10), Point(1, 20)) is None
-    assert rate(Point(1, 10), Point(3, 5)) is None
+    assert rate(Reading(1, 10), Reading(3, 20)) == 5
+    assert rate(Reading(1, 10), Reading(1, 20)) is None
+    assert rate(Reading(1, 10), Reading(3, 5)) is None

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from loadgen.metrics.crosscheck import ClientAccount, truth_check, truth_verdicts, unintended_hits
-from loadgen.metrics.histogram import EncodedHistogram, Histogram
+from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Line, RunStarted, StageStarted, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult
-from loadgen.metrics.stage import ClientDelta, StageDelta
 
 
 def latency(mean: float, count: int = 64) -> EngineLatencyMs:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.difference import (
     CONFIDENCE,
-    Difference,
     Estimate,
     chance_of_misses,
     difference,
@@ -24,6 +23,7 @@ from loadgen.metrics.difference import (
     worth,
 )
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import Difference
 
 VALUES = st.floats(min_value=0.001, max_value=1e6)
 GAPS = st.floats(min_value=0.0, max_value=1e6) | st.just(math.inf)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.energy import joules_per_token, sockets, tokens_per_s_per_w, window_energy
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 
 
 def _gpu(index: int, *, socket: str = "", partition: int = 0) -> GpuStatic:

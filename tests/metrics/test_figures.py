@@ -15,8 +15,7 @@ from loadgen.metrics.figures import (
     stages_by_load,
     without_words,
 )
-from loadgen.metrics.result import Goodput
-from loadgen.metrics.slo import Limits
+from loadgen.metrics.result import Goodput, Limits
 from tests.metrics.served import result_of, run_of, served
 
 

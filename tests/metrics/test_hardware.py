@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.host import HostSample
 from loadgen.metrics.journal import (
     GpusSampled,
     HostSampled,
@@ -17,7 +16,7 @@ from loadgen.metrics.journal import (
     Ticked,
 )
 from loadgen.metrics.record import Record
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 GIB = 1024**3
 GPUS = tuple(GpuStatic(index=n, vendor="sim", name="GPU", socket=f"s{n}", hbm_total_bytes=192 * GIB) for n in range(2))

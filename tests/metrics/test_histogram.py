@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
-from loadgen.metrics.histogram import (
-    _LENGTH,
-    HIGHEST_US,
-    LOWEST_US,
-    SIGNIFICANT_DIGITS,
-    EncodedHistogram,
-    Histogram,
-    _top_of,
-)
+from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram
+from loadgen.metrics.histogram import HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, Histogram, _top_of
 
 values_us = st.lists(st.integers(0, HIGHEST_US), max_size=60)
 
@@ -87,8 +80,8 @@ def test_a_journal_keeps_it_whole(values: list[int], weight: int) -> None:
 def test_no_histogram_takes_more_than_its_counters() -> None:
     """With all of them in use, each as many times as a byte holds."""
     histogram, rng = Histogram(), np.random.default_rng(1)
-    tops = np.array([_top_of(index) for index in range(_LENGTH)], dtype=np.int64)
-    histogram.record_us(tops, rng.integers(1, 256, _LENGTH))
+    tops = np.array([_top_of(index) for index in range(HISTOGRAM_LENGTH)], dtype=np.int64)
+    histogram.record_us(tops, rng.integers(1, 256, HISTOGRAM_LENGTH))
     assert len(msgspec.json.encode(histogram.encode())) < 35_000
 
 

@@ -11,10 +11,10 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
 from loadgen.errors import ResultError
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import HIGHEST_US, Histogram
-from loadgen.metrics.hlog import HistogramLog
 from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.store.files import HistogramLog
 
 BEGAN = 1_700_000_000.25
 

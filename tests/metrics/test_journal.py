@@ -7,19 +7,10 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ResultError
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import (
-    Happened,
-    Journal,
-    Line,
-    RunFinished,
-    StageEnded,
-    Ticked,
-    journal_is_held,
-    read_journal,
-)
-from loadgen.metrics.snapshot import EngineView
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.journal import EngineView, Happened, Line, RunFinished, StageEnded, Ticked
+from loadgen.store.files import Journal, journal_is_held, read_journal
 
 
 def lines() -> list[Line]:
@@ -95,7 +86,7 @@ def test_a_disk_with_room_for_half_a_line_gets_none(tmp_path: Path) -> None:
     script = (
         "import resource, signal, sys, pathlib\n"
         "from loadgen.errors import ResultError\n"
-        "from loadgen.metrics.journal import Happened, Journal\n"
+        "from loadgen.metrics.journal import Happened\nfrom loadgen.store.files import Journal\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))\n"
         "journal = Journal(pathlib.Path(sys.argv[1]))\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.journal import (
     GpusSampled,
     Happened,
@@ -15,7 +15,7 @@ from loadgen.metrics.journal import (
     Ticked,
 )
 from loadgen.metrics.record import Record
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.samples import GpuSample, GpuStatic
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.journal import (
     EngineMeasured,
     EngineStage,
@@ -14,11 +15,11 @@ from loadgen.metrics.journal import (
     StageStarted,
     Ticked,
     encode_line,
-    read_journal,
 )
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import StageResult, read_result, write_result
-from loadgen.metrics.stage import ClientDelta, StageDelta
+from loadgen.metrics.result import StageResult
+from loadgen.store.files import read_journal
+from loadgen.store.runs import read_result, write_result
 
 URLS = ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
 SECOND_NS = 1_000_000_000

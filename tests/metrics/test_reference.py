@@ -2,11 +2,11 @@
 
 import pytest
 
+from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageStarted
 from loadgen.metrics.reference import compare
-from loadgen.metrics.snapshot import Comparison
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.result import Comparison
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile import Reference, ReferencePoint
 

@@ -10,7 +10,8 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import RunFinished, RunStarted, StageStarted
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import SCHEMA_PATH, Result, json_schema, read_result, write_result
+from loadgen.metrics.result import SCHEMA_PATH, Result, json_schema
+from loadgen.store.runs import read_result, write_result
 
 
 def result() -> Result:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.slo import Judgement, Limits, judge, limits_of, met_limits, needed_words, streams_needed
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.result import Limits
+from loadgen.metrics.slo import Judgement, judge, limits_of, met_limits, needed_words, streams_needed
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.profile.slo import limit_of, slo_problem
+from loadgen.profile.values import limit_of, slo_problem
 from tests.metrics.served import result_of, served, started
 
 WINDOW = StageDelta(window_start_ns=0, window_end_ns=10**10, held_area_ns=10**10, window_requests=50)

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.deltas import COUNTERS, LATENCIES, ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.stage import COUNTERS, LATENCIES, ClientDelta, ClientMetrics, LoadBin, StageDelta, StageMetrics
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 counts = st.integers(0, 1000)
 stamps = st.none() | st.integers(0, 10**15)

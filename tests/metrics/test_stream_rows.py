@@ -11,7 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.stream_rows import JsonlRows, ParquetRows, RowsFormat, StreamRow, open_rows, require_format
+from loadgen.metrics.deltas import StreamRow
+from loadgen.store.files import JsonlRows, ParquetRows, RowsFormat, open_rows, require_format
 
 ROW = StreamRow(
     stage=2,

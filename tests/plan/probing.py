@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.plan.from_profile import next_stages
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Profile, build_profile

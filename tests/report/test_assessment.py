@@ -3,10 +3,8 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult, Target, Throughput
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.journal import Diagnosis, SearchResult
+from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult, Target, Throughput, Verdict
 from loadgen.report.assessment import assessment, best_stage, shortcomings, titles
 from tests.report.test_table import result, stage
 

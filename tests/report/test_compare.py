@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.result import Result, StageResult
-from loadgen.metrics.snapshot import CurvePoint
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.report.compare import RunComparison, compare_runs
 from loadgen.report.compare_table import compare_table
 from tests.metrics.served import run_of, served

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.difference import Difference
 from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.result import Result
+from loadgen.metrics.result import Difference, Result
 from loadgen.report.compare import compare_runs
 from loadgen.report.compare_gate import Limit, breaches, is_beyond, parse_limit
 from tests.metrics.served import run_of, served

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from loadgen.metrics.doctor import DeviceFile, Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.gpu import GpuProcess, GpuSample, GpuStatic
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, HostSample
 from loadgen.report.doctor import doctor_json, doctor_text, verdict
 
 _GIB = 1024**3

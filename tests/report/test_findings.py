@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.finding import Finding, Severity, by_severity
+from loadgen.metrics.journal import Finding, Severity, by_severity
 from loadgen.report.findings import findings_count, findings_json, findings_text
 
 BLOCKS = Finding("unknown-flag", "blocks", "--swap-space", "vLLM would not start", "remove server.args.swap-space")

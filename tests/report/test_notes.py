@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.histogram import Histogram, Summary
-from loadgen.metrics.result import FirstWave, StageResult, Target
-from loadgen.metrics.snapshot import StageView, Verdict
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import FirstWave, StageResult, Target, Verdict
+from loadgen.metrics.snapshot import StageView
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report
 from loadgen.report.html.sections import latency_table, stages_section

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.snapshot import Snapshot, StageView
-from loadgen.metrics.stage import OUTCOMES
 from loadgen.run.operations import (
     Abort,
     Extend,

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.journal import Ticked, read_journal
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.journal import Ticked
 from loadgen.metrics.result import StageResult
 from loadgen.run.run import Run
+from loadgen.store.files import read_journal
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish
 

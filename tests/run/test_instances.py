@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
-from loadgen.metrics.journal import read_journal
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
@@ -18,6 +17,7 @@ from loadgen.profile import Profile
 from loadgen.run.probe import probe, probe_twin
 from loadgen.run.run import Run
 from loadgen.server.vllm.client import ServerClient
+from loadgen.store.files import read_journal
 from tests.engines import MANAGED, profile, simulator
 from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours
 

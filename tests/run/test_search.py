@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.journal import read_journal
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile import Profile
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.store.files import read_journal
 from tests.engines import profile
 from tests.run.driving import finish, flowing, in_turn, once, outcome
 

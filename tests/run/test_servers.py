@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError
-from loadgen.metrics.snapshot import EngineView, Milestone
+from loadgen.metrics.journal import EngineView, Milestone
 from loadgen.profile import Profile, Server
 from loadgen.run.servers import Servers
 from loadgen.server.process.locks import servers_folder

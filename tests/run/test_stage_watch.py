@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
-from loadgen.metrics.slo import Limits, judge
-from loadgen.metrics.stage import StageDelta, StageMetrics
+from loadgen.metrics.result import Limits
+from loadgen.metrics.slo import judge
+from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
 from loadgen.run.stage_watch import (

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.result import write_result
 from loadgen.profile import Profile, build_profile
 from loadgen.run.sweep import (
     Variant,
@@ -20,6 +19,7 @@ from loadgen.run.sweep import (
     result_path,
     resume_sweep,
 )
+from loadgen.store.runs import write_result
 from tests.report.test_table import result, stage
 
 DOCUMENT: dict[str, Any] = {

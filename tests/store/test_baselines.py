@@ -5,9 +5,17 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.result import write_result
-from loadgen.store.baselines import baseline_path, baselines, remove_baseline, require_baseline, save_baseline
-from loadgen.store.lookup import RUNS, find_run, open_result
+from loadgen.store.runs import (
+    RUNS,
+    baseline_path,
+    baselines,
+    find_run,
+    open_result,
+    remove_baseline,
+    require_baseline,
+    save_baseline,
+    write_result,
+)
 from tests.metrics.served import run_of, served
 
 

@@ -12,12 +12,12 @@ import pyarrow.parquet
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Happened, RunFinished, RunStarted, journal_is_held
+from loadgen.metrics.journal import Happened, RunFinished, RunStarted
 from loadgen.metrics.result import Result
 from loadgen.run.operations import Abort, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
-from loadgen.store.folder import SafeFiles
+from loadgen.store.files import SafeFiles, journal_is_held
 from tests.engines import Simulator, attach, simulator
 from tests.metrics.test_hlog import read as read_histograms
 from tests.metrics.test_stream_rows import ROW

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Journal, RunFinished, RunStarted
+from loadgen.metrics.journal import RunFinished, RunStarted
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, write_result
-from loadgen.store.lookup import find_run, open_journal, open_result, was_killed
+from loadgen.metrics.result import Result
+from loadgen.store.files import Journal
+from loadgen.store.runs import find_run, open_journal, open_result, was_killed, write_result
 
 STARTED = RunStarted(1.7e9, "the-run", "0", {}, {}, 1, 1, 1)
 

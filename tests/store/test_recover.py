@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from loadgen.errors import ResultError
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Happened, Journal, Line, RunFinished, RunStarted, StageEnded, StageStarted, Ticked
-from loadgen.metrics.result import SCHEMA_PATH, Result, read_result
-from loadgen.metrics.stage import ClientDelta, StageDelta
-from loadgen.store.lookup import was_killed
+from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, StageEnded, StageStarted, Ticked
+from loadgen.metrics.result import SCHEMA_PATH, Result
+from loadgen.store.files import Journal
 from loadgen.store.recover import recover
+from loadgen.store.runs import read_result, was_killed
 from tests.metrics.test_hlog import read as read_histograms
 
 STARTED = RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1)

@@ -1,6 +1,6 @@
 """Which stage a stream's times and its end count in, while stages begin and end around it."""
 
-from loadgen.metrics.stage import StageDelta
+from loadgen.metrics.deltas import StageDelta
 from loadgen.stream.samples import StageSamples, StreamLimits
 from loadgen.stream.stream import LEAST_PART_TOKENS, Stream
 from tests.stream.test_channel import DONE, END, MS, Wire, event, head, text, us

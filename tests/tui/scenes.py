@@ -11,20 +11,10 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.finding import Finding
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import (
-    CURVE_PERCENTS,
-    Comparison,
-    Distribution,
-    EngineView,
-    ErrorView,
-    GpuView,
-    RunEvent,
-    Snapshot,
-    StageView,
-)
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.journal import EngineView, Finding, SearchResult
+from loadgen.metrics.result import Comparison, RunEvent
+from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution, ErrorView, GpuView, Snapshot, StageView
 from tests.tui.cockpit import Seat
 from tests.tui.scripted import LADDER, STAGE_S, running, with_gpus
 

@@ -13,25 +13,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.health import flags, gpu_facts, gpu_verdicts
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.host import HostSample
+from loadgen.metrics.journal import EngineView, Milestone
+from loadgen.metrics.result import CurvePoint, RunEvent, Verdict
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.metrics.snapshot import (
     ClientView,
-    CurvePoint,
-    EngineView,
     ErrorView,
     GpuView,
     LoadView,
-    Milestone,
     Phase,
     Point,
-    RunEvent,
     ServerView,
     Snapshot,
     StageView,
-    Verdict,
 )
 from loadgen.run.operations import Operation
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadgen.metrics.result import SloCheck, read_result, write_result
-from loadgen.store.lookup import JOURNAL, RESULT
+from loadgen.metrics.result import SloCheck
+from loadgen.store.files import JOURNAL
+from loadgen.store.runs import RESULT, read_result, write_result
 from tests.tui.past_runs import leave_run
 from tui.catalog import (
     entries,

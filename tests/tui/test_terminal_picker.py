@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.store.lookup import RESULT
+from loadgen.store.runs import RESULT
 from tests.tui.cli.test_terminal import FLOWING, Terminal
 from tests.tui.past_runs import ROOT, TOML, leave_run
 

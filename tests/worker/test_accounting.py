@@ -5,7 +5,8 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from loadgen.metrics.stage import OUTCOMES, StageDelta, StageMetrics
+from loadgen.metrics.deltas import OUTCOMES, StageDelta
+from loadgen.metrics.stage import StageMetrics
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.stage_run import StageRun

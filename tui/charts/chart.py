@@ -7,47 +7,21 @@ are those of the last, and only the others are drawn again. Series differ by ink
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen import format as fmt
-from tui.charts.history import Folded, History
+from tui.charts.canvas import CORNER, GUTTER, SAMPLES, Canvas, cell_across, trace
+from tui.charts.definitions import Chart, Series
 from tui.charts.marks import Mark
-from tui.charts.raster import Ink, trace
 from tui.charts.scale import Scale, Span, linear, logarithmic
+from tui.charts.timeline import Folded, History
 from tui.widgets.rows import Row, Rows, Word, in_cells, joined, titled, width_of
 
-GUTTER = 7  # cells left of the plot: a number of five, a space and the axis
-_SAMPLES: dict[Ink, str] = {"line": "─", "dots": "┄", "area": "▄"}
 _LEAST_NOTE = 4
-_BRAILLE, _SPACE, _LINE = 0x2800, 0x20, ord("┊")
 
 MarkColumns = dict[int, list[Mark]]  # by cell column, the most important first
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One line of a chart: the column of the history, the name in the legend, its role and ink."""
-
-    column: str
-    label: str
-    role: str
-    ink: Ink = "line"
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """What a chart shows; the first series lies lowest."""
-
-    title: str
-    series: tuple[Series, ...]
-    log: bool = False
-    number: Callable[[float | None], str] = fmt.number
-    most: float | None = None  # the top of the axis, where it is known: 100 of a percentage
 
 
 def chart_rows(chart: Chart, history: History, span: Span, marks: Sequence[Mark], width: int, height: int) -> Rows:
@@ -56,41 +30,25 @@ def chart_rows(chart: Chart, history: History, span: Span, marks: Sequence[Mark]
     title = _title_row(chart, history, width)
     if columns < 4 or rows < 2:
         return [title]
-    folded = history.folded(span.start_s, span.end_s, columns * 2)
+    folded = history.folded(span, columns * 2)
     scale = _scale(chart, folded, rows)
     placed = mark_columns(marks, span, columns)
-    plot = traced_rows(chart.series, folded, scale, placed, columns, rows)
-    labels = tick_rows(scale, rows)
-    body = [(_gutter(labels.get(row)), *plot[row]) for row in range(rows)]
-    return [title, *body, ((" " * (GUTTER - 1), "text"), ("└", "rule"), *axis_row(placed, span, columns))]
+    canvas = traced(chart.series, folded, scale, placed, columns, rows)
+    return [title, *canvas.beside_ticks(scale), (*CORNER, *axis_row(placed, span, columns))]
 
 
-def traced_rows(
+def traced(
     series: Sequence[Series], folded: Folded, scale: Scale, marks: MarkColumns, columns: int, rows: int
-) -> list[Row]:
+) -> Canvas:
     """The dots of all series, and the lines of marks where nothing else is."""
-    bits = np.zeros((rows, columns), dtype=np.uint8)
-    owner = np.zeros((rows, columns), dtype=np.int64)
-    for number, one in enumerate(series, start=1):
+    canvas = Canvas(columns, rows)
+    for one in series:
         low, high = scale.shares(folded.lows(one.column)), scale.shares(folded.highs(one.column))
-        cells = trace(folded.columns, low, high, width=columns, height=rows, ink=one.ink)
-        owner[cells > 0] = number
-        bits |= cells
-    codes = np.where(bits > 0, bits.astype(np.uint32) + _BRAILLE, _SPACE).astype(np.uint32)
+        canvas.dots(trace(folded.columns, low, high, width=columns, height=rows, ink=one.ink), one.role)
     for column, there in marks.items():
         if any(mark.how.line for mark in there):
-            free = bits[:, column] == 0
-            codes[free, column] = _LINE
-            owner[free, column] = len(series) + 1
-    roles = ("text", *(one.role for one in series), "mark")
-    return [runs(codes[row], owner[row], roles) for row in range(rows)]
-
-
-def runs(codes: NDArray[np.uint32], owner: NDArray[np.int64], roles: Sequence[str]) -> Row:
-    """One row of cells, cut where the owner changes."""
-    text = codes.tobytes().decode("utf-32-le")
-    cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
-    return tuple((text[start:end], roles[owner[start]]) for start, end in pairwise(cuts))
+            canvas.upright(column, "┊", "mark")
+    return canvas
 
 
 def mark_columns(marks: Sequence[Mark], span: Span, columns: int) -> MarkColumns:
@@ -99,7 +57,7 @@ def mark_columns(marks: Sequence[Mark], span: Span, columns: int) -> MarkColumns
     for mark in sorted(marks, key=lambda mark: (mark.how.rank, -mark.t_s)):
         share = span.share(mark.t_s)
         if 0 <= share <= 1:
-            found.setdefault(int(share * (columns * 2 - 1) + 0.5) // 2, []).append(mark)
+            found.setdefault(cell_across(share, columns), []).append(mark)
     return found
 
 
@@ -159,7 +117,7 @@ def _legend(chart: Chart, history: History, *, sample: bool) -> Row:
     words: list[Word] = []
     for series in reversed(chart.series):
         value = chart.number(history.last(series.column))
-        lead = f"{_SAMPLES[series.ink]} " if sample else ""
+        lead = f"{SAMPLES[series.ink]} " if sample else ""
         gap = ("  " if sample else " ") if words else ""
         words += [(f"{gap}{lead}{series.label} ", series.role), (f"{value:>5}" if sample else value, "text")]
     return tuple(words)
@@ -176,16 +134,3 @@ def _scale(chart: Chart, folded: Folded, rows: int) -> Scale:
     lows = np.concatenate([folded.lows(series.column) for series in chart.series])
     lowest = float(np.fmin.reduce(lows[lows > 0], initial=np.nan))
     return logarithmic(lowest, highest, max(2, rows // 2))
-
-
-def _gutter(label: str | None) -> Word:
-    return (" " * 5 + " │", "rule") if label is None else (f"{label:>5} ┤", "dim")
-
-
-def tick_rows(scale: Scale, rows: int) -> dict[int, str]:
-    """The row of cells of each tick, and what stands there."""
-    shares = scale.shares(np.array(scale.ticks))
-    return {
-        int((1 - share) * (rows * 4 - 1) + 0.5) // 4: fmt.number(tick)
-        for share, tick in zip(shares.tolist(), scale.ticks, strict=True)
-    }

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import Point, RunEvent, Snapshot, StageView
+from loadgen.metrics.result import RunEvent
+from loadgen.metrics.snapshot import Point, Snapshot, StageView
 
 MOST = 400
 BURST_S = 10.0  # without another one for so long, the next begins a new burst

@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen import format as fmt
-from tui.charts.chart import GUTTER, runs, tick_rows
-from tui.charts.raster import Ink, polyline
-from tui.charts.scale import Floats, Scale, linear, logarithmic
+from loadgen.metrics.series import Floats
+from tui.charts.canvas import CORNER, GUTTER, SAMPLES, Canvas, Ink, cell_across, polyline
+from tui.charts.scale import Scale, linear, logarithmic
 from tui.widgets.rows import Row, Rows, Word, joined, titled, width_of
 
-_BRAILLE, _SPACE = 0x2800, 0x20
 _ACROSS = "╌"
 _LEAST_COLUMNS, _LEAST_ROWS = 8, 3
 _LOG_FROM = 12.0  # an axis of values that are farther apart than this factor is logarithmic
@@ -64,7 +62,7 @@ def plot_rows(plot: Plot, width: int, height: int) -> Rows:
     columns, rows = width - GUTTER, height - 3
     if columns < _LEAST_COLUMNS or rows < _LEAST_ROWS:
         return [title]
-    canvas = _Canvas(columns, rows)
+    canvas = Canvas(columns, rows)
     for limit in plot.limits:
         _draw_limit(canvas, limit, plot)
     for curve in plot.curves:
@@ -73,9 +71,7 @@ def plot_rows(plot: Plot, width: int, height: int) -> Rows:
         _name_limit(canvas, limit, plot)
     for curve in plot.curves:
         _draw_signs(canvas, curve, plot)
-    labels = tick_rows(plot.y, rows)
-    body: Rows = [(_gutter(labels.get(row)), *line) for row, line in enumerate(canvas.lines())]
-    return [title, *body, *_axis(plot, columns)]
+    return [title, *canvas.beside_ticks(plot.y), *_axis(plot, columns)]
 
 
 def scale_of(values: Sequence[float], most_ticks: int, *, log: bool | None = None) -> Scale:
@@ -89,69 +85,34 @@ def scale_of(values: Sequence[float], most_ticks: int, *, log: bool | None = Non
     return linear(highest, range(max(2, most_ticks // 2), max(3, most_ticks)))
 
 
-class _Canvas:
-    """Cells that are drawn over one another; each remembers its role."""
-
-    def __init__(self, columns: int, rows: int) -> None:
-        self.columns, self.rows = columns, rows
-        self._codes: NDArray[np.uint32] = np.full((rows, columns), _SPACE, dtype=np.uint32)
-        self._owner = np.zeros((rows, columns), dtype=np.int64)
-        self._roles = ["text"]
-
-    def dots(self, bits: NDArray[np.uint8], role: str) -> None:
-        """Lay braille over what is there; dots of two curves in one cell both show."""
-        lit = bits > 0
-        before = np.where(self._codes >= _BRAILLE, self._codes - _BRAILLE, 0).astype(np.uint32)
-        self._codes[lit] = (bits | before)[lit] + _BRAILLE
-        self._owner[lit] = self._number(role)
-
-    def text(self, column: int, row: int, text: str, role: str, *, over: bool = False) -> bool:
-        """Write where there is nothing, or `over` whatever is there; whether it was written."""
-        wide = slice(column, column + len(text))
-        fits = 0 <= row < self.rows and 0 <= column <= self.columns - len(text)
-        if not fits or (not over and (self._codes[row, wide] != _SPACE).any()):
-            return False
-        self._codes[row, wide] = [ord(character) for character in text]
-        self._owner[row, wide] = self._number(role)
-        return True
-
-    def lines(self) -> list[Row]:
-        return [runs(self._codes[row], self._owner[row], self._roles) for row in range(self.rows)]
-
-    def _number(self, role: str) -> int:
-        if role not in self._roles:
-            self._roles.append(role)
-        return self._roles.index(role)
-
-
-def _draw_limit(canvas: _Canvas, limit: Limit, plot: Plot) -> None:
+def _draw_limit(canvas: Canvas, limit: Limit, plot: Plot) -> None:
     row = _row_of(limit, plot, canvas)
     if row is not None:
         canvas.text(0, row, _ACROSS * canvas.columns, limit.role, over=True)
 
 
-def _name_limit(canvas: _Canvas, limit: Limit, plot: Plot) -> None:
+def _name_limit(canvas: Canvas, limit: Limit, plot: Plot) -> None:
     """At the right end of its line, above what is drawn there."""
     row, label = _row_of(limit, plot, canvas), f" {limit.label} "
     if row is not None:
         canvas.text(canvas.columns - len(label), row, label, limit.role, over=True)
 
 
-def _row_of(limit: Limit, plot: Plot, canvas: _Canvas) -> int | None:
+def _row_of(limit: Limit, plot: Plot, canvas: Canvas) -> int | None:
     share = float(plot.y.shares(np.array([limit.value], dtype=np.float64))[0])
-    return _cell(0.0, share, canvas)[1] if 0 <= share <= 1 else None
+    return canvas.cell(0.0, share)[1] if 0 <= share <= 1 else None
 
 
-def _draw_dots(canvas: _Canvas, curve: Curve, plot: Plot) -> None:
+def _draw_dots(canvas: Canvas, curve: Curve, plot: Plot) -> None:
     if curve.ink is not None:
         x, y = _shares(curve, plot)
         canvas.dots(polyline(x, y, width=canvas.columns, height=canvas.rows, ink=curve.ink), curve.role)
 
 
-def _draw_signs(canvas: _Canvas, curve: Curve, plot: Plot) -> None:
+def _draw_signs(canvas: Canvas, curve: Curve, plot: Plot) -> None:
     """The signs first, so that no name takes the place of one."""
     cells = [
-        _cell(float(x), float(y), canvas) if np.isfinite(x) and np.isfinite(y) else None
+        canvas.cell(float(x), float(y)) if np.isfinite(x) and np.isfinite(y) else None
         for x, y in zip(*_shares(curve, plot), strict=True)
     ]
     for cell in cells if curve.sign else ():
@@ -166,7 +127,7 @@ def _shares(curve: Curve, plot: Plot) -> tuple[Floats, Floats]:
     return plot.x.shares(np.array(curve.x, dtype=np.float64)), plot.y.shares(np.array(curve.y, dtype=np.float64))
 
 
-def _name(canvas: _Canvas, column: int, row: int, name: str) -> None:
+def _name(canvas: Canvas, column: int, row: int, name: str) -> None:
     """Beside a point, wherever there is room, and a blank to what comes next."""
     right, left = f"{name} ", f" {name}"
     places = ((1, -1, right), (1, 0, right), (-len(left), -1, left), (1, 1, right), (-len(left), 1, left))
@@ -175,26 +136,16 @@ def _name(canvas: _Canvas, column: int, row: int, name: str) -> None:
             return
 
 
-def _cell(x: float, y: float, canvas: _Canvas) -> tuple[int, int]:
-    """The cell of a point given as shares of both sides."""
-    column = int(min(max(x, 0.0), 1.0) * (canvas.columns * 2 - 1) + 0.5) // 2
-    return column, int((1 - min(max(y, 0.0), 1.0)) * (canvas.rows * 4 - 1) + 0.5) // 4
-
-
 def _legend(plot: Plot, room: int) -> Row:
     words: list[Word] = []
     for curve in reversed(plot.curves):
         if not curve.label:
             continue
-        lead = curve.sign or ("┄" if curve.ink == "dots" else "─")
+        lead = curve.sign or SAMPLES[curve.ink or "line"]
         word = (f"{'  ' if words else ''}{lead} {curve.label}", curve.role)
         if width_of((*words, word)) <= room:
             words.append(word)
     return tuple(words)
-
-
-def _gutter(label: str | None) -> Word:
-    return (" " * 5 + " │", "rule") if label is None else (f"{label:>5} ┤", "dim")
 
 
 def _axis(plot: Plot, columns: int) -> Rows:
@@ -206,9 +157,9 @@ def _axis(plot: Plot, columns: int) -> Rows:
     for share, (_, label) in zip(shares, ticks, strict=True):
         if not -0.001 <= share <= 1.001:
             continue
-        column = int(share * (columns * 2 - 1) + 0.5) // 2
+        column = cell_across(share, columns)
         line[column] = ("┴", "dim")
         start = min(max(0, column + GUTTER - len(label) // 2), columns + GUTTER - len(label))
         if all(cell == " " for cell in values[max(0, start - 1) : start + len(label) + 1]):
             values[start : start + len(label)] = label
-    return [((" " * (GUTTER - 1), "text"), ("└", "rule"), *joined(line)), (("".join(values), "dim"),)]
+    return [(*CORNER, *joined(line)), (("".join(values), "dim"),)]

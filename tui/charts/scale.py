@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from loadgen.metrics.series import Floats
 
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 _LOG_ROUND = (1.0, 2.0, 5.0, 10.0)

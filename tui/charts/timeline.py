@@ -1,36 +1,23 @@
-"""The time axis: the histories that charts draw, the marks on it, and the stretch of it in sight."""
+"""The time axis: the bounded histories that charts draw, the marks on it, and the stretch of it in sight."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from loadgen.metrics.gpu import GpuSample, GpuStatic
-from loadgen.metrics.snapshot import WINDOW_S, Comparison, EngineView, Snapshot
-from tui.charts.history import History
+import numpy as np
+
+from loadgen.metrics.journal import EngineView
+from loadgen.metrics.result import Comparison
+from loadgen.metrics.series import Floats, Ints, TimeSeries, changes
+from loadgen.metrics.snapshot import WINDOW_S, Point, Snapshot
+from tui.charts.definitions import COLUMNS, GPU_STRIPS
 from tui.charts.marks import Marks
 from tui.charts.scale import Span, span
 
-_OF_POINTS = (
-    "output_tokens_per_s",
-    "requests_per_s",
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "tpot_p50_ms",
-    "tpot_p99_ms",
-    "held",
-    "engine_running",
-    "engine_waiting",
-)
-_OF_ENGINE = (
-    "kv_percent",
-    "prompt_tokens_per_s",
-    "generation_tokens_per_s",
-    "preemptions_per_s",
-    "prefix_hit_percent",
-    "waiting_capacity",
-    "waiting_deferred",
-)
-GPU_FIGURES = ("busy", "power", "heat", "hbm")  # each GPU has a column `<its index> <figure>`
+CAPACITY = 6_000
+_KEPT_RAW = 2_400  # ten minutes at four points a second
 _GPU_CAPACITY, _GPU_RAW = 2_000, 600  # at one look a second, ten minutes stay as they came
 _MOST_PUBLISHED = 1_000
 _WINDOWS: tuple[tuple[float | None, str], ...] = (
@@ -41,11 +28,56 @@ _WINDOWS: tuple[tuple[float | None, str], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A stretch of time as columns of dots: each at most once, in order, with the lowest and highest values in it."""
+
+    rows: Mapping[str, int]
+    columns: Ints
+    all_lows: Floats
+    all_highs: Floats
+
+    def lows(self, name: str) -> Floats:
+        """The lowest values of a series, NaN where it is unknown."""
+        lows: Floats = self.all_lows[self.rows[name]]
+        return lows
+
+    def highs(self, name: str) -> Floats:
+        highs: Floats = self.all_highs[self.rows[name]]
+        return highs
+
+
+class History(TimeSeries):
+    """A time series that can be folded onto columns of dots."""
+
+    def __init__(self, columns: Sequence[str], capacity: int = CAPACITY, kept_raw: int = _KEPT_RAW) -> None:
+        super().__init__(columns, capacity=capacity, kept_raw=kept_raw)
+        self._folded: tuple[tuple[Span, int, float], Folded] | None = None
+
+    def folded(self, span: Span, columns: int) -> Folded:
+        """A stretch of time folded onto columns of dots; remembered, because charts of one width ask for the same."""
+        key = (span, columns, float(self.times[-1]) if len(self) else span.start_s)
+        if self._folded is None or self._folded[0] != key:
+            self._folded = (key, self._fold(span, columns))
+        return self._folded[1]
+
+    def _fold(self, span: Span, columns: int) -> Folded:
+        first, last = np.searchsorted(self.times, (span.start_s, span.end_s + 1e-9)).tolist()
+        shares = (self.times[first:last] - span.start_s) / (span.end_s - span.start_s)
+        column = (np.clip(shares, 0.0, 1.0) * (columns - 1) + 0.5).astype(np.int64)
+        starts = changes(column)
+        if not len(starts):
+            return Folded(self.rows, column, self.lows[:, :0], self.highs[:, :0])
+        lows = np.fmin.reduceat(self.lows[:, first:last], starts, axis=1)
+        highs = np.fmax.reduceat(self.highs[:, first:last], starts, axis=1)
+        return Folded(self.rows, column[starts], lows, highs)
+
+
 class Timeline:
     """Collects points, looks and marks, but nothing before the first load: a slow start would take all the room."""
 
     def __init__(self) -> None:
-        self.history = History((*_OF_POINTS, *_OF_ENGINE))
+        self.history = History(COLUMNS)
         self.gpus = History(())
         self.marks = Marks()
         self.published: dict[tuple[int, str, str], Comparison] = {}
@@ -63,7 +95,10 @@ class Timeline:
     def add(self, snapshot: Snapshot) -> None:
         """Take a beat's points and its new events; every snapshot must come by here, drawn or not."""
         if snapshot.phase not in ("checking", "starting", "probing"):
-            self._add_points(snapshot)
+            for point in snapshot.past:
+                self.history.add(point.t_s, _values_of(point))
+            point = snapshot.point
+            self.history.add(point.t_s, _values_of(point) | self._engine_values(snapshot.engine, point.t_s))
             self._add_look(snapshot)
         self.marks.see(snapshot)
         self._see_errors(snapshot)
@@ -73,20 +108,12 @@ class Timeline:
             known = {one.figure: one.a for one in snapshot.baseline.figures if one.a is not None}
             self.baseline[snapshot.stages[-1].number] = known
 
-    def _add_points(self, snapshot: Snapshot) -> None:
-        for point in snapshot.past:
-            self.history.add(point.t_s, {column: getattr(point, column) for column in _OF_POINTS} | _kv(point.kv_usage))
-        point = snapshot.point
-        values = {column: getattr(point, column) for column in _OF_POINTS} | _kv(point.kv_usage)
-        self.history.add(point.t_s, values | self._engine_values(snapshot.engine, point.t_s))
-
     def _engine_values(self, engine: EngineView | None, t_s: float) -> dict[str, float | None]:
         if engine is None:
             return {}
         return {
+            **{column: getattr(engine, column) for column in COLUMNS if column in EngineView.__struct_fields__},
             "kv_percent": _percent(engine.kv_usage),
-            "prompt_tokens_per_s": engine.prompt_tokens_per_s,
-            "generation_tokens_per_s": engine.generation_tokens_per_s,
             "preemptions_per_s": self._preemptions_per_s(engine.preemptions, t_s),
             "prefix_hit_percent": _percent(engine.prefix_hit_rate),
             "waiting_capacity": engine.waiting_by_reason.get("capacity"),
@@ -111,13 +138,13 @@ class Timeline:
         indices = tuple(gpu.static.index for gpu in snapshot.gpus)
         if indices != self._gpu_indices:
             self._gpu_indices = indices
-            columns = [f"{index} {figure}" for index in indices for figure in GPU_FIGURES]
+            columns = [strip.column(index) for index in indices for strip in GPU_STRIPS]
             self.gpus = History(columns, _GPU_CAPACITY, _GPU_RAW)
-        looked_s = max((gpu.sample.t_s for gpu in snapshot.gpus if gpu.sample is not None), default=self._looked_s)
+        sampled = [(gpu.static, gpu.sample) for gpu in snapshot.gpus if gpu.sample is not None]
+        looked_s = max((sample.t_s for _, sample in sampled), default=self._looked_s)
         if looked_s > self._looked_s:
             self._looked_s = looked_s
-            seen = [(gpu.static, gpu.sample) for gpu in snapshot.gpus if gpu.sample is not None]
-            values = {f"{static.index} {figure}": v for static, now in seen for figure, v in gpu_values(static, now)}
+            values = {strip.column(gpu.index): strip.value(gpu, now) for gpu, now in sampled for strip in GPU_STRIPS}
             self.gpus.add(snapshot.t_s, values)
 
     def _see_errors(self, snapshot: Snapshot) -> None:
@@ -142,23 +169,10 @@ class Timeline:
         return span(first_s if began_s is None else min(first_s, began_s), float(times[-1]), _WINDOWS[self._window][0])
 
 
-def gpu_values(static: GpuStatic, sample: GpuSample) -> list[tuple[str, float | None]]:
-    """The figures of a GPU that have a history, in the order of `GPU_FIGURES`: all but the heat as a share of 100."""
-    return [
-        ("busy", sample.gfx_percent),
-        ("power", _share(sample.power_w, sample.power_cap_w or static.power_cap_default_w)),
-        ("heat", sample.temperature_hotspot_c),
-        ("hbm", _share(sample.hbm_used_bytes, static.hbm_total_bytes)),
-    ]
-
-
-def _share(value: float | None, most: float | None) -> float | None:
-    return None if value is None or not most else 100 * value / most
+def _values_of(point: Point) -> dict[str, float | None]:
+    found = {column: getattr(point, column) for column in COLUMNS if column in Point.__struct_fields__}
+    return found | {"kv_percent": _percent(point.kv_usage)}
 
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
-
-
-def _kv(usage: float | None) -> dict[str, float | None]:
-    return {"kv_percent": _percent(usage)}

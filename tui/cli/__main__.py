@@ -1,23 +1,58 @@
 """The command line, a contract: scripts depend on its options, its exit codes, and on stdout being data.
 
-Imports are where they are used, so that `vramp --help` does not load a TOML validator or a terminal UI. Progress and
-messages go to stderr; tables and nothing else go to stdout.
+A verb's module is imported when it is called, so that `vramp --help` loads neither a validator nor a terminal UI.
+Progress and messages go to stderr; tables and nothing else go to stdout.
 """
 
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
-from loadgen.format import harmless
-from tui.cli import run
+from tui.cli.options import INTERRUPTED, say
 
 _READER_GONE = (errno.EPIPE, errno.EIO)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Verb(NamedTuple):
+    """A command of `vramp`; one that is called by no verb is the cockpit."""
+
+    name: str
+    arguments: str
+    what: str  # it does, in the help
+    function: str  # module and name; from words to an exit code
+
+
+VERBS = (
+    Verb("run", "[PROFILE] [options]", "the same without a screen", "tui.cli.run.headless"),
+    Verb(
+        "bench",
+        "serve|latency|throughput",
+        "the published benchmarks, by the names of vllm bench",
+        "tui.cli.bench.bench",
+    ),
+    Verb("sweep", "PROFILE [options]", "the same load on every variant of a server", "tui.cli.sweep.sweep"),
+    Verb("check", "[PROFILE]", "what stands in its way on this box; starts nothing", "tui.cli.box.check"),
+    Verb(
+        "report", "RUN [options]", "a finished run: table, Markdown, HTML, CSV, vLLM's JSON", "tui.cli.results.report"
+    ),
+    Verb("recover", "RUN", "the result of a run that was killed", "tui.cli.results.recover"),
+    Verb("compare", "A B [C...]", "runs against the first of them, and a gate for CI", "tui.cli.results.compare"),
+    Verb("baseline", "save NAME RUN", "a run to compare with by its name", "tui.cli.results.baseline"),
+    Verb("replay", "RUN [--speed N]", "a finished run, played again in the cockpit", "tui.cli.watch.replay"),
+    Verb("watch", "[RUN]", "the cockpit on a run that goes on in another terminal", "tui.cli.watch.watch"),
+    Verb("web", "[PROFILE] [options]", "the same in a browser on this machine", "tui.cli.watch.web"),
+    Verb("doctor", "[options]", "what can be measured on this box, and why not", "tui.cli.box.doctor"),
+    Verb("stop", "[PORT]", "stop a server that was left running", "tui.cli.box.stop"),
+    Verb("simulate", "[options]", "the simulated engine alone", "loadgen.simulator.__main__.main"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -31,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             sys.stdout.flush()
     except VrampError as error:
-        print(harmless(f"vramp: {error}"), file=sys.stderr)
+        say(f"vramp: {error}")
         sys.exit(error.exit_code)
     except OSError as error:
         # A file of ours that cannot be written has its name in a message of its own.
@@ -44,7 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Whoever read us has gone, or the terminal has: nobody is left to tell, and nothing may try to at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
-        sys.exit(run.INTERRUPTED)
+        sys.exit(INTERRUPTED)
+
+
+def _dispatch(words: list[str]) -> int:
+    for verb in VERBS:
+        if words[:1] == [verb.name]:
+            module, _, name = verb.function.rpartition(".")
+            return getattr(importlib.import_module(module), name)(words[1:]) or 0
+    from tui.cli.run import cockpit
+
+    lines = [f"       {f'vramp {verb.name} {verb.arguments}':<38}{verb.what}" for verb in VERBS]
+    return cockpit(words, usage="\n".join(["vramp [PROFILE] [options]", *lines]))
 
 
 def _require_a_folder() -> None:
@@ -55,72 +101,11 @@ def _require_a_folder() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Whoever starts us without standard streams shall not have the journal in the place of one."""
+    """Give a file to each standard stream that is closed, or the journal could take the place of one."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))
-
-
-def _dispatch(words: list[str]) -> int:
-    match words:
-        case ["run", *rest]:
-            return run.headless(rest)
-        case ["bench", *rest]:
-            from tui.cli import bench
-
-            return bench.bench(rest)
-        case ["sweep", *rest]:
-            from tui.cli import sweep
-
-            return sweep.sweep(rest)
-        case ["check", *rest]:
-            from tui.cli import check
-
-            return check.check(rest)
-        case ["doctor", *rest]:
-            from tui.cli import doctor
-
-            return doctor.doctor(rest)
-        case ["report", *rest]:
-            from tui.cli import report
-
-            return report.report(rest)
-        case ["recover", *rest]:
-            from tui.cli import recover
-
-            return recover.recover(rest)
-        case ["baseline", *rest]:
-            from tui.cli import baseline
-
-            return baseline.baseline(rest)
-        case ["compare", *rest]:
-            from tui.cli import compare
-
-            return compare.compare(rest)
-        case ["stop", *rest]:
-            from tui.cli import stop
-
-            return stop.stop(rest)
-        case ["replay", *rest]:
-            from tui.cli import replay
-
-            return replay.replay(rest)
-        case ["watch", *rest]:
-            from tui.cli import watch
-
-            return watch.watch(rest)
-        case ["web", *rest]:
-            from tui.cli import web
-
-            return web.web(rest)
-        case ["simulate", *rest]:
-            from loadgen.simulator.__main__ import main as simulate
-
-            simulate(rest)
-            return 0
-        case _:
-            return run.cockpit(words)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,41 @@
-"""From words of the command line to a profile: the options that `vramp`, `vramp run` and `vramp check` share."""
+"""What the verbs share: the options that choose and change a profile, parsers, messages, exit codes."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ProfileError
+from loadgen.format import harmless
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
     from loadgen.profile import Profile
 
+INTERRUPTED = 130
+"""The exit code of what the operator ended; the others are those of the errors."""
+RUN_EXIT_CODES = """\
+exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or profile;
+            3 the server could not be reached or started; 130 interrupted (the partial result is written)
+"""
+RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
 BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
+
+
+def say(text: str) -> None:
+    """A line to stderr: stdout is for data."""
+    print(harmless(text), file=sys.stderr, flush=True)
+
+
+def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """The parser of a verb, whose help keeps the lines of the epilog."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=verb, description=description, epilog=epilog, formatter_class=form)
 
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
@@ -48,19 +69,10 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_LOAD_OPTIONS = (
-    "endpoint",
-    "isl",
-    "osl",
-    "data",
-    "concurrency",
-    "rate",
-    "arrival",
-    "requests",
-    "duration",
-    "warmup",
-    "workers",
-)
+def add_result_options(group: argparse._ArgumentGroup) -> None:
+    """Add what every run of one profile has."""
+    group.add_argument("--json", metavar="FILE", type=Path, help="write the result here too")
+    group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -108,6 +120,8 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
 
 
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
+    from loadgen.profile import Load
+
     server = document.setdefault("server", {})
     load = document.setdefault("load", {})
     telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
@@ -117,7 +131,8 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         server["model"] = options.model
     if options.api_key_env is not None:
         server["api_key_env"] = options.api_key_env
-    chosen = {name: getattr(options, name) for name in (*_LOAD_OPTIONS, "seed") if getattr(options, name) is not None}
+    chosen = {name: text for name, text in vars(options).items() if name in Load.model_fields and text is not None}
+    lengths = {"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()
     if chosen.keys() & {"concurrency", "rate"} or options.search is not None:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
@@ -127,13 +142,12 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     if options.search is not None:
         document.setdefault("plan", {})["search"] = options.search
     for stage in document.get("stages", []):
-        for name in chosen.keys() | ({"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()):
+        for name in chosen.keys() | lengths:
             stage.pop(name, None)
     if chosen.keys() & {"isl", "osl"}:
         load.pop("shapes", None)
-    if chosen.keys() & {"requests", "duration"}:
-        load.pop("requests", None)
-        load.pop("duration", None)
+    for name in lengths:
+        load.pop(name, None)
     load.update({name: _parse_option(name, text) for name, text in chosen.items()})
     if options.slo is not None:
         document["slo"] = dict(_parse_slo(entry) for entry in options.slo.split(","))

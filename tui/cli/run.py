@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -11,50 +10,32 @@ import loadgen
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from loadgen.vendors import TelemetryMode
-from tui.cli.options import BASE, add_profile_options, document_of, profile_from, variants_from
+from tui.cli.options import (
+    BASE,
+    INTERRUPTED,
+    RUN_EXIT_CODES,
+    add_profile_options,
+    add_result_options,
+    document_of,
+    parser_of,
+    profile_from,
+    say,
+    variants_from,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from loadgen.metrics.baseline import Baseline
     from loadgen.metrics.result import Result
     from loadgen.run.run import Run
 
     Table = Callable[[Result], str]
 
-INTERRUPTED = 130
 
-_EPILOG = """\
-exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or profile;
-            3 the server could not be reached or started; 130 interrupted (the partial result is written)
-"""
-
-_COMMANDS = """\
-       vramp run [PROFILE] [options]     the same without a screen
-       vramp bench serve|latency|throughput    the published benchmarks, by the names of vllm bench
-       vramp sweep PROFILE [options]     the same load on every variant of a server, in one table
-       vramp check [PROFILE]             what stands in its way on this box; starts nothing
-       vramp report RUN [options]        a run that is over: table, Markdown, HTML, CSV, vLLM's JSON
-       vramp recover RUN                 the result of a run that was killed
-       vramp compare A B [C...]          runs against the first of them, and a gate for CI
-       vramp baseline save NAME RUN      a run to compare with by its name
-       vramp replay RUN [--speed N]      a run that is over, seen again in the cockpit
-       vramp watch [RUN]                 the cockpit on a run that goes on in another terminal
-       vramp web [PROFILE] [options]     the same in a browser on this machine
-       vramp doctor [options]            what can be measured on this box, and why not
-       vramp stop [PORT]                 stop a server that was left running
-       vramp simulate [options]          the simulated engine alone"""
-
-
-def cockpit(words: list[str]) -> int:
+def cockpit(words: list[str], usage: str) -> int:
     """`vramp [PROFILE]`: the cockpit, on the picker without a profile; where it cannot be shown, `vramp run`."""
-    parser = argparse.ArgumentParser(
-        prog="vramp",
-        description="The operator's cockpit for bringing up an LLM inference box.",
-        usage="vramp [PROFILE] [options]\n" + _COMMANDS,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("vramp", "The operator's cockpit for bringing up an LLM inference box.", RUN_EXIT_CODES)
+    parser.usage = usage
     parser.add_argument("--version", action="version", version=f"vramp {loadgen.__version__}")
     add_run_options(parser)
     options = parser.parse_args(words)
@@ -63,17 +44,12 @@ def cockpit(words: list[str]) -> int:
     reason = plain_reason()
     if reason is None:
         return _run_cockpit(options)
-    print(f"vramp: no cockpit, progress lines instead: {reason}", file=sys.stderr)
+    say(f"vramp: no cockpit, progress lines instead: {reason}")
     return _run_headless(options)
 
 
 def headless(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="vramp run",
-        description="A run without a screen: progress on stderr, tables on stdout.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("vramp run", "A run without a screen: progress on stderr, tables on stdout.", RUN_EXIT_CODES)
     add_run_options(parser)
     return _run_headless(parser.parse_args(words))
 
@@ -82,7 +58,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run: its profile, where the result goes, what measures the GPUs."""
     add_profile_options(parser)
     group = parser.add_argument_group("run")
-    group.add_argument("--json", metavar="FILE", type=Path, help="write the result here too")
+    add_result_options(group)
     group.add_argument(
         "--records",
         nargs="?",
@@ -91,7 +67,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="keep a row for each stream: records.jsonl (default) or records.parquet",
     )
     group.add_argument("--baseline", metavar="RUN", help="show each stage beside that of an earlier run or a baseline")
-    group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
     telemetry = parser.add_argument_group("telemetry").add_mutually_exclusive_group()
     telemetry.add_argument(
         "--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: the profile's)"
@@ -101,20 +76,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def make_run(options: argparse.Namespace, *, hold_open: bool) -> Run:
-    """The run that the options describe; raises `ProfileError`."""
-    document, where = document_of(options)
-    return make_run_of(document, where, options, hold_open=hold_open)
-
-
-def make_run_of(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
+def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """The run of a document under the options; raises `ProfileError`."""
+    from loadgen.metrics.baseline import baseline_of
     from loadgen.run.run import Run
-    from loadgen.telemetry.replay import replay_attempts
+    from loadgen.store.runs import open_result
+    from loadgen.telemetry.capture import replay_options
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
-    replay = replay_attempts(options.replay_telemetry) if options.replay_telemetry is not None else None
+    replay = replay_options(options.replay_telemetry) if options.replay_telemetry is not None else None
+    name = options.baseline
     try:
         return Run(
             profile,
@@ -126,18 +98,11 @@ def make_run_of(document: Mapping[str, Any], where: str, options: argparse.Names
             variant=options.variant or (BASE if variants else None),
             variants=variants,
             records=options.records,
-            baseline=_baseline(options.baseline),
+            baseline=baseline_of(name, open_result(name)) if name is not None else None,
         )
     except ResultError as error:
         # Nothing has run yet: where the result shall go is a matter of usage.
         raise ProfileError(str(error)) from error
-
-
-def _baseline(name: str | None) -> Baseline | None:
-    from loadgen.metrics.baseline import baseline_of
-    from loadgen.store.lookup import open_result
-
-    return baseline_of(name, open_result(name)) if name is not None else None
 
 
 def _run_headless(options: argparse.Namespace) -> int:
@@ -145,7 +110,7 @@ def _run_headless(options: argparse.Namespace) -> int:
 
     from tui.cli.progress import follow
 
-    run = make_run(options, hold_open=False)
+    run = make_run(*document_of(options), options, hold_open=False)
     interrupted = asyncio.run(follow(run))
     return conclude(run, interrupted=interrupted)
 
@@ -159,13 +124,13 @@ def _run_cockpit(options: argparse.Namespace) -> int:
 
     def chosen(choice: Choice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}
-        return make_run_of(choice.document, choice.where, argparse.Namespace(**vars(options) | changed), hold_open=True)
+        return make_run(choice.document, choice.where, argparse.Namespace(**vars(options) | changed), hold_open=True)
 
     config = read_config(config_path())
     if options.profile is None and options.url is None:
         cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, config=config)
     else:
-        cockpit = Cockpit(make_run(options, hold_open=True), config=config)
+        cockpit = Cockpit(make_run(*document_of(options), options, hold_open=True), config=config)
     interrupted = asyncio.run(open_cockpit(cockpit))
     codes = [conclude(run, interrupted=interrupted) for run in cockpit.runs]
     return codes[-1] if codes else 0
@@ -174,20 +139,20 @@ def _run_cockpit(options: argparse.Namespace) -> int:
 def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
     """Print what a run that is over has measured, as `table` shows it, and where it lies; the exit code."""
     from loadgen.report.assessment import shortcomings
-    from loadgen.report.curve import curve_table, is_rate_ladder
+    from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.table import result_table
 
     if run.result is not None:
         if run.result.stages:
             print(harmless((table or result_table)(run.result)))
             if table is None and is_rate_ladder(run.result):
-                print(harmless(curve_table(run.result)))
+                print(harmless(serving_curve_table(run.result)))
         for path in run.result_paths:
             if path.exists():
-                print(f"result: {path}", file=sys.stderr)
+                say(f"result: {path}")
     words = [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result is not None else []
     for line in words:
-        print(harmless(f"vramp: {line}"), file=sys.stderr)
+        say(f"vramp: {line}")
     return exit_code(run, interrupted=interrupted)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
 from tui.catalog import find_profile
-from tui.cli.options import BASE, add_profile_options, profile_of
-from tui.cli.run import INTERRUPTED, exit_code
+from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, profile_of, say
+from tui.cli.run import exit_code
 
 if TYPE_CHECKING:
     from loadgen.profile import Profile
@@ -33,7 +32,7 @@ exit codes: 0 every variant is complete; 1 something in one of them failed; 2 us
 def sweep(words: list[str]) -> int:
     """Run the variants and print the table; 0 if all of them are complete and met their limits."""
     from loadgen.run.sweep import begin_sweep, resume_sweep
-    from loadgen.store.folder import require_writable
+    from loadgen.store.runs import require_writable
 
     options = _parser().parse_args(words)
     name, profiles = _profiles(options)
@@ -54,12 +53,8 @@ def sweep(words: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vramp sweep",
-        description="The same load on every variant of a server, one after the other, in one table.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "The same load on every variant of a server, one after the other, in one table."
+    parser = parser_of("vramp sweep", about, _EPILOG)
     add_profile_options(parser)
     group = parser.add_argument_group("sweep")
     group.add_argument("--variants", metavar="A,B,...", default=_ALL, help=f"in this order (default: {_ALL})")
@@ -94,9 +89,9 @@ def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force:
 
     names = state.remaining
     codes = [0] * (len(state.variants) - len(names))
-    _say(f"sweep in {folder}: {len(names)} of {len(state.variants)} variants to run, seed {state.seed}")
+    say(f"sweep in {folder}: {len(names)} of {len(state.variants)} variants to run, seed {state.seed}")
     for number, name in enumerate(names, start=1):
-        _say(f"variant {number} of {len(names)}: {name}")
+        say(f"variant {number} of {len(names)}: {name}")
         variant, code = _run_one(folder, name, as_swept(profiles[name], state.seed), force=force)
         state = note_variant(folder, state, variant)
         codes.append(code)
@@ -118,7 +113,7 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
         run = Run(profile, where=f"variant {name}", json_path=path, force=force)
         interrupted = asyncio.run(follow(run))
     except VrampError as error:
-        _say(f"vramp: {error}")
+        say(f"vramp: {error}")
         return Variant(name=name, state="failed", reason=str(error), result=None), error.exit_code
     except KeyboardInterrupt:
         # Before the run has its own handler, or after.
@@ -134,7 +129,7 @@ def _ended(run: Run, name: str, path: Path) -> Variant:
     assert run.result is not None
     reason = run.result.reason if run.error is None else str(run.error)
     for line in shortcomings(run.result) if run.error is None else [reason]:
-        _say(f"vramp: {line}")
+        say(f"vramp: {line}")
     written = path.name if path.exists() else None
     return Variant(name=name, state=run.result.state, reason=reason, result=written)
 
@@ -150,9 +145,9 @@ def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> None:
             json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")
         except OSError as error:
             raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
-    _say(f"sweep: {folder}")
+    say(f"sweep: {folder}")
     if state.remaining:
-        _say(f"not complete: {', '.join(state.remaining)}; --resume {folder} goes on with them")
+        say(f"not complete: {', '.join(state.remaining)}; --resume {folder} goes on with them")
 
 
 def _summed(codes: list[int]) -> int:
@@ -162,7 +157,3 @@ def _summed(codes: list[int]) -> int:
         return 0
     # Where every variant failed, and in the same way, that is the way.
     return codes[0] if len(set(codes)) == 1 else 1
-
-
-def _say(text: str) -> None:
-    print(harmless(text), file=sys.stderr, flush=True)

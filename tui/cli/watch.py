@@ -1,17 +1,28 @@
-"""`vramp watch`: the cockpit on a run that goes on elsewhere: in another terminal, or behind `vramp web`."""
+"""The cockpit on a run that is not started here: `vramp watch`, `vramp replay`, and `vramp web` for browsers."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError
+from tui.cli.options import RUN_WORDS, document_of, parser_of, port_of, say
+from tui.cli.run import add_run_options, conclude, make_run
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from loadgen.run.run import Run
 
 _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each browser, whose screen is a pipe
 _PARENT_CHECK_S = 0.5
@@ -19,35 +30,30 @@ _PARENT_CHECK_S = 0.5
 
 def watch(words: list[str]) -> int:
     """Show a run until the watcher leaves or the run does; the run does not notice either."""
-    options = _parser().parse_args(words)
+    parser = parser_of(
+        "vramp watch",
+        "The cockpit on a run that goes on elsewhere. Leaving it (q) never ends the run.",
+        "exit codes: 0 left, or the run is over; 1 there is no such run, or it is over already; 2 usage",
+    )
+    run = "a folder, a name in runs/ or its beginning (default: the newest live)"
+    parser.add_argument("run", nargs="?", metavar="RUN", help=run)
+    parser.add_argument("--allow-control", action="store_true", help="let the keys change the load")
+    options = parser.parse_args(words)
     folder = live_folder(options.run)
     if not sys.stdout.isatty() and _WEB_DRIVER not in os.environ:
         raise ProfileError(f"vramp watch: needs a terminal; {folder / 'journal.jsonl'} is the same for programs")
 
     if _WEB_DRIVER in os.environ:
         Thread(target=_end_with_parent, daemon=True).start()
-    asyncio.run(_show(folder, steers=options.allow_control))
+    asyncio.run(_watch(folder, steers=options.allow_control))
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vramp watch",
-        description="The cockpit on a run that goes on elsewhere. Leaving it (q) never ends the run.",
-        epilog="exit codes: 0 left, or the run is over; 1 there is no such run, or it is over already; 2 usage",
-    )
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="a folder, a name in runs/ or its beginning (default: the newest live)"
-    )
-    parser.add_argument("--allow-control", action="store_true", help="let the keys change the load")
-    return parser
 
 
 def live_folder(text: str | None) -> Path:
     """The folder of the run that `text` means, or of the newest that goes on; raises `ResultError`."""
-    from loadgen.metrics.journal import journal_is_held
     from loadgen.run.remote import SOCKET
-    from loadgen.store.lookup import JOURNAL, RUNS, find_run, run_folders
+    from loadgen.store.files import JOURNAL, journal_is_held
+    from loadgen.store.runs import RUNS, find_run, run_folders
 
     if text is not None:
         path = find_run(text)
@@ -58,7 +64,7 @@ def live_folder(text: str | None) -> Path:
     raise ResultError(f"no run goes on in {RUNS.absolute()}: start one, or name the folder of another")
 
 
-async def _show(folder: Path, *, steers: bool) -> None:
+async def _watch(folder: Path, *, steers: bool) -> None:
     from loadgen.run.remote import RemoteRun
     from tui.app import Cockpit
     from tui.config import config_path, read_config
@@ -78,3 +84,113 @@ def _end_with_parent() -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)
+
+
+def replay(words: list[str]) -> int:
+    """Play the journal of a run; nothing is started, sent or written."""
+    parser = parser_of(
+        "vramp replay",
+        "A finished run, played again in the cockpit: ] and [ change the speed, space pauses, . steps.",
+        "exit codes: 0 left; 1 there is no such run; 2 usage, or no terminal",
+    )
+    parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
+    parser.add_argument("--speed", metavar="N", type=float, default=1.0, help="from 1 to 100 (default: %(default)g)")
+    options = parser.parse_args(words)
+    from loadgen.run.replay import FASTEST, SLOWEST, Replay
+    from loadgen.store.runs import open_journal, was_killed
+    from tui.terminal import plain_reason
+
+    if not SLOWEST <= options.speed <= FASTEST:
+        raise ProfileError(f"--speed {options.speed:g}: expected a number from {SLOWEST:g} to {FASTEST:g}")
+    journal = open_journal(options.run)
+    played = Replay(journal, options.speed)
+    reason = plain_reason()
+    if reason is not None:
+        raise ProfileError(f"vramp replay: needs a terminal to show it on: {reason}; vramp report prints the tables")
+    if was_killed(journal.parent):
+        say(f"vramp: this run was killed before it wrote its result: `vramp recover {journal.parent}` makes it")
+    from tui.app import Cockpit, open_cockpit
+    from tui.config import config_path, read_config
+
+    cockpit = Cockpit(played, watching=True, config=read_config(config_path()))
+    asyncio.run(open_cockpit(cockpit))
+    return 0
+
+
+_WEB_EPILOG = """\
+The address has a token: who does not know it sees nothing. From another machine:
+  ssh -L 8000:127.0.0.1:8000 THE-BOX      and open the address there, or --host for a network that you trust
+
+exit codes: as vramp run; with --watch 0
+"""
+
+
+def web(words: list[str]) -> int:
+    """Start a run, or take one that goes on, and show it to browsers until Ctrl+C."""
+    options = _web_parser().parse_args(words)
+    if options.watch is not None and options.profile is not None:
+        raise ProfileError("vramp web: either a PROFILE for a new run, or --watch RUN for one that goes on")
+    if find_spec("textual_serve") is None:
+        raise ProfileError("vramp web: needs the extra `web`: pip install 'vramp[web]'")
+    from tui.web.server import listen
+
+    # Before anything else: a port that is taken shall cost nothing.
+    with listen(options.host, options.port) as listening:
+        if options.watch is not None:
+            asyncio.run(_show_other(live_folder(options.watch), listening, options))
+            return 0
+        run = make_run(*document_of(options), options, hold_open=True)
+        interrupted = asyncio.run(_show_run(run, listening, options))
+    return conclude(run, interrupted=interrupted)
+
+
+def _web_parser() -> argparse.ArgumentParser:
+    about = "The cockpit in a browser: starts a run and serves it until Ctrl+C, which ends the run in order."
+    parser = parser_of("vramp web", about, _WEB_EPILOG)
+    add_run_options(parser)
+    group = parser.add_argument_group("web")
+    group.add_argument("--watch", metavar="RUN", help="show a run that goes on already; Ctrl+C leaves it alone")
+    group.add_argument("--allow-control", action="store_true", help="let keys in the browser change the load")
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    group.add_argument("--port", type=port_of, default=8000, help="(default: %(default)s)")
+    return parser
+
+
+async def _show_run(run: Run, listening: socket, options: argparse.Namespace) -> bool:
+    """Drive a run and show it; one that ends by itself stays on the screens until Ctrl+C. True if it was cut short."""
+    from tui.cli.progress import follow
+
+    async with _shown(run.folder, listening, options):
+        interrupted = await follow(run)
+        if not interrupted:
+            say("the run is over: browsers that watch keep its last state until Ctrl+C")
+            await _until_interrupted()
+    return interrupted and run.result is not None and run.result.state != "complete"
+
+
+async def _show_other(folder: Path, listening: socket, options: argparse.Namespace) -> None:
+    async with _shown(folder, listening, options):
+        await _until_interrupted()
+
+
+@contextlib.asynccontextmanager
+async def _shown(folder: Path, listening: socket, options: argparse.Namespace) -> AsyncIterator[None]:
+    """Browsers may watch the run in this folder."""
+    from tui.web.server import is_loopback, serving
+
+    command = [sys.executable, "-P", "-m", "tui.cli", "watch", str(folder)]
+    if options.allow_control:
+        command.append("--allow-control")
+    can = "see and steer" if options.allow_control else "see"
+    if not is_loopback(options.host):
+        say(f"warning: {options.host} is not this machine alone: who can listen on that network can {can} this run")
+    async with serving(command, listening, host=options.host) as address:
+        say(f"who opens this can {can} the run: {address}")
+        yield
+
+
+async def _until_interrupted() -> None:
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    await interrupted.wait()

@@ -10,7 +10,8 @@ from textual.events import Click
 from textual.message import Message
 
 from loadgen.metrics.snapshot import Snapshot, StageView
-from tui.charts.chart import Chart, chart_rows
+from tui.charts.chart import chart_rows
+from tui.charts.definitions import Chart
 from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
 from tui.keys import Operator, key_of

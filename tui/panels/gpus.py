@@ -1,8 +1,11 @@
-"""The GPUs: a row for each, what is wrong with it at the right end, and what the tokens cost in energy.
+"""The GPUs: a row for each with what is wrong at the right end, or a cell for each with its history.
 
-Columns appear as the width allows, the most needed first, and always leave room for the flags. Where the rows do not
-fit, partitions of one socket share one, and then the worst come first and the title says how many there are. What is
-not measured is `-`, with the reason at the flags' place when nothing is; old samples dim and say their age.
+In the table, columns appear as the width allows, the most needed first, and always leave room for the flags. Where the
+rows do not fit, partitions of one socket share one, then the worst come first and the title says how many there are.
+What is not measured is `-`, with the reason at the flags' place when nothing is; old samples dim and say their age.
+
+In the grid, every strip has a fixed range and the time axis of the charts, so that cells can be compared by eye. Where
+the cells have no room, the table says it.
 """
 
 from __future__ import annotations
@@ -14,16 +17,23 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuView, Snapshot
+from tui.charts.chart import MarkColumns, axis_row, mark_columns, traced
+from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series, of_most
+from tui.charts.scale import Scale
+from tui.charts.timeline import Folded
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
+from tui.widgets.rows import GAP, Row, Rows, Word, bar, beside, cropped, facts, spread, titled, widths_of
 
 _NUMBER = 4
 _BAR = 8
 _BUSY = _BAR + 6
 _FLAGS = 24  # the least that is left for them
 _TITLED_FROM = 5  # rows; below, the heads are the title
+_LEAST_WIDTH, _MOST_COLUMNS = 36, 4  # of the grid
+_LEAST_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all strips
+_GUTTER = 18
 
 
 class _Line(NamedTuple):
@@ -54,37 +64,26 @@ def gpus(frame: Frame, width: int, height: int) -> Rows:
     if top == 1:
         return [_heads(columns, " ".join(filter(None, (_age(snapshot), hidden))), width), *body]
     below = len(body) + 3 <= height
-    legend = _legend(snapshot, hidden) if below else (*energy(frame), *_legend(snapshot, hidden))
+    legend = _legend(snapshot, hidden) if below else (*_energy(frame), *_legend(snapshot, hidden))
     rows = [titled("gpus", legend, width), _heads(columns, "", width), *body]
-    return [*rows, cropped((*energy(frame), *_straggler(snapshot)), width)] if below else rows
-
-
-# Which rows.
+    return [*rows, cropped((*_energy(frame), *_straggler(snapshot)), width)] if below else rows
 
 
 def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_Line], int]:
-    """The rows to show, and how many have no room."""
+    """The rows to show, and how many have no room; equally bad ones keep their order, so that rows do not jump."""
     lines = [_Line(gpu) for gpu in found]
     if len(lines) > room:
-        lines = _folded(found)
+        sockets: dict[str, list[GpuView]] = {}
+        for gpu in found:
+            sockets.setdefault(gpu.static.socket or f"device {gpu.static.index}", []).append(gpu)
+        lines = [_folded(sorted(devices, key=lambda gpu: gpu.static.partition)) for devices in sockets.values()]
     if len(lines) <= room:
         return lines, 0
-    return sorted(lines, key=_badness)[:room], len(lines) - room
+    worst = sorted(lines, key=lambda line: (-len(line.gpu.flags), line.gpu.sample is not None))
+    return worst[:room], len(lines) - room
 
 
-def _badness(line: _Line) -> tuple[int, bool]:
-    """The lowest is the worst; equals keep their order, so that rows do not jump with every degree."""
-    return -len(line.gpu.flags), line.gpu.sample is not None
-
-
-def _folded(found: Sequence[GpuView]) -> list[_Line]:
-    sockets: dict[str, list[GpuView]] = {}
-    for gpu in found:
-        sockets.setdefault(gpu.static.socket or f"device {gpu.static.index}", []).append(gpu)
-    return [_one_of(sorted(devices, key=lambda gpu: gpu.static.partition)) for devices in sockets.values()]
-
-
-def _one_of(devices: Sequence[GpuView]) -> _Line:
+def _folded(devices: Sequence[GpuView]) -> _Line:
     """The first device with all its socket's memory and flags; power and heat are the socket's anyway."""
     first = devices[0]
     if len(devices) == 1:
@@ -102,20 +101,21 @@ def _sum(values: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-# What stands in them.
+def sample_of(gpu: GpuView) -> GpuSample:
+    """The newest sample; one of which all is unknown where there is none yet."""
+    return gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
 
 
 def _row(line: _Line, columns: Sequence[_Column], width: int) -> Row:
-    static, flags = line.gpu.static, line.gpu.flags
-    sample = line.gpu.sample or GpuSample(index=static.index, t_s=0.0)
+    static, sample = line.gpu.static, sample_of(line.gpu)
     number = f"{static.index}+{line.others}" if line.others else str(static.index)
     busy = None if sample.gfx_percent is None else sample.gfx_percent / 100
-    cells = "".join(_cell(column.value(static, sample), column.cells) for column in columns)
+    values = [(column.value(static, sample), column.cells) for column in columns]
     row: Row = (
-        (f"{number:>{_NUMBER}} ", "bad" if flags else "text"),
+        (f"{number:>{_NUMBER}} ", "bad" if line.gpu.flags else "text"),
         *bar(busy, _BAR, "text"),
         (f"{fmt.percent(busy):>5}", "text"),
-        (cells, "text"),
+        ("".join(f"{value[: cells - 1]:>{cells}}" for value, cells in values), "text"),
         ("  ", "text"),
         _flags(line.gpu),
     )
@@ -148,35 +148,17 @@ def _columns(width: int) -> list[_Column]:
     return shown
 
 
-def _cell(text: str, cells: int) -> str:
-    return f"{text[: cells - 1]:>{cells}}"
-
-
-def _of(value: str, most: str) -> str:
-    return value if most == fmt.UNKNOWN else f"{value}/{most}"
-
-
 def _both(first: str, second: str) -> str:
     return fmt.UNKNOWN if first == second == fmt.UNKNOWN else f"{first}/{second}"
 
 
-def _hbm(static: GpuStatic, sample: GpuSample) -> str:
-    return _of(fmt.count(fmt.gib(sample.hbm_used_bytes)), fmt.count(fmt.gib(static.hbm_total_bytes)))
-
-
-def _pcie(static: GpuStatic, sample: GpuSample) -> str:
-    if sample.pcie_width is None:
-        return fmt.UNKNOWN
-    return f"x{sample.pcie_width} {fmt.count(sample.pcie_speed_gts)}"
+def _pcie(static: GpuStatic, now: GpuSample) -> str:
+    return fmt.UNKNOWN if now.pcie_width is None else f"x{now.pcie_width} {fmt.count(now.pcie_speed_gts)}"
 
 
 _COLUMNS = (
-    _Column(
-        "HBM GiB",
-        9,
-        _hbm,
-    ),
-    _Column("power W", 9, lambda static, now: _of(fmt.count(now.power_w), fmt.count(now.power_cap_w))),
+    _Column("HBM GiB", 9, lambda static, now: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))),
+    _Column("power W", 9, lambda static, now: of_most(now.power_w, now.power_cap_w)),
     _Column(
         "hot/mem C",
         10,
@@ -186,7 +168,7 @@ _COLUMNS = (
     _Column("max", 5, lambda static, now: fmt.count(static.gfx_clock_max_mhz)),
     _Column("mem%", 5, lambda static, now: fmt.count(now.memory_percent)),
     _Column("PCIe", 8, _pcie),
-    _Column("links", 6, lambda static, now: _of(fmt.count(now.links_up), fmt.count(static.links_total))),
+    _Column("links", 6, lambda static, now: of_most(now.links_up, static.links_total)),
     _Column("ECC c/u", 8, lambda static, now: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))),
     _Column(
         "links r/w B", 12, lambda static, now: _both(fmt.number(now.link_read_bytes), fmt.number(now.link_write_bytes))
@@ -196,8 +178,6 @@ _COLUMNS = (
     _Column("name", 22, lambda static, now: fmt.plain(static.name)),
 )
 """The most needed first. Energy and traffic are the devices' own counters."""
-
-# What stands around them.
 
 
 def _legend(snapshot: Snapshot, hidden: str) -> Row:
@@ -216,19 +196,17 @@ def _age(snapshot: Snapshot) -> str:
     return f"STALE: {fmt.duration(snapshot.host.t_s - newest_s)} old"
 
 
-def energy(frame: Frame) -> Row:
+def _energy(frame: Frame) -> Row:
     """What a token costs, what a watt gives, and what all sockets draw."""
     stage = frame.stage
     joules, per_watt = (stage.joules_per_output_token, stage.tokens_per_s_per_w) if stage else (None, None)
-    watts = [gpu.sample.power_w for gpu in frame.snapshot.gpus if gpu.sample is not None and gpu.static.partition == 0]
+    watts = [sample_of(gpu).power_w for gpu in frame.snapshot.gpus if gpu.static.partition == 0]
     known = [value for value in watts if value is not None]
-    return (
-        (" J/token ", "dim"),
-        (f"{fmt.number(joules):>5}", "strong"),
-        ("   tok/s/W ", "dim"),
-        (f"{fmt.number(per_watt):>5}", "text"),
-        ("   all ", "dim"),
-        (f"{fmt.number(sum(known) if known else None):>5} W", "text"),
+    return facts(
+        "   ",
+        ("J/token", f"{fmt.number(joules):>5}", "strong"),
+        ("tok/s/W", f"{fmt.number(per_watt):>5}", "text"),
+        ("all", f"{fmt.number(sum(known) if known else None):>5} W", "text"),
     )
 
 
@@ -238,3 +216,59 @@ def _straggler(snapshot: Snapshot) -> Row:
             text = verdict.text.removeprefix("straggler: ").removesuffix(" of its siblings")
             return (("   straggler ", "dim"), (fmt.plain(f"{verdict.subject}: {text}"), "bad"))
     return ()
+
+
+# The grid.
+
+
+def grid(frame: Frame, width: int, height: int) -> Rows:
+    """All GPUs, or the table where they have no room."""
+    found = frame.snapshot.gpus
+    shape = _shape_of(len(found), width, height - 2)
+    if shape is None:
+        return gpus(frame, width, height)
+    columns, height = shape
+    each = min(widths_of(width, columns))
+    folded = frame.timeline.gpus.folded(frame.span, (each - _GUTTER) * 2)
+    marks = mark_columns(frame.timeline.marks.all, frame.span, each - _GUTTER)
+    legend: Row = (*_energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
+    rows: Rows = [titled("gpus", legend, width)]
+    for first in range(0, len(found), columns):
+        cells = [(_cell(gpu, folded, marks, each, height), each) for gpu in found[first : first + columns]]
+        rows += beside(cells, height)
+    axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, frame.span, each - _GUTTER))
+    return [*rows, *beside([([axis], each)] * min(columns, len(found)), 1)]
+
+
+def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:
+    """Columns of cells and the rows of each: as few columns as leave room to all strips, else as many as have room."""
+    if not count:
+        return None
+    most = max(1, min(_MOST_COLUMNS, (width + GAP) // (_LEAST_WIDTH + GAP)))
+    shapes = [(columns, height // -(-count // columns)) for columns in range(1, most + 1)]
+    fewest = next((shape for shape in shapes[1:] or shapes if shape[1] >= _ROOMY), shapes[-1])
+    best = shapes[0] if count == 1 else fewest
+    return best if best[1] >= _LEAST_ROWS else None
+
+
+def _cell(gpu: GpuView, folded: Folded, marks: MarkColumns, width: int, height: int) -> Rows:
+    """A title with what is wrong, and as many strips as there are rows; a taller cell has taller strips."""
+    strips = GPU_STRIPS[: height - 1]
+    tall = max(1, (height - 1) // len(strips))
+    legend: Row = ((fmt.plain("; ".join(gpu.flags)), "bad"),) if gpu.flags else ()
+    name = gpu.static.name.removeprefix("AMD ").removeprefix("NVIDIA ").removeprefix("Instinct ")
+    rows: Rows = [titled(f"{gpu.static.index} {fmt.plain(name)}", cropped(legend, width - 8), width)]
+    for strip in strips:
+        rows += _strip_rows(gpu, strip, folded, marks, width - _GUTTER, tall)
+    return rows
+
+
+def _strip_rows(gpu: GpuView, strip: GpuStrip, folded: Folded, marks: MarkColumns, columns: int, rows: int) -> Rows:
+    static, now = gpu.static, sample_of(gpu)
+    series = Series(strip.column(static.index), strip.label, strip.role, "line" if rows > 1 else "area")
+    if series.column not in folded.rows:
+        return []
+    lines = traced((series,), folded, Scale(0.0, strip.most, ()), marks, columns, rows).lines()
+    head = f" {strip.label:<5}{strip.text(static, now):>{_GUTTER - 8}} "[: _GUTTER - 1]
+    heads = [head, *[" " * (_GUTTER - 1)] * (rows - 1)]
+    return [((head, "text"), ("│", "rule"), *line) for head, line in zip(heads, lines, strict=True)]

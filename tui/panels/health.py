@@ -1,65 +1,127 @@
-"""Server, client and host side by side, and the verdicts: whose fault is it, and may the numbers be trusted?"""
+"""Server, client and host side by side, the engine's gauges, and the verdicts: whose fault is it?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from loadgen import format as fmt
 from loadgen.metrics.health import HOST_FULL_PERCENT
-from loadgen.metrics.snapshot import Verdict
+from loadgen.metrics.journal import EngineView
+from loadgen.metrics.result import Verdict
+from loadgen.metrics.snapshot import InstanceView
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, padded, spread, titled, wrapped
+
+ENGINE_HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
+_CELL, _NAME, _INDENT = 9, 14, 3
 
 
 def server(frame: Frame, width: int, height: int) -> Rows:
     """What the engine says of itself; unknown where it publishes no metrics."""
-    engine = frame.snapshot.engine
-    running, waiting, kv, preempted = (
-        (engine.running, engine.waiting, engine.kv_usage, engine.preemptions) if engine else (None,) * 4
-    )
-    state = frame.snapshot.server.state
-    legend: Row = ((state, "bad" if state == "died" else "dim"),)
+    engine, state = frame.snapshot.engine or EngineView(), frame.snapshot.server.state
+    kv, preempted = _kv(engine), engine.preemptions
     return [
-        titled("server", legend, width),
-        (
-            (" running ", "dim"),
-            (f"{fmt.count(running):>5}", "running"),
-            ("  waiting ", "dim"),
-            (f"{fmt.count(waiting):>5}", "waiting"),
-        ),
-        ((" KV ", "dim"), *bar(kv, max(0, width - 11), _kv_role(kv)), (f" {fmt.percent(kv):>5}", _kv_role(kv))),
-        ((" preempted ", "dim"), (f"{fmt.count(preempted):>5}", "warn" if preempted else "text")),
+        titled("server", ((state, "bad" if state == "died" else "dim"),), width),
+        facts("  ", *_queue(engine)),
+        ((" KV ", "dim"), *bar(engine.kv_usage, max(0, width - 11), kv[1]), (" ", "text"), kv),
+        facts("", ("preempted", f"{fmt.count(preempted):>5}", "warn" if preempted else "text")),
     ]
+
+
+def server_strip(frame: Frame) -> Row:
+    engine, failed = frame.snapshot.engine or EngineView(), sum(error.count for error in frame.snapshot.errors)
+    (label, running, role), waiting = _queue(engine)
+    kv, errors = ("KV", *_kv(engine)), ("errors", fmt.count(failed), "bad" if failed else "text")
+    return facts("   ", (f"server  {label}", running, role), waiting, kv, errors)
+
+
+def _queue(engine: EngineView) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+    running, waiting = f"{fmt.count(engine.running):>5}", f"{fmt.count(engine.waiting):>5}"
+    return ("running", running, "running"), ("waiting", waiting, "waiting")
+
+
+def _kv(engine: EngineView) -> Word:
+    usage = engine.kv_usage
+    return (f"{fmt.percent(usage):>5}", "warn" if usage is not None and usage >= 0.95 else "text")
 
 
 def client(frame: Frame, width: int, height: int) -> Rows:
     """Our own health, and the reason when it is not good."""
     state = frame.snapshot.client
-    rows = [
-        titled("client", (_trust(frame),), width),
-        _pair("read lag p99, ms", fmt.number(state.read_lag_p99_ms), width),
-        _pair("cpu, % of one core", fmt.number(state.cpu_percent), width),
-        _pair("held, of wanted", _held_of_wanted(frame), width),
-        _pair("timestamps", state.timestamps, width),
-        _pair("coalesced reads", fmt.percent(state.coalesced_share), width),
-        _pair("workers", fmt.count(state.workers), width),
-    ]
+    values = {
+        "read lag p99, ms": fmt.number(state.read_lag_p99_ms),
+        "cpu, % of one core": fmt.number(state.cpu_percent),
+        "held, of wanted": _held_of_wanted(frame),
+        "timestamps": state.timestamps,
+        "coalesced reads": fmt.percent(state.coalesced_share),
+        "workers": fmt.count(state.workers),
+    }
+    rows = [titled("client", (_trust(frame),), width)]
     if state.limited:
-        rows.insert(1, cropped(((" " + fmt.plain(state.why or "reason unknown"), "bad"),), width))
+        rows.append(cropped(((" " + fmt.plain(state.why or "reason unknown"), "bad"),), width))
+    for label, value in values.items():
+        rows.append(spread(((f" {label}", "dim"),), cropped(((value, "text"),), width - 4), width - 1))
     return rows
+
+
+def client_strip(frame: Frame) -> Row:
+    state = frame.snapshot.client
+    values = facts(
+        "   ",
+        ("client  lag p99", f"{fmt.number(state.read_lag_p99_ms):>5} ms", "text"),
+        ("cpu", f"{fmt.number(state.cpu_percent):>5} %", "text"),
+        ("stamps", f"{state.timestamps:<7}  ", "text"),
+    )
+    return (*values, _trust(frame), (f": {fmt.plain(state.why)}" if state.limited and state.why else "", "bad"))
+
+
+def _trust(frame: Frame) -> Word:
+    return ("! LIMITED", "bad") if frame.snapshot.client.limited else ("ok", "good")
+
+
+def _held_of_wanted(frame: Frame) -> str:
+    """Over the stage; of a load that moves, now."""
+    stage, load = frame.stage, frame.snapshot.load
+    if stage is not None and stage.moves is not None and stage.running:
+        held = fmt.count(load.held)
+        return f"{held} of {fmt.count(load.concurrency)}" if stage.rate is None else held
+    held = fmt.number(None if stage is None else stage.held_mean)
+    if stage is None or stage.concurrency is None or stage.moves is not None:
+        return held
+    return f"{held} of {fmt.count(stage.concurrency)}"
 
 
 def host(frame: Frame, width: int, height: int) -> Rows:
     """The machine that the server and we run on; one row across a narrow terminal."""
+    cpu, memory, governor = _host_cpu(frame), _host_memory(frame), _governor(frame)
     if height == 1:
-        return [
-            cropped(
-                ((" host   ", "dim"), *_host_cpu(frame), *_host_memory(frame), ("  ", "dim"), *_governor(frame)), width
-            )
-        ]
-    return [
-        titled("host", _governor(frame), width),
-        cropped(_host_cpu(frame), width),
-        cropped(_host_memory(frame), width),
-    ]
+        return [cropped(((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *governor), width)]
+    return [titled("host", governor, width), cropped(cpu, width), cropped(memory, width)]
+
+
+def _host_cpu(frame: Frame) -> Row:
+    """All cores, the busiest one, and the server's processes, of which 100 % is one core."""
+    now = frame.snapshot.host
+    mean, busiest, server = (now.cpu_percent, now.cpu_busiest_percent, now.server_cpu_percent) if now else (None,) * 3
+    return facts(
+        " ",
+        ("cpu", f"{fmt.count(mean):>3}%", "warn" if (mean or 0) >= HOST_FULL_PERCENT else "text"),
+        ("max", f"{fmt.count(busiest):>3}%", "text"),
+        ("server", f"{fmt.count(server):>4}%", "text"),
+    )
+
+
+def _host_memory(frame: Frame) -> Row:
+    now = frame.snapshot.host
+    used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
+    memory = f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}"
+    return facts(" ", ("memory", memory, "text"), ("GiB load", f"{fmt.number(load):>5}", "text"))
+
+
+def _governor(frame: Frame) -> Row:
+    """Only one that holds the cores back is worth a word."""
+    governor = frame.snapshot.host.governor if frame.snapshot.host is not None else None
+    return () if governor in (None, "performance") else ((f"governor {fmt.plain(governor or '')}", "warn"),)
 
 
 def verdicts(frame: Frame, width: int, height: int) -> Rows:
@@ -71,99 +133,70 @@ def verdicts(frame: Frame, width: int, height: int) -> Rows:
     return [titled("verdicts", tuple(legend), width), *[_verdict(verdict, width) for verdict in found[:room]]]
 
 
-def server_strip(frame: Frame) -> Row:
-    engine = frame.snapshot.engine
-    running, waiting, kv = (engine.running, engine.waiting, engine.kv_usage) if engine else (None,) * 3
-    return (
-        (" server  running ", "dim"),
-        (f"{fmt.count(running):>5}", "running"),
-        ("   waiting ", "dim"),
-        (f"{fmt.count(waiting):>5}", "waiting"),
-        ("   KV ", "dim"),
-        (f"{fmt.percent(kv):>5}", _kv_role(kv)),
-        ("   errors ", "dim"),
-        _failures(frame),
-    )
-
-
-def client_strip(frame: Frame) -> Row:
-    state = frame.snapshot.client
-    return (
-        (" client  lag p99 ", "dim"),
-        (f"{fmt.number(state.read_lag_p99_ms):>5} ms", "text"),
-        ("   cpu ", "dim"),
-        (f"{fmt.number(state.cpu_percent):>5} %", "text"),
-        ("   stamps ", "dim"),
-        (f"{state.timestamps:<7}  ", "text"),
-        _trust(frame),
-        (f": {fmt.plain(state.why)}" if state.limited and state.why else "", "bad"),
-    )
-
-
-def _host_cpu(frame: Frame) -> Row:
-    """All cores, the busiest one, and the server's processes, of which 100 % is one core."""
-    now = frame.snapshot.host
-    mean, busiest, server = (now.cpu_percent, now.cpu_busiest_percent, now.server_cpu_percent) if now else (None,) * 3
-    return (
-        (" cpu ", "dim"),
-        (f"{fmt.count(mean):>3}%", "warn" if (mean or 0) >= HOST_FULL_PERCENT else "text"),
-        (" max ", "dim"),
-        (f"{fmt.count(busiest):>3}%", "text"),
-        (" server ", "dim"),
-        (f"{fmt.count(server):>4}%", "text"),
-    )
-
-
-def _host_memory(frame: Frame) -> Row:
-    now = frame.snapshot.host
-    used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
-    return (
-        (" memory ", "dim"),
-        (f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}", "text"),
-        (" GiB load ", "dim"),
-        (f"{fmt.number(load):>5}", "text"),
-    )
-
-
-def _governor(frame: Frame) -> Row:
-    """Only one that holds the cores back is worth a word."""
-    now = frame.snapshot.host
-    if now is None or now.governor in (None, "performance"):
-        return ()
-    return ((f"governor {fmt.plain(now.governor or '')}", "warn"),)
-
-
 def _verdict(verdict: Verdict, width: int) -> Row:
     sign: Word = (" ! ", "bad") if verdict.bad else (" · ", "dim")
     subject: Word = (f"{fmt.plain(verdict.subject)}  ", "text")
     return cropped((sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim")), width)
 
 
-def _failures(frame: Frame) -> Word:
-    total = sum(error.count for error in frame.snapshot.errors)
-    return (fmt.count(total), "bad" if total else "text")
+def engine(frame: Frame, width: int, height: int) -> Rows:
+    """The gauges as a table: all together, then each engine, then each server."""
+    snapshot = frame.snapshot
+    if snapshot.engine is None:
+        return [titled("engine", (("publishes no metrics, or is not asked yet", "dim"),), width)]
+    rows: Rows = [titled("engine", ((fmt.plain(snapshot.server.url), "dim"),), width)]
+    rows.append(((" " * _NAME + _cells(ENGINE_HEADS), "dim"),))
+    for name, each in engines(frame):
+        role = "strong" if name == "all" else "text"
+        rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
+    rows += [_instance(each) for each in snapshot.server.instances]
+    return [cropped(row, width) for row in (*rows, *_crosscheck(frame, width))]
 
 
-def _trust(frame: Frame) -> Word:
-    return ("! LIMITED", "bad") if frame.snapshot.client.limited else ("ok", "good")
+def engines(frame: Frame) -> list[tuple[str, EngineView]]:
+    """All together, then each of a data-parallel server."""
+    together = frame.snapshot.engine
+    if together is None:
+        return []
+    return [("all", together), *((f"engine {name}", each) for name, each in sorted(together.engines.items()))]
 
 
-def _kv_role(usage: float | None) -> str:
-    return "warn" if usage is not None and usage >= 0.95 else "text"
+def engine_figures(engine: EngineView) -> list[str]:
+    """In the order of `ENGINE_HEADS`."""
+    return [
+        fmt.count(engine.running),
+        fmt.count(engine.waiting),
+        fmt.percent(engine.kv_usage),
+        fmt.number(engine.prompt_tokens_per_s),
+        fmt.number(engine.generation_tokens_per_s),
+        fmt.percent(engine.prefix_hit_rate),
+        fmt.count(engine.preemptions),
+    ]
 
 
-def _held_of_wanted(frame: Frame) -> str:
-    """Over the stage; of a load that moves, now."""
-    stage, load = frame.stage, frame.snapshot.load
-    if stage is not None and stage.moves is not None and stage.running:
-        return (
-            f"{fmt.count(load.held)} of {fmt.count(load.concurrency)}" if stage.rate is None else fmt.count(load.held)
-        )
-    held = None if stage is None else stage.held_mean
-    if stage is None or stage.concurrency is None or stage.moves is not None:
-        return fmt.number(held)
-    return f"{fmt.number(held)} of {fmt.count(stage.concurrency)}"
+def _cells(values: Iterable[str]) -> str:
+    return "".join(f"{value:>{_CELL}}" for value in values)
 
 
-def _pair(label: str, value: str, width: int) -> Row:
-    return spread(((f" {label}", "dim"),), cropped(((value, "text"),), width - 4), width - 1)
+def _instance(one: InstanceView) -> Row:
+    role = {"ready": "good", "died": "bad"}.get(one.state, "warn")
+    return (
+        (f" {'server':<{_NAME - 1}}", "text"),
+        (_cells((fmt.count(one.running), fmt.count(one.waiting), fmt.percent(one.kv_usage))), "text"),
+        (f"  {one.state}", role),
+        (f"  {fmt.plain(one.url)}{f'  pid {one.pid}' if one.pid is not None else ''}", "dim"),
+    )
+
+
+def _crosscheck(frame: Frame, width: int) -> Rows:
+    """What client and engine said of the last stage of which both have had their word."""
+    told = next((stage for stage in reversed(frame.snapshot.stages) if stage.truth), None)
+    if told is None:
+        return []
+    answers: dict[bool | None, Word] = {
+        True: ("agree", "good"),
+        False: ("DISAGREE", "bad"),
+        None: ("not compared", "dim"),
+    }
+    head: Row = ((f" client and engine, stage {told.number}: ", "text"), answers[told.truth_agrees])
+    return [head, *wrapped(told.truth, width, "dim", _INDENT)]

@@ -1,76 +1,154 @@
-"""Percentiles: the running stage beside the last seconds, so that a drift shows as a difference between neighbours."""
+"""Percentiles: a table of the stage beside the last seconds, and a page with every percentile of several stretches.
+
+A drift shows as a difference between neighbours. The page's plot is on HdrHistogram's axis of nines; a curve ends where
+its stage has too few streams to tell: the p99.9 of a hundred of them would be their maximum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.histogram import Summary
-from loadgen.metrics.snapshot import RECENT_S, StageView
-from tui.panels.frame import Frame
-from tui.panels.published import published
-from tui.widgets.rows import Row, Rows, Word
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot, StageView
+from tui.charts.canvas import Ink
+from tui.charts.plot import Curve, Plot, plot_rows, scale_of
+from tui.charts.scale import Scale
+from tui.panels.comparison import published
+from tui.panels.curve import limits_of
+from tui.panels.frame import METRICS, Frame
+from tui.widgets.rows import Row, Rows, Word, beside, padded, titled, widths_of
 
-_METRICS = (("TTFT", "ttft", "ms"), ("TPOT", "tpot", "ms"), ("ITL", "itl", "ms"), ("E2E", "e2e", "s"))
-_COLUMNS = (
-    ("mean", "mean", "dim"),
-    ("p50", "p50", "p50"),
-    ("p90", "p90", "dim"),
-    ("p99", "p99", "p99"),
-    ("p99.9", "p999", "dim"),
-    ("max", "max", "dim"),
-)
+_STATISTICS = {
+    "mean": "mean",
+    "min": "min",
+    "p50": "p50",
+    "p90": "p90",
+    "p95": "p95",
+    "p99": "p99",
+    "p99.9": "p999",
+    "max": "max",
+}
+"""Heads of columns and the fields of a summary: all of the page's table; the panel leaves two out."""
+HEADS = tuple(_STATISTICS)
+_SHORT_HEADS = ("mean", "p50", "p90", "p99", "p99.9", "max")
 _CELL = 6
-_LABEL = 7
-_HALF = _CELL * len(_COLUMNS)
+_HALF = _CELL * len(_SHORT_HEADS)
+_TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
+_LABEL, _COUNT = 17, 7
+_TABLE = _LABEL + _COUNT + _CELL * len(HEADS)
+_TABLE_ROWS = 6
 
 
 def latency(frame: Frame, width: int, height: int) -> Rows:
     """Two tables of one height, their names as the panel's title; below them what was published."""
     stage, recent = frame.stage, frame.snapshot.recent
     whole = stage.latency if stage else {}
-    needs_s = (stage.e2e_needs_s or 0.0) if stage else 0.0
-    return [_title(stage, recent), _heads(), *_body(whole, recent, needs_s), published(frame, width)]
+    needs_s = stage.e2e_needs_s if stage else None
+    heads = _heads(_SHORT_HEADS)
+    rows: Rows = [_title(stage, recent), ((" " * 7, "text"), *heads, ("│", "rule"), *heads)]
+    for name in METRICS:
+        left: Row = tuple(_cells(whole.get(name), name, _SHORT_HEADS))
+        if name == "e2e" and needs_s:
+            left = ((f" needs {needs_s:.0f} s more to be known".ljust(_HALF), "dim"),)
+        label: Row = ((f"{name.upper():<4}", "text"), (f"{unit_of(name):>3}", "dim"))
+        rows.append((*label, *left, ("│", "rule"), *_cells(recent.get(name), name, _SHORT_HEADS)))
+    return [*rows, published(frame, width)]
 
 
 def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
-    left = _extent(f"stage {stage.number}", stage) if stage else "stage -"
+    left = "stage -"
+    if stage is not None:
+        left = f"stage {stage.number}: {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.completed)} done"
     right = f"last {RECENT_S:.0f} s: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
-    rule = "─" * max(0, _HALF - len(left) - 2)
-    tail = "─" * max(0, _HALF - len(right) - 2)
+    rule, tail = ("─" * max(0, _HALF - len(words) - 2) for words in (left, right))
     return (
         ("latency", "title"),
         (f" {left[: _HALF - 2]} ", "text"),
-        (rule, "rule"),
-        ("┬", "rule"),
+        (f"{rule}┬", "rule"),
         (f" {right[: _HALF - 2]} ", "text"),
         (tail, "rule"),
     )
 
 
-def _extent(name: str, stage: StageView) -> str:
-    return f"{name}: {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.completed)} done"
+def distribution(frame: Frame, width: int, height: int) -> Rows:
+    """The plot of the chosen latency over its table; where there is room, the others' tables beside it."""
+    above = plot_rows(_plot(frame, frame.metric, height - _TABLE_ROWS), width, height - _TABLE_ROWS)
+    shown = [frame.metric, *(name for name in METRICS if name != frame.metric)][: max(1, width // (_TABLE + 2))]
+    widths = widths_of(width, len(shown))
+    tables = [(_table(frame.snapshot, name, each), each) for name, each in zip(shown, widths, strict=True)]
+    return [*above, *beside(tables, _TABLE_ROWS)]
 
 
-def _heads() -> Row:
-    heads: list[Word] = [(f"{head:>{_CELL}}", role) for head, _, role in _COLUMNS]
-    return ((" " * _LABEL, "text"), *heads, ("│", "rule"), *heads)
+def _plot(frame: Frame, name: str, height: int) -> Plot:
+    this, before = (*frame.snapshot.distributions, None, None)[:2]
+    overlaid: tuple[tuple[Distribution | None, str, Ink], ...] = (
+        (frame.snapshot.baseline_distribution, "throughput", "dots"),
+        (before, "before", "dots"),
+        (this, "p50", "line"),
+    )
+    curves = [_curve(one, name, role, ink) for one, role, ink in overlaid if one is not None and name in one.curves_ms]
+    tail = max((x for curve in curves for x in curve.x), default=2.0)
+    limits = limits_of(frame.snapshot.slo_ms, name)
+    values = [y for curve in curves for y in curve.y]
+    y = scale_of([*values, *(limit.value for limit in limits)], max(2, height // 4))
+    ticks = tuple((_nines(percent), f"p{percent:g}" if percent else "min") for percent in _TICKS)
+    title = f"{name.upper()} ms{' (log)' if y.log else ''} by percentile"
+    return Plot(title, tuple(curves), Scale(0.0, max(tail, 1.0), ()), y, limits, ticks)
 
 
-def _body(stage: Mapping[str, Summary], recent: Mapping[str, Summary], e2e_needs_s: float) -> Rows:
-    needs: Row = ((f" needs {e2e_needs_s:.0f} s more to be known".ljust(_HALF), "dim"),)
-    return [
-        (
-            (f"{label:<4}", "text"),
-            (f"{unit:>3}", "dim"),
-            *(needs if name == "e2e" and e2e_needs_s else _cells(stage.get(name), unit)),
-            ("│", "rule"),
-            *_cells(recent.get(name), unit),
-        )
-        for label, name, unit in _METRICS
+def _curve(one: Distribution, name: str, role: str, ink: Ink) -> Curve:
+    """Up to the percentile beyond which there is less than one stream."""
+    count = one.counts.get(name, 0)
+    points = [
+        (_nines(percent), value_ms)
+        for percent, value_ms in zip(CURVE_PERCENTS, one.curves_ms[name], strict=False)
+        if count * (1 - percent / 100) >= 1 - 1e-9
     ]
+    x, y = zip(*points, strict=True) if points else ((), ())
+    stretch = f"stage {one.stage}" if one.stage else "baseline"
+    label = f"{stretch} {fmt.plain(one.label)}, {fmt.count(count)} {'gaps' if name == 'itl' else 'streams'}"
+    return Curve(label, role, x, y, ink)
 
 
-def _cells(summary: Summary | None, unit: str) -> list[Word]:
-    per = 1000.0 if unit == "s" else 1.0
-    return [(f"{fmt.statistic(summary, field, per=per):>{_CELL}}", "text") for _, field, _ in _COLUMNS]
+def _nines(percent: float) -> float:
+    """Where a percentile stands on the axis: 0 for 0, 1 for 90, 2 for 99, 3 for 99.9."""
+    return -math.log10(1 - percent / 100)
+
+
+def stretches(snapshot: Snapshot) -> list[tuple[str, dict[str, Summary]]]:
+    """The last seconds, the running or last stage, the one before it, and all of the run, each with its latencies."""
+    found = [(f"last {RECENT_S:.0f} s", snapshot.recent)]
+    found += [(f"stage {stage.number} {fmt.plain(stage.label)}", stage.latency) for stage in snapshot.stages[:-3:-1]]
+    if snapshot.whole is not None:
+        found.append(("whole run", snapshot.whole.latency))
+    return found
+
+
+def _table(snapshot: Snapshot, name: str, width: int) -> Rows:
+    heads: Row = ((f"{'':<{_LABEL}}{'count':>{_COUNT}}", "dim"), *_heads(HEADS))
+    rows = [titled(f"{name.upper()} {unit_of(name)}", (), min(width, _TABLE)), heads]
+    for stretch, latencies in stretches(snapshot):
+        summary = latencies.get(name, Summary(count=0))
+        label = f" {padded(stretch, _LABEL - 1)}"
+        rows.append(((label, "text"), (f"{fmt.count(summary.count):>{_COUNT}}", "dim"), *_cells(summary, name, HEADS)))
+    return rows
+
+
+def _heads(heads: Sequence[str]) -> list[Word]:
+    return [(f"{head:>{_CELL}}", head if head in ("p50", "p99") else "dim") for head in heads]
+
+
+def _cells(summary: Summary | None, name: str, heads: Sequence[str]) -> list[Word]:
+    return [(f"{value:>{_CELL}}", "text") for value in statistics_of(summary, name, heads)]
+
+
+def statistics_of(summary: Summary | None, name: str, heads: Sequence[str] = HEADS) -> list[str]:
+    """The statistics of a latency in its unit."""
+    per = 1000.0 if unit_of(name) == "s" else 1.0
+    return [fmt.statistic(summary, _STATISTICS[head], per=per) for head in heads]
+
+
+def unit_of(name: str) -> str:
+    return "s" if name == "e2e" else "ms"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import CurvePoint
+from loadgen.metrics.result import CurvePoint
 from tui.panels.frame import Frame
 from tui.panels.stages import stages
 from tui.widgets.rows import Row, Rows, Word, titled

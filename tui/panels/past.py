@@ -6,7 +6,7 @@ import textwrap
 from datetime import datetime
 
 from loadgen import format as fmt
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import StageResult
 from tui.catalog import PastRun, State
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled

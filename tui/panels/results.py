@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from loadgen import format as fmt
-from loadgen.metrics.search import SearchResult
+from loadgen.metrics.journal import SearchResult
 from loadgen.report.notes import account_words
 from loadgen.searches import SEARCHES
-from tui.panels.baseline import baseline_row
+from tui.panels.comparison import baseline_row, published_stages
 from tui.panels.curve import curve
 from tui.panels.frame import Frame
-from tui.panels.published import published_stages
 from tui.panels.stages import stages
 from tui.widgets.rows import Row, Rows, Word, cropped, spread, titled
 

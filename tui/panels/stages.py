@@ -7,7 +7,7 @@ per output token makes it.
 from __future__ import annotations
 
 from loadgen import format as fmt
-from loadgen.metrics.histogram import Summary
+from loadgen.metrics.deltas import Summary
 from loadgen.metrics.snapshot import StageView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, titled

@@ -18,14 +18,15 @@ from textual.screen import Screen
 from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
 from loadgen.run.operations import Abort, Extend, NextStage, Note, Pause, Redo, Resume, StartAnyway, Stop
 from tui import keys
+from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
-from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
+from tui.panels import gpus, header, health, latency, load, messages, stages, startup
 from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.screens.log import LogBook, LogView
-from tui.screens.pages import CHARTS, COPIES, PANEL_PAGES, arrangement, compose
+from tui.screens.pages import COPIES, PANEL_PAGES, arrangement, compose
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import KeyBar
@@ -73,10 +74,10 @@ class CockpitScreen(Screen[None]):
                 yield Panel(health.client, id="client")
                 yield Panel(health.host, id="host")
             with Container(id="charts"):
-                for name, chart in CHARTS.items():
+                for name, chart in OVERVIEW_CHARTS.items():
                     yield Panel(of_chart(chart), id=name)
             with Vertical(id="startup"):
-                yield Panel(findings.findings, id="findings")
+                yield Panel(startup.findings, id="findings")
                 yield Panel(startup.startup, id="milestones")
                 yield Panel(messages.log, id="startup-log")
             yield from compose(self._log_book)
@@ -316,7 +317,7 @@ class CockpitScreen(Screen[None]):
             self.minimize()
         elif panel.id in PANEL_PAGES:
             self.action_show(PANEL_PAGES[panel.id])
-        elif panel.id in CHARTS:
+        elif panel.id in OVERVIEW_CHARTS:
             self.maximize(panel, container=False)
 
     def action_metric(self) -> None:

@@ -10,22 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from textual.containers import Grid, Vertical
 from textual.widget import Widget
 
-from loadgen import format as fmt
-from tui.charts.chart import Chart, Series
+from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
 from tui.panels import (
-    baseline,
+    comparison,
     curve,
-    distribution,
-    engine,
-    failures,
-    findings,
-    gpu_grid,
+    gpus,
     health,
+    latency,
     load,
     loads,
     messages,
     results,
+    startup,
 )
 from tui.panels.frame import Frame, Paint, Panel, of_chart
 from tui.screens import tables
@@ -60,38 +57,23 @@ PANEL_PAGES = {
 }
 """What a click on a panel of the overview shows; on any other one it fills the screen."""
 
-_STREAMS = (
-    Series("engine_waiting", "waiting", "waiting", "area"),
-    Series("engine_running", "running", "running", "dots"),
-    Series("held", "held", "held"),
-)
-CHARTS = {
-    "throughput": Chart("throughput tok/s", (Series("output_tokens_per_s", "out", "throughput"),)),
-    "ttft": Chart(
-        "TTFT ms", (Series("ttft_p99_ms", "p99", "p99", "dots"), Series("ttft_p50_ms", "p50", "p50")), log=True
-    ),
-    "tpot": Chart("TPOT ms", (Series("tpot_p99_ms", "p99", "p99", "dots"), Series("tpot_p50_ms", "p50", "p50"))),
-    "engine": Chart("streams", _STREAMS, number=fmt.setting),
-}
-"""Of the overview; what has one role has one colour on all of them."""
-
 _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
-    yield _page("latency", _board(distribution.distribution, "distribution"))
-    yield _page("gpus", _board(gpu_grid.grid, "gpu-grid"))
-    charts = [_board(of_chart(chart), name) for name, chart in engine.CHARTS.items()]
-    yield _page("engine", Grid(*charts, id="engine-charts"), _board(engine.engine, "engine-table"))
+    yield _page("latency", _board(latency.distribution, "distribution"))
+    yield _page("gpus", _board(gpus.grid, "gpu-grid"))
+    charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]
+    yield _page("engine", Grid(*charts, id="engine-charts"), _board(health.engine, "engine-table"))
     yield _page("log", LogView(book, id="log-view"))
-    yield _page("errors", _board(failures.failures, "failures"))
+    yield _page("errors", _board(messages.failures, "failures"))
     yield _page("events", _board(messages.chronicle, "chronicle"))
     yield _page(
         "verdicts",
         _board(health.verdicts, "all-verdicts"),
-        _board(baseline.baseline, "all-baseline"),
-        _board(findings.findings, "all-findings"),
+        _board(comparison.baseline, "all-baseline"),
+        _board(startup.findings, "all-findings"),
     )
     yield _page("results", _board(results.results, "results"))
 

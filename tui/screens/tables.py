@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.gpu import GpuSample
-from loadgen.metrics.histogram import Summary
-from tui.panels.distribution import FIELDS, extents, values_of
-from tui.panels.engine import HEADS, engines, figures
-from tui.panels.failures import seen
+from loadgen.metrics.deltas import Summary
 from tui.panels.frame import METRICS, Frame
+from tui.panels.gpus import sample_of
+from tui.panels.health import ENGINE_HEADS, engine_figures, engines
+from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.loads import tells_more
-from tui.panels.messages import happened
+from tui.panels.messages import happened, seen
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -63,20 +62,19 @@ def loads(view: Frame) -> str:
 
 
 def percentiles(view: Frame) -> str:
-    rows = [
-        (f"{name} {'s' if name == 'e2e' else 'ms'}", extent.name, fmt.count(summary.count), *values_of(summary, unit))
-        for name in METRICS
-        for unit in ("s" if name == "e2e" else "ms",)
-        for extent in extents(view.snapshot)
-        for summary in (extent.latency.get(name, Summary(count=0)),)
-    ]
-    return markdown(("latency", "of", "count", *FIELDS), rows)
+    rows = []
+    for name in METRICS:
+        for stretch, latencies in stretches(view.snapshot):
+            summary = latencies.get(name, Summary(count=0))
+            head = (f"{name} {unit_of(name)}", stretch, fmt.count(summary.count))
+            rows.append((*head, *statistics_of(summary, name)))
+    return markdown(("latency", "of", "count", *HEADS), rows)
 
 
 def gpus(view: Frame) -> str:
     rows = []
     for gpu in view.snapshot.gpus:
-        now = gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
+        now = sample_of(gpu)
         numbers = (
             now.gfx_percent,
             fmt.gib(now.hbm_used_bytes),
@@ -91,7 +89,9 @@ def gpus(view: Frame) -> str:
 
 def engine(view: Frame) -> str:
     """What the engine says of itself."""
-    return markdown(("engine", *HEADS), [(fmt.plain(name), *figures(each)) for name, each in engines(view)])
+    return markdown(
+        ("engine", *ENGINE_HEADS), [(fmt.plain(name), *engine_figures(each)) for name, each in engines(view)]
+    )
 
 
 def log(view: Frame) -> str:

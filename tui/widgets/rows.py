@@ -6,42 +6,23 @@ parsed as markup. Numbers are padded by the panels, so that they keep their plac
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, chop_cells
 
-Word = tuple[str, str]  # A text and its role
+from loadgen import format as fmt
+
+Word = tuple[str, str]  # a text and its role
 Row = tuple[Word, ...]
+Rows = list[Row]
 
 ROLES = (
-    "text",
-    "strong",
-    "dim",
-    "rule",
-    "title",
-    "key",
-    "good",
-    "warn",
-    "bad",
-    "throughput",
-    "p50",
-    "p99",
-    "held",
-    "running",
-    "waiting",
-    "kv",
-    "busy",
-    "power",
-    "heat",
-    "hbm",
-    "before",
-    "mark",
-    "found",
+    *("text", "strong", "dim", "rule", "title", "key", "good", "warn", "bad"),
+    *("throughput", "p50", "p99", "held", "running", "waiting", "kv", "busy", "power", "heat", "hbm"),  # series
+    *("before", "mark", "found"),  # what is on the charts beside them
 )
-
 ROLE_CLASSES = frozenset(f"role-{role}" for role in ROLES)
-
-Rows = list[Row]
 
 GAP = 2  # cells between panels side by side
 
@@ -125,21 +106,46 @@ def bar(share: float | None, width: int, role: str) -> Row:
     return (("━" * filled, role), ("╌" * (width - filled), "rule"))
 
 
+def facts(gap: str, *found: tuple[str, str, str]) -> Row:
+    """Values with their roles behind their labels: ` running 48  waiting 3`."""
+    words: list[Word] = []
+    for label, value, role in found:
+        words += [(f"{gap if words else ' '}{label} ", "dim"), (value, role)]
+    return tuple(words)
+
+
+def wrapped(text: str, width: int, role: str, indent: int = 1) -> Rows:
+    """A text from outside on as many rows as it needs; none for an empty one."""
+    room = max(20, width - indent)
+    lines = [
+        line for part in text.splitlines() for line in textwrap.wrap(fmt.plain(part), room, break_on_hyphens=False)
+    ]
+    return [((" " * indent, "text"), (line, role)) for line in lines]
+
+
+def whole_groups(groups: Sequence[Rows], room: int, rest: str) -> Rows:
+    """As many groups of rows as fit, each whole, the first in any case; what was left out is counted."""
+    rows: Rows = []
+    for number, group in enumerate(groups):
+        if rows and len(rows) + len(group) > room:
+            return [*rows, ((f" … {len(groups) - number} {rest}", "dim"),)]
+        rows += group
+    return rows
+
+
 def beside(panels: Sequence[tuple[Rows, int]], height: int) -> Rows:
     """Rows of panels, given with their widths, as rows across all of them."""
-    return [_across(panels, y) for y in range(min(height, max((len(rows) for rows, _ in panels), default=0)))]
+    found: Rows = []
+    for y in range(min(height, max((len(rows) for rows, _ in panels), default=0))):
+        words: list[Word] = []
+        for rows, width in panels:
+            row = cropped(rows[y], width) if y < len(rows) else ()
+            words += [*row, (" " * (width - width_of(row)), "text"), (" " * GAP, "text")]
+        found.append(tuple(words[:-1]))
+    return found
 
 
 def widths_of(width: int, count: int) -> list[int]:
     """How wide each of some panels is; what is left over goes to the first ones."""
     room = width - GAP * (count - 1)
     return [room // count + (number < room % count) for number in range(count)]
-
-
-def _across(panels: Sequence[tuple[Rows, int]], y: int) -> Row:
-    words: list[Word] = []
-    for number, (rows, width) in enumerate(panels):
-        row = cropped(rows[y], width) if y < len(rows) else ()
-        last = number == len(panels) - 1
-        words += [*row, (" " * (width - width_of(row) + (0 if last else GAP)), "text")]
-    return tuple(words)

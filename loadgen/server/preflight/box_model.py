@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.server.preflight.box import GIB, Setup, gib
 from loadgen.server.preflight.facts import model_facts
 from loadgen.server.vllm.command import expanded

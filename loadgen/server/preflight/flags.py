@@ -10,13 +10,90 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from loadgen.format import harmless
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.profile import Server
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
+
+# Flags that a release of vLLM had and 0.32.0 has not, by what to do now. Recipes outlive them. Whether an installation
+# still has a name is for the installation to say: these tables only explain a name that it does not know.
+_REMOVED_FLAGS = {
+    "take it out: requests are not logged now, unless enable-log-requests is set": "disable-log-requests",
+    "take it out: the V1 engine computes again what it preempts, and swaps nothing to the host": "swap-space",
+    "take it out: graphs are captured by batch size, not by sequence length; see max-cudagraph-capture-size": (
+        "max-seq-len-to-capture max-context-len-to-capture"
+    ),
+    "take it out: multi-step scheduling went with the V0 engine; async-scheduling hides the same cost": (
+        "num-scheduler-steps num-scheduler-step multi-step-stream-outputs"
+    ),
+    "use cudagraph-capture-sizes": "cuda-graph-sizes",
+    "take it out: scales come with the checkpoint": "calculate-kv-scales quantization-param-path",
+    "take it out: the build of vLLM decides": "device",
+    "use runner and convert": "task",
+    "take it out: reasoning-parser alone turns it on": "enable-reasoning",
+    "use pooler-config": "override-pooler-config",
+    "write it as a key of the table hf-overrides": "rope-scaling rope-theta",
+    "use mm-processor-cache-gb = 0": "disable-mm-preprocessor-cache",
+    "use enable-dbo": "enable-microbatching",
+    'use distributed-executor-backend = "ray"': "worker-use-ray engine-use-ray",
+    'write it as a key of the table speculative-config, such as { model = "...", num_speculative_tokens = 3 }': (
+        "speculative-model num-speculative-tokens speculative-draft-tensor-parallel-size ngram-prompt-lookup-max "
+        "ngram-prompt-lookup-min spec-decoding-acceptance-method disable-logprobs-during-spec-decoding"
+    ),
+    'write it as a key of the table structured-outputs-config, such as { backend = "xgrammar" }': (
+        "guided-decoding-backend guided-decoding-disable-fallback guided-decoding-disable-any-whitespace"
+    ),
+    "write it as a key of the table eplb-config": (
+        "num-redundant-experts eplb-window-size eplb-step-interval eplb-log-balancedness"
+    ),
+    "take it out: LoRA no longer has this option": "lora-extra-vocab-size long-lora-scaling-factors",
+    "take it out: prompt adapters are gone": "enable-prompt-adapter max-prompt-adapters",
+    "take it out: it belonged to the V0 engine, which is gone": (
+        "use-v2-block-manager preemption-mode num-lookahead-slots scheduler-delay-factor max-num-partial-prefills "
+        "max-long-partial-prefills disable-async-output-proc disable-frontend-multiprocessing tokenizer-pool-size "
+        "tokenizer-pool-type"
+    ),
+}
+REMOVED_FLAGS = {flag: fix for fix, flags in _REMOVED_FLAGS.items() for flag in flags.split()}
+
+_REMOVED_JSON_KEYS: dict[str, dict[str, str]] = {
+    "compilation-config": {
+        "full_cuda_graph": 'use cudagraph_mode = "FULL"',
+        "use_cudagraph": 'use cudagraph_mode, "NONE" for no graphs',
+        "level": "use mode",
+        "max_capture_size": "use max_cudagraph_capture_size",
+        "use_inductor": 'use backend, "eager" for no Inductor',
+    },
+}
+"""Keys of a flag's JSON; an unknown one ends the start as an unknown flag does."""
+
+REMOVED_VARIABLES: dict[str, str] = {
+    "VLLM_USE_AITER_UNIFIED_ATTENTION": 'use the flag attention-backend = "ROCM_AITER_UNIFIED_ATTN"',
+    "VLLM_USE_AITER_TRITON_ROPE": "use VLLM_ROCM_USE_AITER_TRITON_ROPE",
+    "VLLM_ROCM_USE_AITER_TRITON_LINEAR": "use VLLM_ROCM_USE_AITER_LINEAR and VLLM_ROCM_USE_AITER_TRITON_GEMM (both on)",
+    "VLLM_ROCM_USE_AITER_FUSED_MOE_A16W4": 'use VLLM_ROCM_USE_AITER_MOE (on), or the flag moe-backend = "aiter"',
+    "VLLM_ROCM_USE_AITER_TRITON_FUSED_ROPE_ZEROS_KV_CACHE": "see pass_config.fuse_rope_kvcache of compilation-config",
+    "VLLM_V1_USE_PREFILL_DECODE_ATTENTION": 'use the flag attention-backend = "ROCM_ATTN"',
+    "VLLM_USE_TRITON_FLASH_ATTN": "take it out: the flag attention-backend chooses the kernels",
+    "VLLM_ATTENTION_BACKEND": "use the flag attention-backend",
+    "VLLM_FLASH_ATTN_VERSION": "write it as a key of the table attention-config",
+    "VLLM_USE_V1": "take it out: V1 is the only engine",
+    "VLLM_RPC_TIMEOUT": "use VLLM_ENGINE_READY_TIMEOUT_S and VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+    "VLLM_TORCH_PROFILER_DIR": "use the flag profiler-config",
+}
+
+WELL_KNOWN_VARIABLES: list[str] = """
+    CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES GPU_MAX_HW_QUEUES HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE
+    HF_TOKEN HIP_FORCE_DEV_KERNARG HIP_VISIBLE_DEVICES HSA_ENABLE_SDMA HSA_NO_SCRATCH_RECLAIM HSA_OVERRIDE_GFX_VERSION
+    MKL_NUM_THREADS NCCL_DEBUG NCCL_IB_DISABLE NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_P2P_DISABLE
+    NCCL_SOCKET_IFNAME OMP_NUM_THREADS PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
+    PYTORCH_TUNABLEOP_ENABLED RCCL_MSCCL_ENABLE ROCR_VISIBLE_DEVICES SAFETENSORS_FAST_GPU TOKENIZERS_PARALLELISM
+    TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDA_ARCH_LIST TRANSFORMERS_OFFLINE TRITON_CACHE_DIR
+""".split()
+"""Variables of other libraries that recipes set; a name close to one of them is taken for a slip of the pen."""
 
 
 def flag_findings(server: Server, installation: Installation) -> list[Finding]:
@@ -32,10 +109,10 @@ def list_form(installation: Installation | None, flag: str) -> Literal["json", "
     """
     known = installation or newest_recorded()
     matches = _matches(f"--{_name(flag)}", known)
-    info = known.flags[matches[0]] if len(matches) == 1 else FlagInfo(names=[])
-    if info.json:
-        return "json"
-    return "repeat" if info.repeats else "several"
+    if len(matches) != 1:
+        return "several"
+    info = known.flags[matches[0]]
+    return "json" if info.json else "repeat" if info.repeats else "several"
 
 
 def normal_args(args: Mapping[str, Any], installation: Installation | None = None) -> dict[str, Any]:
@@ -72,7 +149,8 @@ def _judged(key: str, value: Any, installation: Installation) -> Iterator[Findin
     if not matches:
         yield _unknown(shown, name, word, installation)
     elif len(matches) > 1:
-        yield _blocks("ambiguous-flag", shown, f"{word} may be {_listed(matches)}", "write its whole name")
+        listed = ", ".join(f"--{flag}" for flag in matches[:5]) + (" and others" if len(matches) > 5 else "")
+        yield _blocks("ambiguous-flag", shown, f"{word} may be {listed}", "write its whole name")
     else:
         info = installation.flags[matches[0]]
         if word.partition(".")[0] not in info.names:
@@ -91,11 +169,15 @@ def _unknown(shown: str, name: str, word: str, installation: Installation) -> Fi
 
 def _replacement(name: str, installation: Installation) -> str:
     plain = name.lower().removeprefix("no-")
-    if plain in FLAGS:
-        return FLAGS[plain]
+    if plain in REMOVED_FLAGS:
+        return REMOVED_FLAGS[plain]
     short = [flag for flag, info in installation.flags.items() if f"-{name}" in info.names]
-    near = short or difflib.get_close_matches(plain, installation.flags, n=1)
-    return f"did you mean {near[0]}?" if near else "take it out"
+    return f"did you mean {short[0]}?" if short else _near(plain, installation.flags, "take it out")
+
+
+def _near(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def _value_findings(shown: str, info: FlagInfo, value: Any, *, dotted: bool) -> Iterator[Finding]:  # noqa: ANN401
@@ -104,11 +186,10 @@ def _value_findings(shown: str, info: FlagInfo, value: Any, *, dotted: bool) -> 
         yield _blocks("flag-value", shown, *problem)
         return
     for entry in value if isinstance(value, list) else [value]:
-        if info.choices and not isinstance(entry, bool) and not _is_choice(entry, info):
-            near = difflib.get_close_matches(str(entry), info.choices, n=1)
-            fix = f"did you mean {near[0]}?" if near else ""
-            seen = f"{shown} = {harmless(str(entry))}"
-            yield _blocks("flag-choice", seen, f"it takes one of: {', '.join(info.choices)}", fix)
+        text = str(entry).lower().replace("-", "_") if info.any_case else str(entry)
+        if info.choices and not isinstance(entry, bool) and text not in info.choices:
+            why = f"it takes one of: {', '.join(info.choices)}"
+            yield _blocks("flag-choice", f"{shown} = {harmless(str(entry))}", why, _near(str(entry), info.choices, ""))
 
 
 def _value_problem(info: FlagInfo, value: Any, *, dotted: bool) -> tuple[str, str] | None:  # noqa: ANN401
@@ -131,14 +212,9 @@ def _value_problem(info: FlagInfo, value: Any, *, dotted: bool) -> tuple[str, st
     return None
 
 
-def _is_choice(value: object, info: FlagInfo) -> bool:
-    text = str(value).lower().replace("-", "_") if info.any_case else str(value)
-    return text in info.choices
-
-
 def _json_key_findings(shown: str, flag: str, name: str, value: Any) -> Iterator[Finding]:  # noqa: ANN401
     given = [name.partition(".")[2].partition(".")[0]] if "." in name else _keys(value)
-    for key, fix in JSON_KEYS.get(flag, {}).items():
+    for key, fix in _REMOVED_JSON_KEYS.get(flag, {}).items():
         if key in given:
             yield _blocks("unknown-flag", f"{shown}: {key}", f"{flag} no longer has {key}, and the start fails", fix)
 
@@ -157,23 +233,19 @@ def _variable_findings(server: Server, installation: Installation) -> Iterator[F
     inherited = os.environ if server.engine == "vllm" else {}
     ours = [name for name in inherited if name.startswith("VLLM_") and name not in server.env]
     for name in [*server.env, *ours]:
-        shown = (
-            f"server.env.{harmless(name)}" if name in server.env else f"{harmless(name)} in the environment of vramp"
-        )
-        if name in installation.variables or name in WELL_KNOWN:
+        own = f"server.env.{harmless(name)}"
+        shown = own if name in server.env else f"{harmless(name)} in the environment of vramp"
+        if name in installation.variables or name in WELL_KNOWN_VARIABLES:
             continue
         if name.startswith("VLLM_"):
             yield _unknown_variable(name, shown, installation, strict=strict)
-        elif near := difflib.get_close_matches(name, WELL_KNOWN, n=1, cutoff=0.9):
+        elif near := difflib.get_close_matches(name, WELL_KNOWN_VARIABLES, n=1, cutoff=0.9):
             why = f"no library is known to read it, but {near[0]} is: a misspelt variable does nothing"
             yield Finding("misspelt-variable", "warns", shown, why, f"did you mean {near[0]}?")
 
 
 def _unknown_variable(name: str, shown: str, installation: Installation, *, strict: bool) -> Finding:
-    fix = VARIABLES.get(name)
-    if fix is None:
-        near = difflib.get_close_matches(name, installation.variables, n=1, cutoff=0.8)
-        fix = f"did you mean {near[0]}?" if near else "take it out"
+    fix = REMOVED_VARIABLES.get(name) or _near(name, installation.variables, "take it out", cutoff=0.8)
     why = f"vLLM {installation.version} does not read it: it has no effect, and only the log says so"
     if strict:
         return _blocks("unknown-variable", shown, "fail-on-environ-validation is set: vLLM will not start", fix)
@@ -182,105 +254,3 @@ def _unknown_variable(name: str, shown: str, installation: Installation, *, stri
 
 def _blocks(name: str, seen: str, why: str, fix: str) -> Finding:
     return Finding(id=name, severity="blocks", seen=seen, why=why, fix=fix)
-
-
-def _listed(flags: list[str]) -> str:
-    return ", ".join(f"--{flag}" for flag in flags[:5]) + (" and others" if len(flags) > 5 else "")
-
-
-_MULTI_STEP = "take it out: multi-step scheduling went with the V0 engine; async-scheduling hides the same cost"
-_CAPTURE = "take it out: graphs are captured by batch size, not by sequence length; see max-cudagraph-capture-size"
-_SPECULATIVE = (
-    'write it as a key of the table speculative-config, such as { model = "...", num_speculative_tokens = 3 }'
-)
-_STRUCTURED = 'write it as a key of the table structured-outputs-config, such as { backend = "xgrammar" }'
-_EPLB = "write it as a key of the table eplb-config"
-_V0 = "take it out: it belonged to the V0 engine, which is gone"
-_LORA = "take it out: LoRA no longer has this option"
-
-FLAGS: dict[str, str] = {
-    "disable-log-requests": "take it out: requests are not logged now, unless enable-log-requests is set",
-    "swap-space": "take it out: the V1 engine computes again what it preempts, and swaps nothing to the host",
-    "max-seq-len-to-capture": _CAPTURE,
-    "max-context-len-to-capture": _CAPTURE,
-    "num-scheduler-steps": _MULTI_STEP,
-    "num-scheduler-step": _MULTI_STEP,
-    "multi-step-stream-outputs": _MULTI_STEP,
-    "cuda-graph-sizes": "use cudagraph-capture-sizes",
-    "calculate-kv-scales": "take it out: scales come with the checkpoint",
-    "quantization-param-path": "take it out: scales come with the checkpoint",
-    "device": "take it out: the build of vLLM decides",
-    "task": "use runner and convert",
-    "enable-reasoning": "take it out: reasoning-parser alone turns it on",
-    "override-pooler-config": "use pooler-config",
-    "rope-scaling": "write it as a key of the table hf-overrides",
-    "rope-theta": "write it as a key of the table hf-overrides",
-    "disable-mm-preprocessor-cache": "use mm-processor-cache-gb = 0",
-    "enable-microbatching": "use enable-dbo",
-    "worker-use-ray": 'use distributed-executor-backend = "ray"',
-    "engine-use-ray": 'use distributed-executor-backend = "ray"',
-    "speculative-model": _SPECULATIVE,
-    "num-speculative-tokens": _SPECULATIVE,
-    "speculative-draft-tensor-parallel-size": _SPECULATIVE,
-    "ngram-prompt-lookup-max": _SPECULATIVE,
-    "ngram-prompt-lookup-min": _SPECULATIVE,
-    "spec-decoding-acceptance-method": _SPECULATIVE,
-    "disable-logprobs-during-spec-decoding": _SPECULATIVE,
-    "guided-decoding-backend": _STRUCTURED,
-    "guided-decoding-disable-fallback": _STRUCTURED,
-    "guided-decoding-disable-any-whitespace": _STRUCTURED,
-    "num-redundant-experts": _EPLB,
-    "eplb-window-size": _EPLB,
-    "eplb-step-interval": _EPLB,
-    "eplb-log-balancedness": _EPLB,
-    "lora-extra-vocab-size": _LORA,
-    "long-lora-scaling-factors": _LORA,
-    "enable-prompt-adapter": "take it out: prompt adapters are gone",
-    "max-prompt-adapters": "take it out: prompt adapters are gone",
-    "use-v2-block-manager": _V0,
-    "preemption-mode": _V0,
-    "num-lookahead-slots": _V0,
-    "scheduler-delay-factor": _V0,
-    "max-num-partial-prefills": _V0,
-    "max-long-partial-prefills": _V0,
-    "disable-async-output-proc": _V0,
-    "disable-frontend-multiprocessing": _V0,
-    "tokenizer-pool-size": _V0,
-    "tokenizer-pool-type": _V0,
-}
-
-JSON_KEYS: dict[str, dict[str, str]] = {
-    "compilation-config": {
-        "full_cuda_graph": 'use cudagraph_mode = "FULL"',
-        "use_cudagraph": 'use cudagraph_mode, "NONE" for no graphs',
-        "level": "use mode",
-        "max_capture_size": "use max_cudagraph_capture_size",
-        "use_inductor": 'use backend, "eager" for no Inductor',
-    },
-}
-"""Keys of a flag's JSON; an unknown one ends the start as an unknown flag does."""
-
-VARIABLES: dict[str, str] = {
-    "VLLM_USE_AITER_UNIFIED_ATTENTION": 'use the flag attention-backend = "ROCM_AITER_UNIFIED_ATTN"',
-    "VLLM_USE_AITER_TRITON_ROPE": "use VLLM_ROCM_USE_AITER_TRITON_ROPE",
-    "VLLM_ROCM_USE_AITER_TRITON_LINEAR": "use VLLM_ROCM_USE_AITER_LINEAR and VLLM_ROCM_USE_AITER_TRITON_GEMM (both on)",
-    "VLLM_ROCM_USE_AITER_FUSED_MOE_A16W4": 'use VLLM_ROCM_USE_AITER_MOE (on), or the flag moe-backend = "aiter"',
-    "VLLM_ROCM_USE_AITER_TRITON_FUSED_ROPE_ZEROS_KV_CACHE": "see pass_config.fuse_rope_kvcache of compilation-config",
-    "VLLM_V1_USE_PREFILL_DECODE_ATTENTION": 'use the flag attention-backend = "ROCM_ATTN"',
-    "VLLM_USE_TRITON_FLASH_ATTN": "take it out: the flag attention-backend chooses the kernels",
-    "VLLM_ATTENTION_BACKEND": "use the flag attention-backend",
-    "VLLM_FLASH_ATTN_VERSION": "write it as a key of the table attention-config",
-    "VLLM_USE_V1": "take it out: V1 is the only engine",
-    "VLLM_RPC_TIMEOUT": "use VLLM_ENGINE_READY_TIMEOUT_S and VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
-    "VLLM_TORCH_PROFILER_DIR": "use the flag profiler-config",
-}
-
-WELL_KNOWN: list[str] = """
-    CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES GPU_MAX_HW_QUEUES HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE
-    HF_TOKEN HIP_FORCE_DEV_KERNARG HIP_VISIBLE_DEVICES HSA_ENABLE_SDMA HSA_NO_SCRATCH_RECLAIM HSA_OVERRIDE_GFX_VERSION
-    MKL_NUM_THREADS NCCL_DEBUG NCCL_IB_DISABLE NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_P2P_DISABLE
-    NCCL_SOCKET_IFNAME OMP_NUM_THREADS PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
-    PYTORCH_TUNABLEOP_ENABLED RCCL_MSCCL_ENABLE ROCR_VISIBLE_DEVICES SAFETENSORS_FAST_GPU TOKENIZERS_PARALLELISM
-    TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDA_ARCH_LIST TRANSFORMERS_OFFLINE TRITON_CACHE_DIR
-""".split()
-"""Variables of other libraries that recipes set; a name close to one of them is taken for a slip of the pen."""

@@ -28,6 +28,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,12 @@ class Guard:
         self._told_tree: frozenset[ProcessId] = frozenset()
         self._told_stopping: frozenset[ProcessId] = frozenset()
         self._killed: dict[ProcessId, ProcessInfo] = {}
-        self._record_path = Path(order["record"]["path"]) if order.get("record") else None
-        self._record = self._first_record() if order.get("record") else {}
-        self._write_record()
+        own, main = look_at(os.getpid()), look_at(self._main.pid)
+        assert own is not None and main is not None, "it is our own child, so that even if dead it is there"
+        record = order.get("record") or {"path": "", "facts": {}}
+        self._record_path = Path(record["path"]) if record["path"] else None
+        self._record: dict[str, Any] = record["facts"]
+        self._write_record(guard=asdict(own.id), server=asdict(main.id), tree=[], left=False)
         _tell("started", pid=self._main.pid)
 
     def run(self, inbox: Inbox) -> None:
@@ -179,15 +183,11 @@ class Guard:
         self._end_within(grace_s, kill_wait_s)
         if not self._asked_to_end and self._main.returncode is None:
             self._sample(time.monotonic())  # who is there to be waited for
-            self._ask_to_end()
+            self._stopper = self._run(self._order.get("stop_command"))
+            if self._stopper is None:
+                # Its own children the server ends itself; they get a signal only once it is gone.
+                os.kill(self._main.pid, signal.SIGTERM)
         self._asked_to_end = True
-
-    def _ask_to_end(self) -> None:
-        command = self._order.get("stop_command")
-        self._stopper = self._run(command) if command else None
-        if self._stopper is None:
-            # Its own children the server ends itself; they get a signal only once it is gone.
-            os.kill(self._main.pid, signal.SIGTERM)
 
     def _end_within(self, grace_s: float, kill_wait_s: float) -> None:
         """Bring the end forward, never back: the shortest grace of all causes holds."""
@@ -202,25 +202,20 @@ class Guard:
                 self._killed[info.id] = info
 
     def _run_kill_command(self, *, quiet: bool = False) -> None:
-        command = self._order.get("kill_command")
-        if command and self._killer is None:
-            self._killer = self._run(command, quiet=quiet)
+        if self._killer is None:
+            self._killer = self._run(self._order.get("kill_command"), quiet=quiet)
 
     def _is_killer(self, info: ProcessInfo) -> bool:
         return self._killer is not None and info.session == self._killer.pid
 
-    def _run(self, command: list[str], *, quiet: bool = False) -> subprocess.Popen[bytes] | None:
+    def _run(self, command: list[str] | None, *, quiet: bool = False) -> subprocess.Popen[bytes] | None:
+        if not command:
+            return None
         try:
             return _start(self._order, command, quiet=quiet)
         except OSError as error:
             self._problem = f"cannot run {shlex.join(command)}: {error.strerror}"
             return None
-
-    def _first_record(self) -> dict[str, Any]:
-        own, main = look_at(os.getpid()), look_at(self._main.pid)
-        assert own is not None and main is not None, "it is our own child, so that even if dead it is there"
-        facts = self._order["record"]["facts"]
-        return {**facts, "guard": asdict(own.id), "server": asdict(main.id), "tree": [], "left": False}
 
     def _write_record(self, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
         """Replace the record, as a whole, by one that says this too."""
@@ -254,8 +249,7 @@ def _start(
     order: dict[str, Any], argv: list[str], *, quiet: bool = False, preexec_fn: Callable[[], None] | None = None
 ) -> subprocess.Popen[bytes]:
     # The log may show what the server was told, keys included: it is for the owner's eyes.
-    log = os.open(order["log_path"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
+    with open(order["log_path"], "ab", opener=partial(os.open, mode=0o600)) as log:
         return subprocess.Popen(
             argv,
             env=order["env"],
@@ -266,8 +260,6 @@ def _start(
             start_new_session=True,
             preexec_fn=preexec_fn,  # noqa: PLW1509 - the guard has one thread, so that nothing can deadlock
         )
-    finally:
-        os.close(log)
 
 
 def _end_with_the_guard() -> None:

@@ -1,8 +1,12 @@
-"""Who drives which server: a lock for each, so that two vramps never fight over one, and the list of those that run.
+"""Who drives which server: a lock for each, its port, and the records of the servers that vramp started.
 
-Invariants: the kernel holds the lock (flock) and ends it with its process, so that none is ever stale; a server on
-this machine is known by its port, under whatever name it was called; a lock file is removed only by who holds it, and
-a record only by its guard or by who holds the lock of its port.
+A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it once the
+server runs, keeps its tree up to date, and removes it when nothing of the tree is left; so it outlives a vramp that was
+killed, and a server that was left running has one. Invariants: the kernel holds the lock (flock) and ends it with its
+process, so that none is ever stale; a server on this machine is known by its port, under whatever name it was called; a
+lock file is removed only by who holds it, and a record only by its guard or by who holds the lock of its port; a record
+is replaced as a whole, and its processes are known by pid and start time, so that one which outlived them is recognised
+as stale and nobody else's process is meant.
 """
 
 from __future__ import annotations
@@ -25,10 +29,81 @@ import psutil
 
 from loadgen.errors import ServerError
 from loadgen.places import state_folder
-from loadgen.server.process.masking import masked_command
+from loadgen.server.process.masking import shown_command
 from loadgen.server.process.tree import ProcessId, lives
 
 _TRIES = 100
+
+
+class ServerRecord(msgspec.Struct, frozen=True):
+    """One server, as its guard recorded it."""
+
+    guard: ProcessId
+    server: ProcessId  # its main process
+    tree: tuple[ProcessId, ...]  # all of its processes that were seen last
+    port: int
+    url: str
+    profile: str
+    model: str | None
+    command: list[str]  # as started, secrets masked
+    kill_command: list[str] | None  # what ends it if the processes are not all there is to it: a container
+    log_path: str
+    started_unix_s: float
+    left: bool  # left running on purpose by the vramp that started it
+
+    @property
+    def live(self) -> bool:
+        """Whether anything of it still runs."""
+        return any(lives(process) for process in (self.guard, self.server, *self.tree))
+
+
+def servers_folder() -> Path:
+    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made.
+
+    Each machine has its own: a home on the network is shared by machines that cannot see each other's processes.
+    """
+    machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+    try:
+        return state_folder(f"servers/{machine}")
+    except OSError as error:
+        raise ServerError(
+            f"{error.filename}: cannot keep locks and records of servers there: {error.strerror}; "
+            "set XDG_STATE_HOME to a folder that can be written"
+        ) from error
+
+
+def record_path(port: int) -> Path:
+    return servers_folder() / f"{port}.json"
+
+
+def read_record(path: Path) -> ServerRecord | None:
+    """The record, or None if it is gone or is no record of this version."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def list_servers() -> list[ServerRecord]:
+    """The servers on this machine that vramp started and that still run; the records of others are removed."""
+    found: list[ServerRecord] = []
+    for path in sorted(servers_folder().glob("*.json")):
+        record = read_record(path)
+        if record is not None and record.live:
+            found.append(record)
+        else:
+            _remove_stale(path)
+    return found
+
+
+def _remove_stale(path: Path) -> None:
+    lock = _lock(path.with_suffix(".lock"), "")
+    if lock is None:  # a server is being started there, and its guard replaces the record
+        return
+    with lock:
+        record = read_record(path)
+        if record is None or not record.live:
+            path.unlink(missing_ok=True)
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -52,7 +127,6 @@ class DriveLock:
     descriptor: int | None  # none if this process holds the lock already, through another handle
 
     def release(self) -> None:
-        """Let others drive it; may be called more than once."""
         if self.descriptor is not None:
             self.path.unlink(missing_ok=True)  # still locked: who opened it meanwhile sees that it is no longer there
             os.close(self.descriptor)
@@ -98,18 +172,6 @@ def claim_port(host: str, port: int, *, profile: str = "") -> tuple[int, DriveLo
     return port, lock
 
 
-def list_servers() -> list[ServerRecord]:
-    """The servers on this machine that vramp started and that still run; the records of others are removed."""
-    found: list[ServerRecord] = []
-    for path in sorted(servers_folder().glob("*.json")):
-        record = read_record(path)
-        if record is not None and record.live:
-            found.append(record)
-        else:
-            _remove_stale(path)
-    return found
-
-
 def _claim_free_port(host: str, profile: str) -> tuple[int, DriveLock]:
     for _ in range(_TRIES):
         port = free_port(host)
@@ -137,55 +199,35 @@ def _explained(port: int, error: ServerError) -> ServerError:
     )
 
 
-def _remove_stale(path: Path) -> None:
-    lock = _lock(path.with_suffix(".lock"), "")
-    if lock is None:  # a server is being started there, and its guard replaces the record
-        return
-    with lock:
-        record = read_record(path)
-        if record is None or not record.live:
-            path.unlink(missing_ok=True)
-
-
 def _lock(path: Path, profile: str) -> DriveLock | None:
     """The lock, or None if somebody has it."""
     try:
         descriptor = _locked_file(path)
-        if descriptor is not None:
-            holder = _Holder(os.getpid(), time.time(), profile)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, msgspec.json.encode(holder), 0)
+        if descriptor is None:
+            return None
+        holder = _Holder(os.getpid(), time.time(), profile)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, msgspec.json.encode(holder), 0)
     except OSError as error:
         raise ServerError(
             f"{path}: cannot be locked: {error.strerror}; set XDG_STATE_HOME to a local folder"
         ) from error
-    return None if descriptor is None else DriveLock(path, descriptor)
+    return DriveLock(path, descriptor)
 
 
 def _locked_file(path: Path) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if not _locked(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
             os.close(descriptor)
             return None
-        if _is_at(descriptor, path):
-            return descriptor
+        except FileNotFoundError:
+            pass
         os.close(descriptor)  # its holder removed it while it was opened here
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _holder(path: Path) -> _Holder | None:
@@ -214,67 +256,13 @@ def _is_this_machine(name: str) -> bool:
     return any(text.partition("%")[0].lower() == name for text in own)
 
 
-class ServerRecord(msgspec.Struct, frozen=True):
-    """One server, as its guard recorded it."""
-
-    guard: ProcessId
-    server: ProcessId  # its main process
-    tree: tuple[ProcessId, ...]  # all of its processes that were seen last
-    port: int
-    url: str
-    profile: str
-    model: str | None
-    command: list[str]  # as started, secrets masked
-    kill_command: list[str] | None  # what ends it if the processes are not all there is to it: a container
-    log_path: str
-    started_unix_s: float
-    left: bool  # left running on purpose by the vramp that started it
-
-    @property
-    def live(self) -> bool:
-        """Whether anything of it still runs."""
-        return any(lives(process) for process in (self.guard, self.server, *self.tree))
-
-
-def servers_folder() -> Path:
-    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made.
-
-    Each machine has its own: a home on the network is shared by machines that cannot see each other's processes.
-    """
-    machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
-    try:
-        return state_folder(f"servers/{machine}")
-    except OSError as error:
-        raise ServerError(
-            f"{error.filename}: cannot keep locks and records of servers there: {error.strerror}; "
-            "set XDG_STATE_HOME to a folder that can be written"
-        ) from error
-
-
-def record_path(port: int) -> Path:
-    """The record of the server on this port of this machine."""
-    return servers_folder() / f"{port}.json"
-
-
-def read_record(path: Path) -> ServerRecord | None:
-    """The record, or None if it is gone or is no record of this version."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
 def free_port(host: str) -> int:
     """A port that nothing listens on at this moment; nobody holds it until the server takes it."""
-    return _bindable(host, 0)
+    return require_free_port(host, 0)
 
 
 def require_free_port(host: str, port: int) -> int:
-    """`port`, or a `ServerError` that names who listens there."""
-    return _bindable(host, port)
-
-
-def _bindable(host: str, port: int) -> int:
+    """`port`, or for 0 any that is free; a `ServerError` names who listens there."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -303,16 +291,12 @@ def _listener(port: int) -> str:
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
     }
-    known = sorted(pid for pid in pids if pid is not None)
-    if not known:
-        return " by a process that only its owner or root can see"
-    return " by " + ", ".join(_described(pid) for pid in known)
+    known = [_described(pid) for pid in sorted(pid for pid in pids if pid is not None)]
+    return " by " + (", ".join(known) or "a process that only its owner or root can see")
 
 
 def _described(pid: int) -> str:
     try:
-        words = psutil.Process(pid).cmdline()
+        return f"pid {pid} ({shown_command(psutil.Process(pid).cmdline())})"
     except psutil.Error:
         return f"pid {pid}"
-    line = " ".join(masked_command(words))
-    return f"pid {pid} ({line[:117]}...)" if len(line) > 120 else f"pid {pid} ({line})"

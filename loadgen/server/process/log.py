@@ -1,5 +1,6 @@
-"""Follows the log file of a server while it is written.
+"""The log of a server: followed while it is written, and made fit to show.
 
+A log is input from elsewhere (model names, prompts, libraries): no control sequence in it may reach the screen.
 Invariants: the same bytes give the same lines, however they were split into writes; memory is bounded, whatever is
 written; a line is shown only after `clean_line`. Carriage returns end lines too (progress bars); empty lines are
 dropped. Under load a server writes a line for each request that it answered, hundreds a second: those are handed on,
@@ -13,12 +14,32 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
+MAX_LINE_CHARS = 2000
 RING_LINES = 1000
 _MAX_LINE_BYTES = 16_384
 _MAX_POLL_BYTES = 1 << 20
 _BREAK = re.compile(rb"[\r\n]+")
-_ANSWERED = re.compile(r"INFO: +\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 2\d\d\b")
-"""How uvicorn, vLLM's web server, tells that all went well."""
+_ANSWERED = re.compile(r"INFO: +\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 2\d\d\b")  # how uvicorn tells that all went well
+
+_ESCAPES = re.compile(
+    r"\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)?"  # OSC: titles, links, the clipboard
+    r"|\x1b[PX^_][^\x1b\x9c]*(?:\x1b\\|\x9c|$)?"  # DCS, SOS, PM, APC
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor
+    r"|\x9d[^\x07\x9c]*[\x07\x9c]?|[\x90\x98\x9e\x9f][^\x9c]*\x9c?"  # their one-byte forms
+    r"|\x1b[ -/]*[0-~]?"  # every other escape
+)
+# C0 and C1, line separators, and the marks that turn the direction of text or hide it.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+# The process that logs, then the level as vLLM, torch's C++ side or uvicorn writes it.
+_PREFIX = re.compile(
+    r"(?:\([^()]*(?:pid|rank)=[^()]*\)\s*)?(?:\[rank\d+\]:\s?)?"
+    r"(?:(?P<level>[A-Z]+) [\d-]+ [\d:.,]+ (?:\[[^\]]*\]|\S+\]) ?"
+    r"|\[(?P<torch>[IWEF])\d{3,4} [^\]]*\] ?"
+    r"|(?P<uvicorn>DEBUG|INFO|WARNING|ERROR|CRITICAL): +)?"
+)
+_TORCH_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_UNTELLING = re.compile(r'\s*$|\s+\S|Traceback \(most recent|\s*File "|[\s^~]*$|.*\d+%\|')
 
 
 class LogTail:
@@ -67,34 +88,14 @@ class LogTail:
         return data
 
 
-MAX_LINE_CHARS = 2000
-
-_ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)?"  # OSC: titles, links, the clipboard
-    r"|\x1b[PX^_][^\x1b\x9c]*(?:\x1b\\|\x9c|$)?"  # DCS, SOS, PM, APC
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor
-    r"|\x9d[^\x07\x9c]*[\x07\x9c]?|[\x90\x98\x9e\x9f][^\x9c]*\x9c?"  # their one-byte forms
-    r"|\x1b[ -/]*[0-~]?"  # every other escape
-)
-# C0 and C1, line separators, and the marks that turn the direction of text or hide it.
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-
-# The process that logs, then the level as vLLM, torch's C++ side or uvicorn writes it.
-_PREFIX = re.compile(
-    r"(?:\([^()]*(?:pid|rank)=[^()]*\)\s*)?(?:\[rank\d+\]:\s?)?"
-    r"(?:(?P<level>[A-Z]+) [\d-]+ [\d:.,]+ (?:\[[^\]]*\]|\S+\]) ?"
-    r"|\[(?P<torch>[IWEF])\d{3,4} [^\]]*\] ?"
-    r"|(?P<uvicorn>DEBUG|INFO|WARNING|ERROR|CRITICAL): +)?"
-)
-_TORCH_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
-_UNTELLING = re.compile(r'\s*$|\s+\S|Traceback \(most recent|\s*File "|[\s^~]*$|.*\d+%\|')
-_ROUTINE = ("DEBUG", "INFO", "WARNING")
-
-
 def clean_line(data: bytes) -> str:
     """One line of bytes as text without control sequences, tabs or excessive length."""
     text = _UNPRINTABLE.sub("", _ESCAPES.sub("", data.decode("utf-8", "replace").expandtabs(4)))
-    return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
+    return shortened(text, MAX_LINE_CHARS)
+
+
+def shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def telling_lines(lines: Iterable[str], limit: int = 15) -> list[str]:
@@ -103,8 +104,9 @@ def telling_lines(lines: Iterable[str], limit: int = 15) -> list[str]:
     Falls back to the last lines as they are, if none of them tells.
     """
     plain = [line.rstrip() for line in lines if line.strip()]
-    telling = list(dict.fromkeys(line for line in plain if _tells(line)))
-    return (telling or plain)[-limit:]
+    split = ((line, *split_line(line)) for line in plain)
+    telling = (line for line, level, message in split if not is_routine(level) and not _UNTELLING.match(message))
+    return (list(dict.fromkeys(telling)) or plain)[-limit:]
 
 
 def split_line(line: str) -> tuple[str, str]:
@@ -117,9 +119,4 @@ def split_line(line: str) -> tuple[str, str]:
 
 def is_routine(level: str) -> bool:
     """Whether lines of this level say nothing about a failure."""
-    return level in _ROUTINE
-
-
-def _tells(line: str) -> bool:
-    level, message = split_line(line)
-    return not is_routine(level) and _UNTELLING.match(message) is None
+    return level in ("DEBUG", "INFO", "WARNING")

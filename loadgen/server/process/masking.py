@@ -10,8 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadgen.server.process.log import clean_line
+
 MASK = "***"
 
+_MAX_COMMAND_CHARS = 120
 _CERTAIN = re.compile(r"KEY(?!FILE)|SECRET|PASSW|AUTH|CREDENTIAL", re.IGNORECASE)
 _TOKEN = re.compile(r"TOKEN(?!IZ)", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9][0-9_.]*[kKmMgG]?")
@@ -30,12 +33,18 @@ def masked_command(argv: Sequence[str]) -> list[str]:
     secret_flag = ""
     for word in argv:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
-            secret_flag = word if "=" not in word and _suspicious(word) else ""
+            secret_flag = word if "=" not in word and (_CERTAIN.search(word) or _TOKEN.search(word)) else ""
             shown.append(_masked_word(word))
         else:
             # `--api-key` takes several values: all of them up to the next flag.
             shown.append(MASK if secret_flag and _is_secret(secret_flag, word) else _masked_word(word))
     return shown
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """A command line made fit to show: masked, harmless and short."""
+    line = clean_line(" ".join(masked_command(words)).encode())
+    return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
 
 
 def masked_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -70,10 +79,6 @@ def _masked_word(word: str) -> str:
     if match is not None and match[2] and _is_secret(match[1], match[2]):
         return f"{match[1]}={MASK}"
     return masked_text(word)
-
-
-def _suspicious(name: str) -> bool:
-    return _CERTAIN.search(name) is not None or _TOKEN.search(name) is not None
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -7,7 +7,6 @@ Standard library only, because the guard imports it and must start fast.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -89,35 +88,28 @@ def send_signal(target: ProcessId, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     except OSError:  # a kernel or a container without pidfds: a check right before comes closest
-        return _is_current(target) and _kill(target, number)
+        handle = None
     try:
-        if not _is_current(target):  # the handle is open, so that the answer stays true until the signal is sent
+        info = look_at(target.pid)
+        if info is None or info.id != target:  # with the handle open, the answer stays true until the signal is sent
             return False
-        signal.pidfd_send_signal(handle, number)
+        if handle is None:
+            os.kill(target.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
         return True
     except (ProcessLookupError, PermissionError):  # gone, or it changed its user: then it is reported as left
         return False
     finally:
-        os.close(handle)
-
-
-def _is_current(target: ProcessId) -> bool:
-    info = look_at(target.pid)
-    return info is not None and info.id == target
-
-
-def _kill(target: ProcessId, number: signal.Signals) -> bool:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(target.pid, number)
-        return True
-    return False
+        if handle is not None:
+            os.close(handle)
 
 
 def kill_seen(seen: Iterable[ProcessId], *, within_s: float) -> tuple[list[ProcessInfo], list[ProcessInfo]]:
     """Kill these processes and all that hang on them, without their guard's help: (killed, left after `within_s`).
 
-    BatchMeans; for the case that the guard is gone, so that orphans no longer lead back to it. A session with one of
-    `seen` in it is the server's own: processes cannot join a session, only found or inherit one.
+    It blocks. Without the guard, orphans no longer lead back to it; but a session with one of `seen` in it is the
+    server's own: processes cannot join a session, only found or inherit one.
     """
     known = set(seen)
     killed: dict[ProcessId, ProcessInfo] = {}

@@ -20,12 +20,14 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.profile import Server
-from loadgen.server.process.log import clean_line
+from loadgen.server.process.log import clean_line, shortened
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _LIMITS = httpx.Limits(keepalive_expiry=2.0)
 """uvicorn closes a connection that was idle for 5 s: one that is nearly so old may break off under a request."""
 _MISSING = (404, 405, 501)
+_READY_POLL_S = 0.25
+_END_NOTICE_S = 1.0
 _Answer = TypeVar("_Answer")
 
 
@@ -80,10 +82,9 @@ class ServerClient:
     async def health(self) -> bool:
         """Whether `/health` answers 200; False while nobody listens, which is how a start looks."""
         try:
-            response = await self._http.get(f"{self.base_url}/health")
+            return (await self._http.get(f"{self.base_url}/health")).status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
-        return response.status_code == httpx.codes.OK
 
     async def models(self) -> list[ModelInfo]:
         response = await self._request("GET", "/v1/models")
@@ -94,9 +95,7 @@ class ServerClient:
     async def version(self) -> str | None:
         """The engine's version; None if the server does not say."""
         response = await self._request("GET", "/version")
-        if response.status_code in _MISSING:
-            return None
-        return self._decode(response, _Version).version
+        return None if response.status_code in _MISSING else self._decode(response, _Version).version
 
     async def tokenize_text(self, model: str, text: str, add_special_tokens: bool = False) -> list[int] | None:
         """The token ids of a text; None if the server has no `/tokenize`."""
@@ -113,12 +112,7 @@ class ServerClient:
 
     async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> tuple[int, str]:
         """Post a body and wait for the whole answer: its status and an excerpt. A refused key is a `ServerError`."""
-        try:
-            response = await self._http.post(self.base_url + path, json=body, timeout=timeout_s)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ServerError(self._explain(error)) from error
-        if response.status_code in (401, 403):
-            raise ServerError(self._refused(response.status_code))
+        response = await self._send("POST", path, body, timeout_s)
         return response.status_code, _excerpt(response)
 
     async def _tokenize(self, body: dict[str, Any]) -> list[int] | None:
@@ -127,15 +121,22 @@ class ServerClient:
 
     async def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         """Any answer that is a success or says "missing"; everything else is a `ServerError`."""
-        try:
-            response = await self._http.request(method, self.base_url + path, json=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ServerError(self._explain(error)) from error
+        response = await self._send(method, path, body)
         if response.is_success or response.status_code in _MISSING:
             return response
+        raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_excerpt(response)}")
+
+    async def _send(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None = None
+    ) -> httpx.Response:
+        timeout = _TIMEOUT if timeout_s is None else httpx.Timeout(timeout_s)
+        try:
+            response = await self._http.request(method, self.base_url + path, json=body, timeout=timeout)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(self._explain(error)) from error
         if response.status_code in (401, 403):
             raise ServerError(self._refused(response.status_code))
-        raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_excerpt(response)}")
+        return response
 
     def _decode(self, response: httpx.Response, kind: type[_Answer]) -> _Answer:
         try:
@@ -156,11 +157,10 @@ class ServerClient:
     def _explain(self, error: httpx.HTTPError | httpx.InvalidURL) -> str:
         where = self.base_url
         causes = _causes(error)
-        if any(isinstance(cause, ssl.SSLError) for cause in causes):
-            detail = next(str(cause) for cause in causes if isinstance(cause, ssl.SSLError))
-            return (
-                f"{where}: TLS failed: {detail}; for a private certificate set SSL_CERT_FILE, without TLS use http://"
-            )
+        for cause in causes:
+            if isinstance(cause, ssl.SSLError):
+                remedy = "for a private certificate set SSL_CERT_FILE, without TLS use http://"
+                return f"{where}: TLS failed: {cause}; {remedy}"
         if any(isinstance(cause, socket.gaierror) for cause in causes):
             return f"{where}: no such host; check server.url"
         if isinstance(error, httpx.ConnectTimeout):
@@ -209,31 +209,22 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _excerpt(response: httpx.Response) -> str:
-    text = clean_line(response.content[:400].replace(b"\n", b" "))
-    return text if len(text) <= 200 else text[:199] + "…"
-
-
-_POLL_S = 0.25
-_END_NOTICE_S = 1.0
+    return shortened(clean_line(response.content[:400].replace(b"\n", b" ")), 200)
 
 
 async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
     """True once the server is ready, False once it has ended; raises `ServerError` if it answers, but wrongly."""
     while not ended.is_set():
-        if await client.health() and await _answers(client, ended):
-            return True
-        await _is_set_within(ended, _POLL_S)
+        try:
+            if await client.health():
+                await client.models()
+                return True
+        except ServerError:
+            if await _is_set_within(ended, _END_NOTICE_S):  # the better explanation
+                return False
+            raise
+        await _is_set_within(ended, _READY_POLL_S)
     return False
-
-
-async def _answers(client: ServerClient, ended: asyncio.Event) -> bool:
-    try:
-        await client.models()
-    except ServerError:
-        if await _is_set_within(ended, _END_NOTICE_S):  # the better explanation
-            return False
-        raise
-    return True
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

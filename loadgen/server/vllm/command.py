@@ -1,6 +1,9 @@
-"""The command line and environment with which a server is started, from `[server]` of a profile.
+"""The command lines and environment with which servers are started and containers stopped, from `[server]`.
 
 Pure apart from looking for the executable: what is shown, recorded and run is the same list, and no shell ever sees it.
+Several instances of one profile have each its own port and its own devices; one with everything it sees is left exactly
+as the profile has it. Devices are shared out in the order in which they are listed, so that those of one instance are
+neighbours.
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError, ServerError
 from loadgen.profile import Docker, Server
 from loadgen.server.preflight.flags import list_form
+from loadgen.vendors import Vendor, vendor_of
 
+_DOCKER_KEY = "server.docker.executable"
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
 
 
@@ -26,7 +31,10 @@ def server_command(server: Server, *, port: int) -> list[str]:
     """The argument list that starts this server on `port`; raises `ServerError` if its executable is not there."""
     name = server.served_model_name or (server.model if server.engine == "simulator" else None)
     named = ["--served-model-name", name] if name else []
-    return [*_head(server, port), "--host", _inner_host(server), "--port", str(port), *named, *_flags(server.args)]
+    # Behind a network of its own, a container's loopback cannot be reached; its port is published on the host's only.
+    host = server.host if server.docker is None or server.docker.network == "host" else "0.0.0.0"  # noqa: S104
+    flags = [word for name, value in server.args.items() for word in _flag(name.lstrip("-"), value)]
+    return [*_head(server, port), "--host", host, "--port", str(port), *named, *flags]
 
 
 def _head(server: Server, port: int) -> list[str]:
@@ -39,18 +47,9 @@ def _head(server: Server, port: int) -> list[str]:
     return [find_executable(server, vllm_of(server.command), key="server.command"), "serve", model]
 
 
-def _inner_host(server: Server) -> str:
-    # Behind a network of its own, a container's loopback cannot be reached; its port is published on the host's only.
-    return server.host if server.docker is None or server.docker.network == "host" else "0.0.0.0"  # noqa: S104
-
-
 def server_environment(server: Server) -> dict[str, str]:
     """The environment of the server: vramp's own and what the profile sets, which wins."""
     return {"PYTHONUNBUFFERED": "1", **os.environ, **server.env}
-
-
-def _flags(args: Mapping[str, Any]) -> list[str]:
-    return [word for name, value in args.items() for word in _flag(name.lstrip("-"), value)]
 
 
 def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types
@@ -58,29 +57,15 @@ def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's t
         raise ProfileError(f"server.args.{name}: vramp sets this flag itself; use {_OWN_FLAGS[name]}")
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, list):
-        return _list_flag(name, value)
-    text = _text(value)
+    form = list_form(None, name) if isinstance(value, list) else "json"
+    values = [value] if form == "json" else value
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in values]
+    if form == "several":
+        return [f"--{name}", *texts]
     # A value that begins with a dash would be read as a flag of its own.
-    return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
-
-
-def _list_flag(name: str, values: list[Any]) -> list[str]:
-    """As JSON, repeated, or with several values, as the newest vLLM that is recorded wants it."""
-    match list_form(None, name):
-        case "json":
-            return [f"--{name}", json.dumps(values)]
-        case "repeat":
-            return [word for value in values for word in (f"--{name}", _text(value))]
-        case "several":
-            return [f"--{name}", *(_text(value) for value in values)]
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - any of TOML's types
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-_KEY = "server.docker.executable"
+    if not isinstance(value, list) and texts[0].startswith("-"):
+        return [f"--{name}={texts[0]}"]
+    return [word for text in texts for word in (f"--{name}", text)]
 
 
 def container_name(port: int) -> str:
@@ -92,33 +77,32 @@ def stop_commands(server: Server, *, port: int) -> tuple[list[str], list[str]] |
     """What asks a container to end, and what ends it; None for servers that are plain processes."""
     if server.docker is None:
         return None
-    executable, name = find_executable(server, server.docker.executable, key=_KEY), container_name(port)
+    executable, name = find_executable(server, server.docker.executable, key=_DOCKER_KEY), container_name(port)
     return [executable, "stop", "-t", str(round(server.stop_timeout_s)), name], [executable, "rm", "--force", name]
 
 
 def run_command(server: Server, docker: Docker, port: int) -> list[str]:
     """`docker run` and its flags, up to the image; what the container executes comes after it."""
-    executable = find_executable(server, docker.executable, key=_KEY)
+    executable = find_executable(server, docker.executable, key=_DOCKER_KEY)
     own_network = [] if docker.network == "host" else ["--publish", f"{server.host}:{port}:{port}"]
+    given: dict[str, list[str | None] | list[str]] = {
+        "--ipc": [docker.ipc],
+        "--shm-size": [docker.shm_size],
+        "--gpus": [docker.gpus],
+        "--device": docker.devices,
+        "--group-add": docker.groups,
+        "--cap-add": docker.capabilities,
+        "--security-opt": docker.security_options,
+        "--volume": [expanded(mount) for mount in docker.mounts],
+    }
     return [
         *(executable, "run", "--rm", "--name", container_name(port), "--stop-signal", "SIGINT"),
         *("--network", docker.network, *own_network),
-        *_each("--ipc", [docker.ipc]),
-        *_each("--shm-size", [docker.shm_size]),
-        *_each("--gpus", [docker.gpus]),
-        *_each("--device", docker.devices),
-        *_each("--group-add", docker.groups),
-        *_each("--cap-add", docker.capabilities),
-        *_each("--security-opt", docker.security_options),
-        *_each("--volume", [expanded(mount) for mount in docker.mounts]),
+        *(word for flag, values in given.items() for value in values if value is not None for word in (flag, value)),
         # Names only: the values come from the environment, so that no secret stands in a command line.
-        *_each("--env", server.env),
+        *(word for name in server.env for word in ("--env", name)),
         docker.image,
     ]
-
-
-def _each(flag: str, values: Iterable[str | None]) -> list[str]:
-    return [word for value in values if value is not None for word in (flag, value)]
 
 
 def find_executable(server: Server, name: str, *, key: str) -> str:
@@ -147,10 +131,6 @@ def expanded(text: str) -> str:
     return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
-# vLLM on ROCm refuses to start when both of its variables are set and differ.
-_VISIBLE = {"rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "cuda": ("CUDA_VISIBLE_DEVICES",)}
-_RENUMBERING = {"rocm": ("ROCR_VISIBLE_DEVICES",)}
-"""Variables below the others: what they leave is numbered from 0 again."""
 _PARALLEL = (
     ("tensor-parallel-size", "tensor-parallel", "tp"),
     ("pipeline-parallel-size", "pipeline-parallel", "pp"),
@@ -189,22 +169,22 @@ def _size(name: str, value: Any) -> int:  # noqa: ANN401 - any of TOML's types
 
 def _pinned(server: Server) -> list[dict[str, str]]:
     """The variables that give each instance its devices; none where there is nothing to share out."""
-    platform = server.platform or ""
-    if platform not in _VISIBLE or server.engine == "simulator":
+    vendor = vendor_of(server.platform)
+    if vendor is None or server.engine == "simulator":
         return [{} for _ in range(server.instances)]
     each = devices_each(server.args)
-    devices = _devices(server, platform, each * server.instances)
+    devices = _devices(server, vendor, each * server.instances)
     slices = [devices[start : start + each] for start in range(0, each * server.instances, each)]
-    return [dict.fromkeys(_VISIBLE[platform], ",".join(own)) for own in slices]
+    return [dict.fromkeys(vendor.visible, ",".join(own)) for own in slices]
 
 
-def _devices(server: Server, platform: str, needed: int) -> Sequence[str]:
+def _devices(server: Server, vendor: Vendor, needed: int) -> Sequence[str]:
     """The devices that somebody chose for the server, or the first of the box."""
     # What is set around vramp does not get into a container.
     environments = [server.env] if server.engine == "docker" else [server.env, os.environ]
-    for name, environment in itertools.product(_RENUMBERING.get(platform, ()), environments):
+    for name, environment in itertools.product(vendor.renumbering, environments):
         _require(server, needed, name, _listed(environment, name))
-    for environment, name in itertools.product(environments, _VISIBLE[platform]):
+    for environment, name in itertools.product(environments, vendor.visible):
         chosen = _listed(environment, name)
         if chosen:
             _require(server, needed, name, chosen)

@@ -3,22 +3,30 @@
 Invariants: any lines are accepted; evidence is short, harmless to a terminal and free of credentials; what is not known
 is said to be unknown. Lines that the server logged as routine (INFO, WARNING) prove nothing, since they may quote
 prompts and advice, and neither do lines of source code in a traceback.
+
+Whether the kernel killed something for want of memory, its counters tell, and its own words where they may be read. A
+counter is only worth something as a difference: read it before the start and after the end. Nothing here needs
+privileges, and what cannot be read is None or empty, never an error.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import signal as signals
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from loadgen.metrics.finding import Diagnosis
+from loadgen.metrics.journal import Diagnosis
 from loadgen.server.process.guard_client import ServerExit
-from loadgen.server.process.log import clean_line, is_routine, split_line, telling_lines
+from loadgen.server.process.log import clean_line, is_routine, shortened, split_line, telling_lines
 from loadgen.server.process.masking import masked_command, masked_text
 from loadgen.server.vllm.causes import CAUSES, Cause, Phase
+
+_OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process \d+")
+_OOM_COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_MAX_KERNEL_RECORDS = 100_000
+_KERNEL_RECORD_BYTES = 8192
 
 MAX_EVIDENCE = 4
 MAX_EVIDENCE_CHARS = 300
@@ -35,7 +43,6 @@ _CONSEQUENCE = re.compile(
 _MAY_BE_OOM = {"process-killed", "engine-died", "host-out-of-memory"}
 _LOOK = 'read the log from its first error on; VLLM_LOGGING_LEVEL = "DEBUG" in [server.env] makes it say more'
 _CRASHES = (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGILL, signals.SIGFPE)
-_SIGNAL_NAMES = {int(number): number.name for number in signals.Signals}
 _SIGNAL_REMEDIES: dict[int, str] = {
     signals.SIGKILL: "find out who did it: another operator, a job scheduler, or the kernel (`dmesg | grep -i oom`)",
     signals.SIGTERM: "find out who did it: another operator, a job scheduler, systemd or the container's runtime",
@@ -51,12 +58,10 @@ def diagnose(
     *,
     phase: Phase,
     oom_kills: int | None = None,
-    known_flags: Collection[str] = (),
 ) -> Diagnosis:
-    """The cause of an end, from the log's lines (those of `oom.kernel_kills` may be added to them) and the exit.
+    """The cause of an end, from the log's lines (those of `kernel_kills` may be added to them) and the exit.
 
-    `exit` is None while the server still runs; `oom_kills` are the kernel's since the start, None if unknown;
-    `known_flags` of the installation, without dashes, let a misspelt one be corrected.
+    `exit` is None while the server still runs; `oom_kills` are the kernel's since the start, None if unknown.
     """
     clean = [_masked(clean_line(line.encode("utf-8", "replace"))) for line in lines]
     messages = _messages(clean)
@@ -67,7 +72,7 @@ def diagnose(
     if (killed or unexplained) and (oom_kills or any(map(is_oom_kill, clean))):
         return _oom_kill(clean, oom_kills)
     if found is not None:
-        return _known(*found, messages, known_flags)
+        return _known(*found, messages)
     if exit is not None and (number := _signal(exit)) is not None:
         return _signalled(number, clean, oom_kills)
     return _unknown(clean, messages, exit, phase)
@@ -87,23 +92,18 @@ def _messages(lines: Iterable[str]) -> list[str]:
 
 def _first(messages: Sequence[str], phase: Phase) -> tuple[Cause, re.Match[str]] | None:
     for cause in CAUSES:
-        if cause.phase in (None, phase):
-            for message in messages:
-                if (match := cause.pattern.search(message)) is not None:
-                    return cause, match
+        for message in messages if cause.phase in (None, phase) else ():
+            if (match := cause.pattern.search(message)) is not None:
+                return cause, match
     return None
 
 
-def _known(cause: Cause, match: re.Match[str], messages: Sequence[str], known_flags: Collection[str]) -> Diagnosis:
+def _known(cause: Cause, match: re.Match[str], messages: Sequence[str]) -> Diagnosis:
     values = {name: (value or "?").strip()[:_MAX_VALUE_CHARS] for name, value in match.groupdict().items()}
-    remedy = cause.remedy.format_map(values)
-    if cause.id == "unknown-flag":
-        near = difflib.get_close_matches(values.get("flag", ""), known_flags, n=1)
-        remedy = "".join([f"did you mean server.args.{near[0]}? Else " if near else "", remedy])
     evidence = _proof(cause, messages)
     if cause.id == "engine-died":  # whatever killed it tells more than its death
         evidence = _exceptions(messages) or evidence
-    return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), remedy)
+    return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), cause.remedy.format_map(values))
 
 
 def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
@@ -142,7 +142,8 @@ def _signal(exit: ServerExit) -> int | None:
 
 
 def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
-    name = _SIGNAL_NAMES.get(number, f"signal {number}")
+    names = {int(known): known.name for known in signals.Signals}
+    name = names.get(number, f"signal {number}")
     crash = number in _CRASHES
     title = f"the server crashed in native code ({name})" if crash else f"somebody killed the server ({name})"
     if number == signals.SIGKILL and oom_kills is None:
@@ -164,19 +165,12 @@ def _unknown(lines: Sequence[str], messages: Sequence[str], exit: ServerExit | N
 
 def _shown(evidence: Iterable[str]) -> tuple[str, ...]:
     texts = dict.fromkeys(split_line(line)[1].strip() for line in evidence)
-    cut = (text if len(text) <= MAX_EVIDENCE_CHARS else text[: MAX_EVIDENCE_CHARS - 1] + "…" for text in texts if text)
-    return tuple(cut)[:MAX_EVIDENCE]
-
-
-_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process \d+")
-_COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
-_MAX_RECORDS = 100_000
-_RECORD_BYTES = 8192
+    return tuple(shortened(text, MAX_EVIDENCE_CHARS) for text in texts if text)[:MAX_EVIDENCE]
 
 
 def is_oom_kill(line: str) -> bool:
     """Whether the kernel says here that it killed a process for want of memory."""
-    return _KILL.search(line) is not None
+    return _OOM_KILL.search(line) is not None
 
 
 def read_oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -185,7 +179,7 @@ def read_oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs
     Where the group has no counter, as outside of containers with cgroup v2, the whole machine's is taken.
     """
     for path in [*_counters(proc, cgroup_root), proc / "vmstat"]:
-        match = _COUNTER.search(_text(path))
+        match = _OOM_COUNTER.search(_text(path))
         if match is not None:
             return int(match[1])
     return None
@@ -228,9 +222,9 @@ def _text(path: Path) -> str:
 def _records(log: int) -> list[bytes]:
     """One record a read, until there is none; records that were overwritten meanwhile are skipped by the kernel."""
     data: list[bytes] = []
-    for _ in range(_MAX_RECORDS):
+    for _ in range(_MAX_KERNEL_RECORDS):
         try:
-            record = os.read(log, _RECORD_BYTES)
+            record = os.read(log, _KERNEL_RECORD_BYTES)
         except BrokenPipeError:
             continue
         except OSError:  # no more records, or not ours to read after all

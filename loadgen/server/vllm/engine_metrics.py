@@ -1,12 +1,14 @@
-"""What the engine says of itself on `/metrics`, as one sample, and what happened between two samples.
+"""What the engine says of itself on `/metrics`: one sample, what happened between two, and which of it cannot be.
 
 Every metric is optional: names differ between versions (vLLM 0.6 to 0.32 are known), and a missing one is None, never
 0. Several engines in one server (data parallel) are summed, except the use of the KV cache, of which the fullest
 counts, and kept apart in `engines`. If any counter went down, the server was restarted in between, and nothing can be
-said about the window.
+said about the window. Not read are gauges that older versions computed over a span of their own (throughput,
+`gpu_prefix_cache_hit_rate`): they say nothing about a window of ours.
 
-Not read are gauges that older versions computed over a span of their own (throughput, `gpu_prefix_cache_hit_rate`):
-they say nothing about a window of ours.
+Servers are wrong too, so the figures of a window must fit each other, the engine's own counts and the clock. Seen: sums
+of TTFT beyond all measure at thousands of streams, and a prefix cache with more hits than look-ups, or more look-ups
+than there were tokens, because a request that waited was counted each time.
 """
 
 from __future__ import annotations
@@ -45,10 +47,13 @@ _HISTOGRAMS = {
     "prefill": ("vllm:request_prefill_time_seconds",),
     "decode": ("vllm:request_decode_time_seconds",),
 }
+LATENCIES = tuple(_HISTOGRAMS)
 _WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
 _PROMPT_TOKENS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 """Both begin with the name of another metric, so that `_FAMILIES` has them."""
 _FROM_CACHE = "local_cache_hit"
+_ROUNDING_S = 1e-6
+_STALE_S = 1.0  # gauges are those of the last step: something may have come since
 _SOURCES = "prompt_tokens_by_source"
 _FAMILIES = tuple(
     name.removesuffix("_total")
@@ -68,13 +73,9 @@ class EngineHistogram:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSample:
-    """One reading of `/metrics`; the counters and histograms are since the server started."""
+class _Counters:
+    """What a sample has since the server started, and a window since its beginning."""
 
-    running: float | None = None
-    waiting: float | None = None
-    waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
-    kv_usage: float | None = None  # 0 to 1, of the fullest engine
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     preemptions: float | None = None
@@ -83,6 +84,16 @@ class EngineSample:
     prompt_tokens_by_source: Mapping[str, float] | None = None
     """`local_compute`, `local_cache_hit`, `external_kv_transfer`; counted once for each prompt."""
     admission_rejections: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample(_Counters):
+    """One reading of `/metrics`; the counters and histograms are since the server started."""
+
+    running: float | None = None
+    waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
+    kv_usage: float | None = None  # 0 to 1, of the fullest engine
     ttft: EngineHistogram | None = None
     itl: EngineHistogram | None = None
     tpot: EngineHistogram | None = None
@@ -110,23 +121,16 @@ class EngineLatency:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineDelta:
+class EngineDelta(_Counters):
     """What happened between two samples; a latency without an observation in the window is None."""
 
-    prompt_tokens: float | None
-    generation_tokens: float | None
-    preemptions: float | None
-    prefix_queries: float | None
-    prefix_hits: float | None
-    prompt_tokens_by_source: Mapping[str, float] | None
-    admission_rejections: float | None
-    ttft: EngineLatency | None
-    itl: EngineLatency | None
-    tpot: EngineLatency | None
-    e2e: EngineLatency | None
-    queue: EngineLatency | None
-    prefill: EngineLatency | None
-    decode: EngineLatency | None
+    ttft: EngineLatency | None = None
+    itl: EngineLatency | None = None
+    tpot: EngineLatency | None = None
+    e2e: EngineLatency | None = None
+    queue: EngineLatency | None = None
+    prefill: EngineLatency | None = None
+    decode: EngineLatency | None = None
 
     @property
     def prefix_hit_rate(self) -> float | None:
@@ -158,10 +162,12 @@ def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
     """What happened from one sample to the next; None if the server was restarted in between."""
     if any(_fell(getattr(before, name), getattr(after, name)) for name in (*_COUNTERS, *_HISTOGRAMS, _SOURCES)):
         return None
-    values: dict[str, Any] = {name: _difference(getattr(before, name), getattr(after, name)) for name in _COUNTERS}
+    values: dict[str, Any] = {name: _growth(before, after, name) for name in _COUNTERS}
     values |= {name: _window(getattr(before, name), getattr(after, name)) for name in _HISTOGRAMS}
-    sources = before.prompt_tokens_by_source, after.prompt_tokens_by_source
-    return EngineDelta(**values, prompt_tokens_by_source=_differences(*sources))
+    earlier, later = before.prompt_tokens_by_source, after.prompt_tokens_by_source
+    if earlier is not None and later is not None:
+        values[_SOURCES] = {name: value - earlier.get(name, 0.0) for name, value in later.items()}
+    return EngineDelta(**values)
 
 
 _Series = Mapping[str, list[tuple[Mapping[str, str], float]]]
@@ -242,24 +248,26 @@ def _fell(before: _Counted, after: _Counted) -> bool:
     return False
 
 
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before
+def _growth(before: EngineSample, after: EngineSample, name: str) -> float | None:
+    earlier, later = getattr(before, name), getattr(after, name)
+    return None if earlier is None or later is None else later - earlier
 
 
-def _differences(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> dict[str, float] | None:
-    if before is None or after is None:
-        return None
-    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+def _grown_buckets(before: EngineHistogram, after: EngineHistogram) -> list[tuple[float, float]]:
+    """The observations of the window up to each bound; empty if the bounds are not the same."""
+    earlier = dict(before.buckets)
+    if earlier.keys() != dict(after.buckets).keys():
+        return []
+    return [(bound, count - earlier[bound]) for bound, count in after.buckets]
 
 
 def _window(before: EngineHistogram | None, after: EngineHistogram | None) -> EngineLatency | None:
     if before is None or after is None or after.count <= before.count:
         return None
     count = after.count - before.count
-    earlier = dict(before.buckets)
-    if earlier.keys() != dict(after.buckets).keys() or not earlier:
+    buckets = _grown_buckets(before, after)
+    if not buckets:
         return None
-    buckets = [(bound, total - earlier[bound]) for bound, total in after.buckets]
     p50_s, p90_s, p99_s = (_quantile(buckets, share) for share in (0.5, 0.9, 0.99))
     return EngineLatency(count, (after.sum_s - before.sum_s) / count, p50_s, p90_s, p99_s)
 
@@ -273,16 +281,14 @@ def _quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
     return None
 
 
-LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
-_ROUNDING_S = 1e-6
-_STALE_S = 1.0  # gauges are those of the last step: something may have come since
-
-
 def is_idle(sample: EngineSample) -> bool | None:
     """Nothing runs or waits; None where the server does not say."""
-    if sample.running is None or sample.waiting is None:
-        return None
-    return sample.running + sample.waiting == 0
+    open_requests = _open_requests(sample)
+    return None if open_requests is None else open_requests == 0
+
+
+def _open_requests(sample: EngineSample) -> float | None:
+    return None if sample.running is None or sample.waiting is None else sample.running + sample.waiting
 
 
 def engine_doubts(
@@ -293,14 +299,15 @@ def engine_doubts(
     No request that was open in it had begun more than `oldest_s` before its end; None if that is not known.
     """
     found = dict(_latency_doubts(before, after, span_s, oldest_s))
-    hits = _hits_doubt(before, after)
-    return found | ({"prefix_hit_rate": hits} if hits is not None else {})
+    if (hits := _hits_doubt(before, after)) is not None:
+        found["prefix_hit_rate"] = hits
+    return found
 
 
 def _latency_doubts(
     before: EngineSample, after: EngineSample, span_s: float, oldest_s: float | None
 ) -> Iterator[tuple[str, str]]:
-    open_before = None if before.running is None or before.waiting is None else before.running + before.waiting
+    open_before = _open_requests(before)
     for name in LATENCIES:
         earlier, later = getattr(before, name), getattr(after, name)
         if earlier is None or later is None or later.count <= earlier.count:
@@ -320,12 +327,9 @@ def _latency_doubts(
 
 def _by_buckets(before: EngineHistogram, after: EngineHistogram) -> tuple[float, float]:
     """Between which means the buckets leave room."""
-    earlier = dict(before.buckets)
-    if not earlier or earlier.keys() != dict(after.buckets).keys():
-        return 0.0, math.inf
+    grown = [(0.0, 0.0), *_grown_buckets(before, after)]
     low_s = high_s = 0.0
-    total = after.buckets[-1][1] - before.buckets[-1][1]
-    grown = [(0.0, 0.0), *((bound, count - earlier[bound]) for bound, count in after.buckets)]
+    total = grown[-1][1]
     for (lower_s, below), (bound_s, upto) in pairwise(grown):
         if upto > below:
             low_s += lower_s * (upto - below) / total
@@ -334,7 +338,9 @@ def _by_buckets(before: EngineHistogram, after: EngineHistogram) -> tuple[float,
 
 
 def _hits_doubt(before: EngineSample, after: EngineSample) -> str | None:
-    hits, queries, tokens = (_grown(before, after, name) for name in ("prefix_hits", "prefix_queries", "prompt_tokens"))
+    hits, queries, tokens = (
+        _growth(before, after, name) for name in ("prefix_hits", "prefix_queries", "prompt_tokens")
+    )
     if after.prompt_tokens_by_source is not None or hits is None or queries is None:
         return None
     if hits > queries:
@@ -342,8 +348,3 @@ def _hits_doubt(before: EngineSample, after: EngineSample) -> str | None:
     if tokens is not None and is_idle(before) and is_idle(after) and queries > tokens:
         return f"{queries:.0f} tokens were looked up, and the prompts had {tokens:.0f}"
     return None
-
-
-def _grown(before: EngineSample, after: EngineSample, name: str) -> float | None:
-    earlier, later = getattr(before, name), getattr(after, name)
-    return None if earlier is None or later is None else later - earlier

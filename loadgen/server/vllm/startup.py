@@ -1,30 +1,41 @@
-"""How far a starting server is, read from its log.
+"""How far a starting server is: milestones read from its log, how long the last start took, and signs of life.
 
 The wording of the log changes with version and platform, so nothing depends on any one line: a line that matches no
 rule is ignored, a milestone whose line never comes is passed over when a later one begins, and `finish` closes whatever
 is open. A milestone that is done stays done, and a figure once read stays as it is, however many workers and replicas
 report it again; only a progress bar may go back, because a second one began.
+
+What a start took is one small JSON file for each kind of start. It is a convenience: a file that is missing, damaged or
+of another time is no history, and one that cannot be written is a reason to tell, never a failure of the run.
+
+A start can be silent for minutes while it compiles or reads weights: then its processes tell whether it works. They
+come and go while they are looked at; one that is gone, or not ours to see, counts as nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from string import Formatter
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import psutil
 from msgspec.structs import replace
 
-from loadgen.metrics.snapshot import Liveness, Milestone
+from loadgen.metrics.journal import Milestone
+from loadgen.metrics.snapshot import Liveness
+from loadgen.places import write_whole
 from loadgen.profile import Profile
 
 _State = Literal["running", "done"]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+_MAX_BYTES = 16_384
+_MAX_NAME_CHARS = 60
+_DECIDING = {"engine", "platform", "model", "command", "docker", "instances", "args", "env"}
+"""What of `[server]` decides how long a start takes; ports, names and limits do not."""
 
 
 class _Rule(NamedTuple):
@@ -129,7 +140,10 @@ class StartupWatch:
     def _apply(self, rule: _Rule, match: re.Match[str], now: float) -> None:
         position = next(i for i, milestone in enumerate(self._milestones) if milestone.id == rule.milestone)
         figures = {name: value for name, value in match.groupdict().items() if value is not None}
-        self._note(rule.milestone, figures)
+        known = self._figures[rule.milestone]
+        if "i" in figures:
+            known.pop("kind", None)
+        known |= {name: value for name, value in figures.items() if name in _PROGRESS_FIGURES or name not in known}
         if self._milestones[position].state == "done":
             self._describe(position)  # a figure that was still missing
             return
@@ -138,12 +152,6 @@ class StartupWatch:
         self._go_on(position, _progress(figures), now)
         if rule.state == "done":
             self._close(position, now)
-
-    def _note(self, milestone: str, figures: Mapping[str, str]) -> None:
-        known = self._figures[milestone]
-        if "i" in figures:
-            known.pop("kind", None)
-        known |= {name: value for name, value in figures.items() if name in _PROGRESS_FIGURES or name not in known}
 
     def _go_on(self, position: int, progress: float | None, now: float) -> None:
         before = self._milestones[position]
@@ -172,12 +180,11 @@ class StartupWatch:
         parts = _DETAILS.get(before.id, ())
         if before.state == "running":
             parts = _WHILE_RUNNING.get(before.id, ()) + parts
-        detail = ", ".join(part.format(**known).strip() for part in parts if _names(part) <= known.keys())
-        self._milestones[position] = replace(before, detail=detail)
-
-
-def _names(part: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(part) if name}
+        details: list[str] = []
+        for part in parts:
+            with contextlib.suppress(KeyError):  # a figure that is not known yet
+                details.append(part.format(**known).strip())
+        self._milestones[position] = replace(before, detail=", ".join(details))
 
 
 def _progress(figures: Mapping[str, str]) -> float | None:
@@ -186,14 +193,6 @@ def _progress(figures: Mapping[str, str]) -> float | None:
     if "i" in figures and int(figures["n"]) > 0:
         return min(1.0, int(figures["i"]) / int(figures["n"]))
     return None
-
-
-_MAX_BYTES = 16_384
-_MAX_NAME_CHARS = 60
-_DECIDING = {"engine", "platform", "model", "command", "docker", "instances", "args", "env"}
-"""What of `[server]` decides how long a start takes; ports, names and limits do not."""
-
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
@@ -216,7 +215,7 @@ def remember_start(folder: Path, key: str, milestones: Iterable[Milestone]) -> s
     if start is None:
         return "the start did not finish; its times are not kept"
     try:
-        _replace_file(folder / f"{key}.json", msgspec.json.encode(start))
+        write_whole(folder / f"{key}.json", msgspec.json.encode(start))
     except OSError as error:
         return f"{folder}: the times of the start cannot be kept there: {error.strerror}"
     return None
@@ -236,32 +235,24 @@ def with_expectations(
 ) -> tuple[Milestone, ...]:
     """The milestones with the time that each took in the last start, and how long the one under way already takes."""
     before = expected.milestones_s if expected is not None else {}
-    return tuple(replace(one, expected_s=before.get(one.id), elapsed_s=_elapsed_s(one, now_s)) for one in milestones)
-
-
-def _elapsed_s(one: Milestone, now_s: float) -> float | None:
-    return now_s - one.started_s if one.state == "running" and one.started_s is not None else None
+    found: list[Milestone] = []
+    for one in milestones:
+        elapsed_s = now_s - one.started_s if one.state == "running" and one.started_s is not None else None
+        found.append(replace(one, expected_s=before.get(one.id), elapsed_s=elapsed_s))
+    return tuple(found)
 
 
 def _taken(milestones: Iterable[Milestone]) -> ExpectedStart | None:
-    every = list(milestones)
-    times = {one.id: (one.started_s, one.finished_s) for one in every}
-    taken = {id: (start, end) for id, (start, end) in times.items() if start is not None and end is not None}
-    if not taken or any(one.state != "done" for one in every):
+    taken: dict[str, tuple[float, float]] = {}
+    for one in milestones:
+        if one.state != "done":
+            return None
+        if one.started_s is not None and one.finished_s is not None:
+            taken[one.id] = (one.started_s, one.finished_s)
+    if not taken:
         return None
     total_s = max(end for _, end in taken.values()) - min(start for start, _ in taken.values())
     return ExpectedStart(total_s, {id: end - start for id, (start, end) in taken.items()})
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".start-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 class CpuTime(NamedTuple):
@@ -272,21 +263,19 @@ class CpuTime(NamedTuple):
 
 
 def signs_of_life(
-    pids: Iterable[int],
-    before: CpuTime | None,
-    *,
-    now_s: float,
-    last_line_s: float | None = None,
-    hbm_used_bytes: int | None = None,
+    pids: Iterable[int], before: CpuTime | None, *, now_s: float, last_line_s: float | None = None
 ) -> tuple[Liveness, CpuTime]:
     """Look at the tree once; `now_s` and `last_line_s`, when the last line came, are of the same monotonic clock."""
     seen = [usage for pid in pids if (usage := _usage(pid)) is not None]
     cpu = CpuTime(now_s, sum(used_s for used_s, _ in seen))
+    percent = None
+    if before is not None and now_s > before.at_s:
+        # A process whose parent is not of the tree takes its seconds with it.
+        percent = max(0.0, 100 * (cpu.used_s - before.used_s) / (now_s - before.at_s))
     liveness = Liveness(
-        cpu_percent=None if before is None else _percent(before, cpu),
+        cpu_percent=percent,
         rss_bytes=sum(rss for _, rss in seen),
         last_line_age_s=None if last_line_s is None else max(0.0, now_s - last_line_s),
-        hbm_used_bytes=hbm_used_bytes,
     )
     return liveness, cpu
 
@@ -304,10 +293,3 @@ def _usage(pid: int) -> tuple[float, int] | None:
             return used_s, process.memory_info().rss
     except psutil.Error:
         return None
-
-
-def _percent(before: CpuTime, now: CpuTime) -> float | None:
-    if now.at_s <= before.at_s:
-        return None
-    # A process whose parent is not of the tree takes its seconds with it.
-    return max(0.0, 100 * (now.used_s - before.used_s) / (now.at_s - before.at_s))

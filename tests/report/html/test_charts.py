@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.result import Result
-from loadgen.metrics.search import SearchResult
 from loadgen.report.html.charts import distribution, has_curve, latency_curve, user_curve
 from loadgen.report.html.style import log_axis, ramp
 from tests.report.test_table import result, stage

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Severity
-from loadgen.server.preflight.facts import Platform
+from loadgen.metrics.journal import Severity
+from loadgen.vendors import Platform
 from tests.server.gpu_trees import add_amd_gpu, add_nvidia_smi, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
 

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.format import harmless
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.profile import Server
-from loadgen.server.preflight.flags import FLAGS, VARIABLES, WELL_KNOWN, flag_findings, list_form, normal_args
+from loadgen.server.preflight.flags import (
+    REMOVED_FLAGS,
+    REMOVED_VARIABLES,
+    WELL_KNOWN_VARIABLES,
+    flag_findings,
+    list_form,
+    normal_args,
+)
 from loadgen.server.preflight.installation import recorded_installation
 
 KNOWN = recorded_installation("0.32.0")
@@ -151,16 +158,16 @@ def test_a_slip_in_a_well_known_name(name: str, meant: str) -> None:
 
 
 def test_variables_of_others_pass() -> None:
-    names = [*WELL_KNOWN, "MY_OWN", "PATH", "NCCL_NTHREADS", "VLLM_ROCM_USE_AITER", "CUDA_HOME"]
+    names = [*WELL_KNOWN_VARIABLES, "MY_OWN", "PATH", "NCCL_NTHREADS", "VLLM_ROCM_USE_AITER", "CUDA_HOME"]
     assert findings(env=dict.fromkeys(names, "1")) == []
 
 
 def test_the_tables_explain_only_what_is_gone() -> None:
-    assert not FLAGS.keys() & KNOWN.flags.keys()
-    assert not VARIABLES.keys() & set(KNOWN.variables)
-    named = {name for fix in VARIABLES.values() for name in re.findall(r"VLLM_\w+", fix)}
+    assert not REMOVED_FLAGS.keys() & KNOWN.flags.keys()
+    assert not REMOVED_VARIABLES.keys() & set(KNOWN.variables)
+    named = {name for fix in REMOVED_VARIABLES.values() for name in re.findall(r"VLLM_\w+", fix)}
     assert named <= set(KNOWN.variables)
-    for fix in [*FLAGS.values(), *VARIABLES.values()]:
+    for fix in [*REMOVED_FLAGS.values(), *REMOVED_VARIABLES.values()]:
         for flag in re.findall(r"\b[a-z]+(?:-[a-z0-9]+)+\b", fix):
             assert flag in {*KNOWN.flags, "multi-step"}, fix
 

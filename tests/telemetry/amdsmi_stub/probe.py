@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.metrics.gpu import GpuSample
-from loadgen.telemetry.sample import Opened, Refused, Sampled, TelemetryLine, decode_line
+from loadgen.metrics.samples import GpuSample
+from loadgen.telemetry.protocol import Opened, Refused, Sampled, TelemetryLine, decode_line
 
 
 @dataclass

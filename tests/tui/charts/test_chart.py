@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen import format as fmt
-from tui.charts.chart import GUTTER, Chart, Series, axis_row, chart_rows, mark_columns
-from tui.charts.history import History
+from tui.charts.canvas import GUTTER, Ink, polyline, trace
+from tui.charts.chart import axis_row, chart_rows, mark_columns
+from tui.charts.definitions import Chart, Series
 from tui.charts.marks import KINDS, Mark
-from tui.charts.raster import Ink, polyline, trace
 from tui.charts.scale import Span, linear, logarithmic, span
+from tui.charts.timeline import History
 from tui.widgets.rows import Rows
 
 SHARES = st.floats(allow_nan=True, allow_infinity=True, width=32)

@@ -2,19 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.result import read_result
 from loadgen.profile import Profile
-from tests.engines import Simulator, simulator
-from tui.cli import bench_options
+from loadgen.store.runs import read_result
+from tests.engines import Simulator
 from tui.cli.__main__ import main
-from tui.cli.bench import profile_of
+from tui.cli.bench import parse, profile_of
 
 SMALL = ["--workers", "1", "--seed", "1"]
 SERVER = """
@@ -32,12 +30,6 @@ base-ms = 2
 """
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,7 +43,7 @@ def server(tmp_path: Path) -> str:
 
 
 def made(*words: str) -> Profile:
-    return profile_of(bench_options.parse(list(words)))[0]
+    return profile_of(parse(list(words)))[0]
 
 
 def bench(*words: str) -> int:

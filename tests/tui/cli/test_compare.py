@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.result import read_result, write_result
+from loadgen.store.runs import read_result, write_result
 from tests.metrics.served import run_of, served
 from tui.cli.__main__ import main
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.journal import Ticked, read_journal
-from loadgen.metrics.result import read_result
-from loadgen.store.lookup import find_run, open_result, was_killed
+from loadgen.metrics.journal import Ticked
+from loadgen.store.files import read_journal
+from loadgen.store.runs import find_run, open_result, read_result, was_killed
 from tests.engines import simulator
 from tui.cli.__main__ import main
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.store.lookup import JOURNAL
+from loadgen.store.files import JOURNAL
 from tests.tui.past_runs import RUN, leave_run
-from tui.cli.replay import replay
+from tui.cli.watch import replay
 
 
 @pytest.fixture(autouse=True)

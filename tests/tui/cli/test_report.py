@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadgen.metrics.result import StageResult, write_result
+from loadgen.metrics.result import StageResult
+from loadgen.store.runs import write_result
 from tests.report.test_assessment import at
 from tests.report.test_table import result
 from tui.cli.__main__ import main

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.store.lookup import JOURNAL
+from loadgen.store.files import JOURNAL
 from tests.server.fakes import wait_until
 
 ROOT = Path(__file__).parents[3]

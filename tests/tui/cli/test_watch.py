@@ -24,8 +24,7 @@ from loadgen.run.remote import SOCKET
 from loadgen.run.run import Run
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, flowing, once
-from tui.cli import web
-from tui.cli.watch import live_folder, watch
+from tui.cli.watch import _shown, live_folder, watch, web
 from tui.web.server import listen
 
 ADDRESS = re.compile(rb"http://127\.0\.0\.1:(\d+)/\?token=(\S+)")
@@ -135,17 +134,17 @@ def test_where_none_goes_on_it_says_so() -> None:
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
     with pytest.raises(ProfileError, match=r"pip install 'vramp\[web\]'"):
-        web.web([])
+        web([])
 
 
 def test_a_new_run_or_one_that_goes_on() -> None:
     with pytest.raises(ProfileError, match="either a PROFILE"):
-        web.web(["simulator", "--watch", "last"])
+        web(["simulator", "--watch", "last"])
 
 
 def test_a_port_that_is_taken_starts_nothing() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="--port takes another"):
-        web.web(["simulator", "--port", str(taken.getsockname()[1])])
+        web(["simulator", "--port", str(taken.getsockname()[1])])
     assert not Path("runs").exists()
 
 
@@ -153,7 +152,7 @@ def test_a_port_that_is_taken_starts_nothing() -> None:
 async def test_a_network_is_warned_of(control: bool, can: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = argparse.Namespace(host="0.0.0.0", allow_control=control)
     with listen("127.0.0.1", 0) as listening:
-        async with web._shown(Path("runs/x"), listening, options):
+        async with _shown(Path("runs/x"), listening, options):
             output = capsys.readouterr()
     assert f"warning: 0.0.0.0 is not this machine alone: who can listen on that network can {can}" in output.err
     assert output.out == ""

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Comparison, CurvePoint, Snapshot, StageView
+from loadgen.metrics.journal import SearchResult
+from loadgen.metrics.result import Comparison, CurvePoint
+from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.scripted import curve_point, running, stage
 from tui.charts.timeline import Timeline
 from tui.panels.curve import curve, points_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.profile import Profile, build_profile
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, run_detail, run_head, run_row

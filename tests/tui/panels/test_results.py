@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.finding import Diagnosis
-from loadgen.metrics.search import SearchResult
-from loadgen.metrics.snapshot import Comparison, Snapshot
+from loadgen.metrics.journal import Diagnosis, SearchResult
+from loadgen.metrics.result import Comparison
+from loadgen.metrics.snapshot import Snapshot
 from tests.tui.scripted import running
 from tui.charts.timeline import Timeline
 from tui.panels.frame import Frame, Wanted

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from loadgen.metrics.finding import Diagnosis, Finding
-from loadgen.metrics.snapshot import Comparison, Liveness, Milestone, Snapshot, Verdict
+from loadgen.metrics.journal import Diagnosis, Finding, Milestone
+from loadgen.metrics.result import Comparison, Verdict
+from loadgen.metrics.snapshot import Liveness, Snapshot
 from loadgen.run.operations import StartAnyway
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus

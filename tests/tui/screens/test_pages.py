@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from textual.events import MouseScrollUp
 
-from loadgen.metrics.snapshot import ReplayView, RunEvent, ServerView, Snapshot
+from loadgen.metrics.result import RunEvent
+from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
 from loadgen.run.operations import NextStage, Pause, Resume
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
-from tui.charts.history import CAPACITY
 from tui.charts.marks import MOST
-from tui.charts.timeline import Timeline
+from tui.charts.timeline import CAPACITY, Timeline
 from tui.keys import PAGES, Page
 from tui.screens.pages import PANEL_PAGES
 

@@ -10,16 +10,16 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Finding
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.store.lookup import RESULT
+from loadgen.store.runs import RESULT
 from tests.engines import simulator
 from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
 from tui.app import Cockpit
 from tui.catalog import Choice
-from tui.cli.run import add_run_options, make_run_of
+from tui.cli.run import add_run_options, make_run
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
@@ -47,7 +47,7 @@ def made(choice: Choice) -> Run:
     parser = argparse.ArgumentParser()
     add_run_options(parser)
     options = argparse.Namespace(**vars(parser.parse_args([])) | {"variant": choice.variant, "url": choice.url})
-    return make_run_of(choice.document, choice.where, options, hold_open=True)
+    return make_run(choice.document, choice.where, options, hold_open=True)
 
 
 class Desk:

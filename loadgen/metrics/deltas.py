@@ -1,0 +1,253 @@
+"""What a worker tells of its streams at each tick, and how latencies are written: packed in ticks, then summed up.
+
+Structs only: `loadgen.metrics.stage` adds them up, and `loadgen.metrics.histogram` computes with latencies.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+HISTOGRAM_LENGTH = 23_552  # counters of a histogram of 1 us to an hour with three digits, as HdrHistogram numbers them
+_MOST = 1 << 40
+_FIRST = struct.Struct("<H")
+_LONGEST_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
+
+
+LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
+"""Names of the latency histograms, in the order of the result."""
+
+
+MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # those that are shown while a run goes on, and compared
+
+
+OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
+"""What becomes of a stream that was sent, once its stage has ended: the counts add up to `sent`."""
+
+
+COUNTERS = (
+    "warmup",
+    "warmup_failed",
+    "first_wave",
+    "sent",
+    "completed",
+    "good",
+    "failed",
+    "cancelled",
+    "unfinished",
+    "lost",
+    "carried_over",
+    "carried_in",
+    "carried_failed",
+    "beyond",
+    "unsent",
+    "retried",
+    "clock_steps",
+    "tpot_parts",
+    "input_tokens",
+    "output_tokens",
+    "counted_by_events",
+    "window_requests",
+    "window_input_tokens",
+    "window_output_tokens",
+    "held_area_ns",
+)
+
+
+MESSAGES_KEPT = 3  # first messages kept per kind of failure and tick
+
+
+class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A histogram as it travels through pipes and journals: the counters that are not zero, and the exact sums.
+
+    A tick touches a few hundred of the 23,552 counters. Packed they take about a byte each, a tenth of the time and a
+    quarter of the room of HdrHistogram's own encoding.
+    """
+
+    packed: bytes = b""  # the counters, see `pack_counters`
+    steps: list[int] = []
+    """In place of `packed`, as older journals have it: the index of the first counter, then of each its distance from
+    the one before."""
+    counts: list[int] = []  # with `steps`
+    count: int
+    sum_us: int
+    sum_squares_us: int
+    min_us: int
+    max_us: int
+    clipped: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for what no histogram has encoded: a damaged journal must not become numbers."""
+        steps, counts = self.counters()
+        in_order = steps[:1].min(initial=0) >= 0 and steps[1:].min(initial=1) >= 1
+        within = steps.max(initial=0) < HISTOGRAM_LENGTH and steps.sum() < HISTOGRAM_LENGTH
+        if len(steps) != len(counts) or not in_order or not within:
+            raise ValueError(f"a histogram whose counters are not {HISTOGRAM_LENGTH} in order")
+        if counts.min(initial=1) < 1 or counts.max(initial=0) > _MOST or int(counts.sum()) != self.count:
+            raise ValueError("a histogram whose counts do not add up")
+        if self.sum_squares_us * self.count < self.sum_us**2:
+            raise ValueError("a histogram whose sums contradict each other")
+
+    def counters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Steps and counts; raises `ValueError` for what is not packed as `pack_counters` does it."""
+        if self.packed:
+            return _unpack_counters(self.packed)
+        try:
+            return np.array(self.steps, dtype=np.int64), np.array(self.counts, dtype=np.int64)
+        except OverflowError:
+            raise ValueError("a histogram with counts that cannot be") from None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The statistics of a histogram in milliseconds; everything but `count` is None when it is empty.
+
+    Values that are still awaited are `censored`: each is at least the time that it has taken so far, with which it is
+    in the statistics. What their true values could change is a lower bound.
+    """
+
+    count: int  # without the censored ones
+    mean: float | None = None
+    stddev: float | None = None
+    min: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    max: float | None = None
+    hdr: str | None = None  # hdrHistogram's own encoding, with the censored values as they are so far
+    censored: int = 0
+    lower_bounds: tuple[str, ...] = ()  # names of the statistics that are at least what is written
+
+
+class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened while a moving load held as many streams as one of its steps wants."""
+
+    span_ns: int = 0  # for how long that was so, added over workers
+    held_area_ns: int = 0  # open streams integrated over that time
+    output_tokens: int = 0
+    ttft: EncodedHistogram | None = None
+    itl: EncodedHistogram | None = None
+
+
+class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened to one stage on one worker since its last tick."""
+
+    warmup: int = 0  # streams sent before the window was opened
+    warmup_failed: int = 0
+    first_wave: int = 0  # streams of the first wave, which all began at once: in no latency but `first_wave_ttft`
+    sent: int = 0
+    completed: int = 0
+    good: int = 0  # completed streams that met every limit that is set for a stream
+    failed: int = 0
+    cancelled: int = 0  # streams on which the client hung up as the profile wants it: neither completed nor failed
+    unfinished: int = 0  # streams cut off by an abort, or lost with their worker: neither completed nor failed
+    lost: int = 0  # of the unfinished, those whose worker died or fell silent
+    carried_over: int = 0  # streams that were open when the stage ended
+    carried_in: int = 0  # streams of earlier stages that were open when this one began
+    carried_failed: int = 0  # of those, the ones that failed in this stage
+    beyond: int = 0  # of the streams carried over, those that had already missed a limit that is set for a stream
+    unsent: int = 0  # arrivals that were due and had not been sent when the stage ended
+    unsent_wait_ns: int = 0  # the longest that one of them had waited
+    retried: int = 0  # requests sent again because a reused connection died before the first byte of its response
+    clock_steps: int = 0  # streams whose times were thrown away because the wall clock was stepped under them
+    tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
+    input_tokens: int = 0
+    output_tokens: int = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
+    counted_by_events: int = 0
+    """Completed streams whose server reported no usage, so that events were counted as tokens."""
+    window_requests: int = 0
+    window_input_tokens: int = 0
+    window_output_tokens: int = 0
+    held_area_ns: int = 0  # open streams integrated over the window: divided by its length, the mean concurrency
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
+    tail_start_ns: int | None = None
+    """When requests ran out in a stage that they bound: from then on fewer streams are open than asked."""
+    peak: int = 0
+    bins: dict[int, LoadBin] = {}  # by step, of a stage whose load moves
+    models: dict[str, int] = {}  # streams sent, by their model; empty where there is only one
+    errors: dict[str, int] = {}
+    messages: dict[str, list[str]] = {}
+    latency: dict[str, EncodedHistogram] = {}
+    """Without `chunk_gap` where it is the same as `itl`: every event brought one token."""
+
+
+class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one worker did and how late it was since its last tick."""
+
+    cpu_ns: int = 0
+    realtime_ns: int = 0  # for how long it ran before all other processes
+    waited_ns: int = 0  # for how long it was ready to run and had no core
+    workers_lost: int = 0  # workers that died or had to be ended
+    reads: int = 0
+    coalesced_reads: int = 0
+    """Reads that carried more than one output event, all but the last of them therefore stamped late."""
+    unstamped_reads: int = 0  # reads without a kernel timestamp, stamped by the user-space clock
+    unsure_ttfts: int = 0
+    """Streams whose TTFT may be more than a millisecond too long: the client had no core while it sent the request, or
+    read the first token together with later ones, whose stamp it then has."""
+    requests: int = 0  # streams that completed, measured or not
+    output_tokens: int = 0  # output tokens that arrived, measured or not
+    connects: int = 0
+    read_lag: EncodedHistogram | None = None
+    send_lag: EncodedHistogram | None = None
+
+
+class StreamRow(msgspec.Struct, frozen=True, array_like=True):
+    """One stream; None is not known. Times are CLOCK_REALTIME, seconds since 1970, to the microsecond."""
+
+    stage: int  # `index` of the stage in the result: the one in which the stream was sent
+    request: int  # number in the stage, over all workers; of the conversation, where requests are its turns
+    turn: int
+    outcome: str  # `completed`, `failed:` and the kind of failure, `cancelled`, `unfinished`
+    warmup: bool  # sent before the measurement began: in no latency of the result
+    intended_unix_s: float  # when the schedule wanted it; in closed loop when its place became free
+    sent_unix_s: float | None
+    first_unix_s: float | None  # when the first output arrived
+    last_unix_s: float | None  # when the last output arrived
+    input_tokens: int | None
+    output_tokens: int  # those that arrived, if it did not complete
+    ttft_ms: float | None
+    tpot_ms: float | None
+    e2e_ms: float | None
+    model: str | None = None
+    first_wave: bool = False  # one of those that began all at once: its times are told apart from those of its stage
+
+
+def pack_counters(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> bytes:
+    """Two bytes with the widths of what follows, the first index, how far each index is from the last, the counts.
+
+    Steps and counts are nearly always small: they are as wide as the largest of them needs, and compressed.
+    """
+    if len(indices) == 0:
+        return b""
+    steps = np.diff(indices)
+    widths = _width(steps), _width(counts)
+    raw = (bytes(widths), _FIRST.pack(indices[0]), steps.astype(f"<u{widths[0]}").tobytes())
+    return zlib.compress(b"".join((*raw, counts.astype(f"<u{widths[1]}").tobytes())), level=1, wbits=-zlib.MAX_WBITS)
+
+
+def _unpack_counters(packed: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    unpacking = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+    try:
+        raw = unpacking.decompress(packed, _LONGEST_PACKED)
+        of_steps, of_counts = raw[0], raw[1]
+        number, rest = divmod(len(raw) - 4 + of_steps, of_steps + of_counts)
+        counts_at = len(raw) - number * of_counts
+        later = np.frombuffer(raw[4:counts_at], dtype=f"<u{of_steps}").astype(np.int64)
+        counts = np.frombuffer(raw[counts_at:], dtype=f"<u{of_counts}").astype(np.int64)
+    except (zlib.error, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"a histogram whose counters are not packed: {error}") from None
+    if rest or len(later) != number - 1 or not unpacking.eof or unpacking.unused_data:
+        raise ValueError("a histogram whose counters are not packed")
+    return np.concatenate([np.array(_FIRST.unpack_from(raw, 2), dtype=np.int64), later]), counts
+
+
+def _width(values: NDArray[np.int64]) -> int:
+    largest = int(values.max(initial=0))
+    return next(width for width in (1, 2, 4, 8) if largest < 1 << 8 * width)

@@ -1,0 +1,170 @@
+"""What is known of GPUs and the host, in one schema for every vendor: what telemetry measures, the journal keeps and a
+result says.
+
+Numbers are numbers or null; what is null has its reason in `missing`, so that absence is visible and never a zero.
+Units are in the names. Times are CLOCK_MONOTONIC, which is one clock for the whole machine. Nothing here needs numpy:
+the processes that read sensors are to stay small.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.vendors import VendorName
+
+
+class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What does not change while a GPU is watched; one for each device that the vendor enumerates (partitions too)."""
+
+    index: int  # position in this backend's order
+    vendor: VendorName
+    name: str
+    uuid: str | None = None
+    bdf: str | None = None  # PCI address: domain:bus:device.function
+    arch: str | None = None
+    engine_index: int | None = None  # the device's number for HIP or CUDA, where the vendor tells it
+    socket: str = ""
+    """Devices of one socket share it; what belongs to a socket (power, energy, temperature) is counted once."""
+    partition: int = 0  # 0 is the socket's first (or only) device, the one that carries the socket's figures
+    compute_partition: str | None = None  # SPX, DPX, QPX, CPX; a MIG profile
+    memory_partition: str | None = None  # NPS1, NPS2, NPS4
+    hbm_total_bytes: int | None = None
+    power_cap_default_w: float | None = None
+    gfx_clock_max_mhz: float | None = None
+    memory_clock_max_mhz: float | None = None
+    pcie_width_max: int | None = None
+    pcie_speed_max_gts: float | None = None
+    links_total: int | None = None  # XGMI or NVLink links that the device has
+    virtualization: str | None = None  # BAREMETAL, PASSTHROUGH, GUEST: it explains what is missing
+
+
+class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One device at one moment; None is "not available", with its reason in `missing`."""
+
+    index: int
+    t_s: float  # CLOCK_MONOTONIC right after this device was read
+    gfx_percent: float | None = None  # share of time in which compute was busy; not a share of peak FLOPs
+    memory_percent: float | None = None  # share of time in which the memory controller was busy
+    hbm_used_bytes: int | None = None
+    power_w: float | None = None
+    power_cap_w: float | None = None
+    temperature_hotspot_c: float | None = None
+    temperature_memory_c: float | None = None
+    gfx_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    energy_j: float | None = None  # cumulative; only differences mean something
+    throttle_percent: dict[str, float] | None = None
+    """By reason (power, current, thermal, hbm, vr, prochot, brake, hardware): the share of the time since the last
+    sample."""
+    pcie_width: int | None = None
+    pcie_speed_gts: float | None = None
+    pcie_replays: int | None = None
+    link_read_bytes: int | None = None  # cumulative over all XGMI or NVLink links
+    link_write_bytes: int | None = None
+    links_up: int | None = None
+    ecc_correctable: int | None = None
+    ecc_uncorrectable: int | None = None
+    processes: tuple[GpuProcess, ...] | None = None  # only while they are asked for
+    missing: dict[str, str] = {}  # field name to reason, for what is None although this kind of sample should have it
+
+
+class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that holds memory of a device."""
+
+    pid: int
+    name: str = ""
+    hbm_bytes: int | None = None
+
+
+class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The host at one moment, and what it did since the sample before; None is "not known"."""
+
+    t_s: float  # CLOCK_MONOTONIC
+    cores: int  # logical ones
+    memory_used_bytes: int  # what is not available to new processes without swapping
+    memory_total_bytes: int
+    load_1min: float
+    cpu_percent: float | None = None  # of all cores, 0 to 100
+    cpu_busiest_percent: float | None = None
+    """Of the busiest core: a single thread that is the limit shows here, and not in the mean."""
+    server_cpu_percent: float | None = None  # of the server's processes; 100 is one core
+    server_rss_bytes: int | None = None  # resident memory of the server's processes; what they share counts for each
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
+    network_in_bytes_per_s: float | None = None  # without the loopback, over which the load of a local server goes
+    network_out_bytes_per_s: float | None = None
+    open_files: dict[int, int] = {}  # descriptors by process, for those asked for
+    cpu_mhz: float | None = None  # the mean of a few cores, spread over all
+    cpu_mhz_min: float | None = None
+    governor: str | None = None  # of the cores' frequency; several are listed
+
+
+class Reading(NamedTuple):
+    """The value of a counter at a time."""
+
+    t_s: float
+    value: float
+
+
+def gained(before: float, after: float) -> float | None:
+    """What a counter gained; None if it was reset."""
+    return after - before if after >= before else None
+
+
+def rate(before: Reading, after: Reading) -> float | None:
+    """The gain per second; None after a reset, or if no time has passed."""
+    gain = gained(before.value, after.value)
+    span_s = after.t_s - before.t_s
+    return None if gain is None or span_s <= 0 else gain / span_s
+
+
+class GpuFigure(msgspec.Struct, frozen=True):
+    """One quantity of one GPU over a window."""
+
+    min: float
+    mean: float
+    p50: float
+    p95: float
+    max: float
+
+
+class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU over the window of a stage; None was not available, with its reason in `missing`."""
+
+    index: int
+    name: str
+    looks: int
+    hbm_used_bytes_max: int | None = None
+    hbm_total_bytes: int | None = None
+    gfx_percent: GpuFigure | None = None
+    memory_percent: GpuFigure | None = None
+    power_w: GpuFigure | None = None
+    temperature_hotspot_c: GpuFigure | None = None
+    temperature_memory_c: GpuFigure | None = None
+    gfx_clock_mhz: GpuFigure | None = None
+    memory_clock_mhz: GpuFigure | None = None
+    throttled_percent: dict[str, float] = {}
+    """Mean share of the time by reason; reasons that never held it back are left out."""
+    pcie_replays: int | None = None
+    ecc_correctable: int | None = None  # new ones in the window, as are replays and uncorrectable ones
+    ecc_uncorrectable: int | None = None
+    link_read_bytes_per_s: float | None = None
+    link_write_bytes_per_s: float | None = None
+    missing: dict[str, str] = {}
+
+
+class GpuSeries(msgspec.Struct, frozen=True):
+    """One GPU over the run."""
+
+    index: int
+    columns: Columns
+
+
+Columns = dict[str, list[float | int | None]]
+"""One column is `t_s`, seconds since the run began; all are equally long.
+
+Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
+without `x_min` the two are equal everywhere.
+"""

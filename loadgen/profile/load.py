@@ -1,0 +1,270 @@
+"""The tables of a profile that say what is sent and when: `[load]`, `[[stages]]`, `[plan]` and what belongs to them.
+
+Each field has its description beside it; `docs/profile.md` is made from these (`python -m loadgen.profile.reference`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from loadgen.profile.values import (
+    MOST_CONCURRENCY,
+    MOST_RATE,
+    ArrivalText,
+    Concurrencies,
+    Concurrency,
+    Ladder,
+    LengthsText,
+    Rate,
+    RatePoints,
+    Rates,
+    Seconds,
+    Tokens,
+    Warmup,
+)
+from loadgen.searches import PLAN_KEYS, SEARCHES, SearchName
+
+_OWN_FIELDS = frozenset(
+    {"model", "prompt", "messages", "input", "stream", "stream_options", "store", "temperature", "ignore_eos"}
+    | {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+)
+"""Fields of a request that vramp writes itself."""
+_MANY_ANSWERS = frozenset({"n", "best_of", "use_beam_search", "background"})
+"""Fields that make an answer something else than one stream."""
+
+
+class Table(BaseModel):
+    """A table of the document: frozen, without unknown keys, each key described by the docstring under it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+
+class Prefix(Table):
+    """Prompts that begin alike, to load the prefix cache."""
+
+    share: float = Field(gt=0, lt=1)
+    """The share of each prompt's tokens, at its beginning, that is a common prefix."""
+    count: int = Field(default=1, ge=1, le=1_000_000)
+    """How many distinct prefixes there are; the seed draws one for each prompt."""
+
+
+class Turns(Table):
+    """Closed loop in conversations: each turn repeats what was said before."""
+
+    count: int = Field(ge=2, le=1000)
+    """Requests in a conversation."""
+    think: Seconds | None = None
+    """The time from an answer to the next question."""
+
+
+class Cancel(Table):
+    """Clients that hang up before their answer is complete."""
+
+    share: float = Field(gt=0, le=1)
+    """The share of the streams on which the client hangs up, drawn from the seed."""
+    after: Seconds
+    """When it hangs up, counted from the request; a stream that is complete by then counts as complete."""
+
+
+class Load(Table):
+    """The load of every stage that does not say otherwise."""
+
+    endpoint: Literal["completions", "chat", "responses"] = "completions"
+    """The API under `/v1` that is measured."""
+    isl: LengthsText = 256
+    """Input sequence length: tokens of a prompt, or a distribution of them (see Lengths)."""
+    osl: LengthsText = 128
+    """Output sequence length: tokens of an answer, or a distribution of them."""
+    shapes: list[tuple[Tokens, Tokens]] = []
+    """`[[1024, 8192], ...]`: ISL and OSL in pairs, each with every concurrency or rate, in place of `isl` and `osl`."""
+    concurrency: Concurrencies = [8]
+    """Closed loop: streams that are held open; a list makes a stage of each."""
+    rate: Rates = []
+    """Open loop: requests a second; a list makes a stage of each. When set, `concurrency` is not used."""
+    rate_points: RatePoints = []
+    """`[[0, 1], ["60s", 10]]`: one open-loop stage whose rate goes in straight lines through (time, rate)."""
+    arrival: ArrivalText = "poisson"
+    """Open loop: how the gaps between requests are distributed; below 1, the `B` of `gamma:B` is burstier than
+    Poisson, above it smoother. `replay` takes the times of `data`, a trace."""
+    max_concurrency: Concurrency | None = None
+    """Open loop: no more streams than this at once; arrivals beyond it wait, and are sent late."""
+    data: str | None = None
+    """A file of prompts in place of made-up ones, or `sample` for the conversations that vramp brings."""
+    data_format: Literal["sharegpt", "jsonl", "text", "trace"] | None = None
+    """How to read `data`; without it, the file tells."""
+    prefix: Prefix | None = None
+    """`{ share = 0.5, count = 10 }`: prompts that begin alike."""
+    turns: Turns | None = None
+    """`{ count = 4, think = "2s" }`: closed loop in conversations."""
+    passes: int = Field(default=1, ge=1, le=10)
+    """More than 1 repeats each stage with the same prompts: a fresh prefix cache against a warm one."""
+    requests: int | None = Field(default=None, ge=1)
+    """Measured requests after which a stage ends; it wins over `duration`. With neither, 10 requests a stream."""
+    duration: Seconds | None = None
+    """Measured time after which a stage ends."""
+    warmup: Warmup = 0
+    """Requests (`16`) or time (`"5s"`) at the start of a stage that its statistics leave out."""
+    first_wave: Literal["apart", "counted"] | None = None
+    """Whether the requests that fill a closed loop all at once, into an idle engine, count like others, as in `vllm
+    bench`. Without it: `counted` for a profile with a `[reference]`, so that it measures what was published, else
+    `apart`."""
+    models: dict[str, float] = {}
+    """`{ "base" = 1, "adapter" = 3 }`: served models by weight; each request draws its own from the seed."""
+    extra_body: dict[str, Any] = {}
+    """Fields that go into every request as they are: `{ top_k = 20 }`."""
+    cancel: Cancel | None = None
+    """`{ share = 0.2, after = "500ms" }`: streams on which the client hangs up."""
+    temperature: float = Field(default=0.0, ge=0)
+    """The sampling temperature of every request."""
+    ignore_eos: bool = True
+    """Answers go on to their full length, whatever the model would like."""
+    timeout_s: Seconds = 600.0
+    """A request that takes longer has failed."""
+    stall_timeout_s: Seconds = 300.0
+    """A stream without an event for this long has failed; it must exceed the longest TTFT that is to be measured."""
+    connect_timeout_s: Seconds = 10.0
+    """A connection that takes longer to open has failed."""
+    workers: int | None = Field(default=None, ge=1, le=64)
+    """Processes that drive the streams; without it, as many as the load and the cores ask for."""
+    realtime: bool = False
+    """Workers run before all other processes, the engine's too, where they may (root, CAP_SYS_NICE) and while all of
+    them take less than a quarter of the cores: for machines whose cores are full, at a price for the engine."""
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """What prompts, lengths and arrivals are drawn from; without it one is drawn, so that two runs do not share
+    prompts. The result records it."""
+
+    @model_validator(mode="after")
+    def _models_have_weights(self) -> Self:
+        for name, weight in self.models.items():
+            if not name or not (0 < weight < math.inf):
+                raise ValueError(
+                    f"models: {name!r} = {weight:g}: expected the name of a served model and a weight above 0"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _extra_fields_are_extra(self) -> Self:
+        for name in self.extra_body:
+            if name in _OWN_FIELDS:
+                raise ValueError(f"extra_body.{name}: is set by vramp, from the other keys of load")
+            if name in _MANY_ANSWERS:
+                raise ValueError(f"extra_body.{name}: vramp measures one streamed answer to a request")
+        try:
+            json.dumps(self.extra_body, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"extra_body: cannot be written as JSON: {error}") from None
+        return self
+
+
+class StageSettings(Table):
+    """One stage, by what differs from `[load]`; with any `[[stages]]`, only these are run, in their order.
+
+    A key without a description of its own means what it means in `[load]`.
+    """
+
+    label: str | None = None
+    """What the stage is called; without it, its load in words."""
+    concurrency: Concurrency | None = None
+    """Closed loop: streams that are held open."""
+    rate: Rate | None = None
+    """Open loop: requests a second."""
+    rate_points: RatePoints = []
+    arrival: ArrivalText | None = None
+    isl: LengthsText | None = None
+    osl: LengthsText | None = None
+    requests: int | None = Field(default=None, ge=1)
+    duration: Seconds | None = None
+    warmup: Warmup | None = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_load(self) -> Self:
+        if self.concurrency is not None and self.rate is not None:
+            raise ValueError("a stage has concurrency (closed loop) or rate (open loop), not both")
+        return self
+
+
+class Ramp(Table):
+    """A load that rises or falls in steps: one stage, whose figures are by step."""
+
+    start: Rate
+    """The load of the first step."""
+    end: Rate
+    """The load of the last step."""
+    over: Seconds
+    """From the beginning of the first step to the end of the last."""
+    steps: int = Field(default=10, ge=2, le=1000)
+    """How many steps, the first and the last included."""
+
+
+class PlanSettings(Table):
+    """How far the load goes: at most one of `ladder`, `ramp`, `soak` and `search`; else the loads of `[load]`."""
+
+    by: Literal["concurrency", "rate"] = "concurrency"
+    """What the plan changes: the streams of a closed loop, or the requests a second of an open one."""
+    ladder: Ladder | None = None
+    """One stage after the other: `64` is 1, 2, 4, ... 64; a list is taken as it is."""
+    ramp: Ramp | None = None
+    """`{ start = 1, end = 64, over = "2m", steps = 10 }`: a load that moves."""
+    soak: Seconds | None = None
+    """One stage of this length under the first load of `[load]`."""
+    search: SearchName | None = None
+    """`slo`: the highest load that meets the limits; `knee`: where throughput stops paying for latency."""
+    least: float = Field(default=1.0, gt=0, le=MOST_RATE)
+    """The lowest load of a search."""
+    most: float = Field(default=1024.0, gt=0, le=MOST_RATE)
+    """The highest load of a search."""
+    precision: float = Field(default=0.05, ge=0.001, le=0.5)
+    """How near a search comes, as a share of what it finds; never nearer than one stream."""
+    goodput: float = Field(default=0.95, gt=0, lt=1)
+    """The share of streams that must meet the limits that are set for each stream."""
+    settle: Seconds | None = None
+    """A stage is measured once its transient is over, or after this long; a search takes 30 s unless told."""
+    completed: int | None = Field(default=None, ge=1)
+    """So many streams must be complete before a settled stage is over. A search takes 50 unless told, and at the loads
+    that bound its answer as many as its limits need."""
+    saturation: Literal["end", "note"] = "end"
+    """What happens to an open-loop stage, bounded by time, whose queue grows without bound."""
+    longest: Seconds = 120.0
+    """The longest measured time of a stage that waits for them; then it is inconclusive."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """The keys that are plans of their own, of which there is at most one."""
+        return [name for name in PLAN_KEYS if getattr(self, name) is not None]
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if len(self.kinds) > 1:
+            raise ValueError(f"{' and '.join(self.kinds)} are plans of their own: give one of them")
+        if self.completed is not None and self.settle is None and self.search is None:
+            raise ValueError('completed is for settled stages: give settle too, such as settle = "30s"')
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least ({self.least:g}) is above most ({self.most:g})")
+        return self
+
+    @model_validator(mode="after")
+    def _loads_are_of_their_kind(self) -> Self:
+        if self.by == "rate":
+            if self.search is not None and SEARCHES[self.search].refuses_rate:
+                raise ValueError(f'search = "{self.search}" {SEARCHES[self.search].refuses_rate}')
+            return self
+        loads = [("least", self.least), ("most", self.most)]
+        if isinstance(self.ladder, list):
+            loads += [("ladder", value) for value in self.ladder]
+        if self.ramp is not None:
+            loads += [("ramp.start", self.ramp.start), ("ramp.end", self.ramp.end)]
+        for name, value in loads:
+            if value != round(value) or value > MOST_CONCURRENCY:
+                raise ValueError(
+                    f"{name}: {value:g} is not a concurrency, a whole number up to {MOST_CONCURRENCY}; "
+                    'a rate needs by = "rate"'
+                )
+        return self

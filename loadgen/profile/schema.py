@@ -1,0 +1,257 @@
+"""The whole of a profile and its other tables: `[server]`, `[slo]`, `[reference]`; each key with its description.
+
+What is sent and when is in `loadgen.profile.load`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, Self, get_args
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic_core.core_schema import SerializerFunctionWrapHandler
+
+from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
+from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Rate, Seconds, Share, Tokens, slo_problem
+from loadgen.searches import SEARCHES
+from loadgen.vendors import Platform, TelemetryMode
+
+_FIGURE = re.compile(
+    r"(ttft|tpot|itl|e2e)_(mean|p[0-9]{1,3})_ms|normalized_mean_ms"
+    r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens"
+)
+
+
+class Docker(Table):
+    """The container in which engine `docker` runs the server; each key is a flag of `docker run`."""
+
+    image: str
+    """The image and its tag, or its digest."""
+    serve: list[str] = ["vllm", "serve"]
+    """What the image executes before the model; empty where its entry point is the server."""
+    executable: str = "docker"
+    """A name on PATH or a path; podman takes the same flags."""
+    devices: list[str] = []
+    """`["/dev/kfd", "/dev/dri"]` give an AMD GPU to the container (`--device`)."""
+    gpus: str | None = None
+    """`"all"` gives it NVIDIA's (`--gpus`)."""
+    groups: list[str] = []
+    """Groups that its user joins, such as `video` and `render` (`--group-add`)."""
+    ipc: str | None = None
+    """`"host"` shares the host's shared memory, which tensor parallelism needs (`--ipc`)."""
+    network: str = "host"
+    """Any other network publishes the port on the host's loopback."""
+    mounts: list[str] = []
+    """`host:container[:ro]`; `~` is expanded."""
+    shm_size: str | None = None
+    """Shared memory of its own, such as `"16g"` (`--shm-size`)."""
+    capabilities: list[str] = []
+    """Capabilities of the kernel that it gets (`--cap-add`)."""
+    security_options: list[str] = []
+    """`["seccomp=unconfined"]`, as AMD's images ask for (`--security-opt`)."""
+
+
+class Server(Table):
+    """Where the server is, or how to start it."""
+
+    engine: Literal["vllm", "docker", "simulator", "attach"]
+    """`attach` is only spoken to; the others are started and stopped by vramp."""
+    platform: Platform | None = None
+    """What the flags were chosen for; without it, what the box has."""
+    model: str | None = None
+    """A path or hub name for `vllm` and `docker`; the served name for `attach` and `simulator` (default: the first)."""
+    served_model_name: str | None = None
+    """The name under which the server offers the model; without it, `model`."""
+    url: BaseUrl | None = None
+    """`attach` only: `http[s]://host[:port][/prefix]`, with or without `/v1`."""
+    urls: list[BaseUrl] = []
+    """`attach` only, in place of `url`: several servers of one kind; the streams are spread over them in turn."""
+    command: str = "vllm"
+    """`vllm` only: the executable, a name on PATH or a path, or the folder of its Python environment."""
+    docker: Docker | None = None
+    """`docker` only: the container."""
+    host: str = "127.0.0.1"
+    """The address on which a server that vramp starts listens."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """The port on which it listens; 0 takes a free one."""
+    instances: int = Field(default=1, ge=1, le=64)
+    """Servers of this kind, each on its own devices and port; the streams are spread over them."""
+    args: Flags = {}
+    """Flags of the server: `max-model-len = 8192`; true is `--flag`, false `--no-flag`, a table is JSON."""
+    env: dict[str, str] = {}
+    """Environment variables of the server."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key; the key itself never stands in a profile."""
+    startup_timeout_s: Seconds = 1800.0
+    """A server that takes longer to be ready has failed to start."""
+    stop_timeout_s: Seconds = 20.0
+    """A server that takes longer to stop is killed."""
+    on_exit: Literal["stop", "leave"] = "stop"
+    """`leave` lets the server run on when vramp ends in order; `vramp stop` ends it later."""
+
+    @property
+    def attached(self) -> list[str]:
+        """The base URLs of the servers that are only spoken to."""
+        return self.urls if self.url is None else [self.url]
+
+    @property
+    def servers(self) -> int:
+        return len(self.urls) or self.instances
+
+    @model_validator(mode="after")
+    def _engine_has_what_it_needs(self) -> Self:
+        if self.engine == "attach":
+            if self.url is None and not self.urls:
+                raise ValueError('engine "attach" needs url = "http://host:port"')
+            for url in self.attached:
+                parts = urlsplit(url)
+                if parts.scheme not in ("http", "https") or not parts.hostname:
+                    raise ValueError(f"url must look like http://host:port, not {url!r}")
+        elif self.url is not None or self.urls:
+            raise ValueError(f'url is for engine "attach"; engine "{self.engine}" takes host and port')
+        if self.engine in ("vllm", "docker") and self.model is None:
+            raise ValueError(f'engine "{self.engine}" needs model = "path or name"')
+        return self
+
+    @model_validator(mode="after")
+    def _urls_are_servers_of_their_own(self) -> Self:
+        if self.url is not None and self.urls:
+            raise ValueError("url names one server and urls several: give one of the two")
+        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
+            raise ValueError("urls names a server twice; each of them takes its share of the load once")
+        if any("@" in urlsplit(url).netloc for url in self.urls):
+            raise ValueError("urls holds a password; put the key into an environment variable, see api_key_env")
+        return self
+
+    @model_validator(mode="after")
+    def _engine_has_nothing_of_another(self) -> Self:
+        if (self.engine == "docker") != (self.docker is not None):
+            wanted = "needs" if self.engine == "docker" else "has no use for"
+            raise ValueError(f'engine "{self.engine}" {wanted} a table [server.docker] with the image')
+        if self.engine == "attach" and self.instances > 1:
+            raise ValueError('instances are servers that vramp starts; engine "attach" starts none')
+        return self
+
+
+class Slo(Table):
+    """What a run must keep to; every key but `failed` is a limit on latency, a time with its unit.
+
+    `ttft_p99 = "2s"` is a limit on a statistic of each stage: one of `ttft`, `ttft_from_intended`, `tpot`, `itl` and
+    `e2e`, with `_mean` or a percentile (`_p50`, `_p99`, `_p999`). `ttft = "2s"`, without a statistic, is one that each
+    stream must meet (`ttft`, `tpot`, `itl`, `e2e`); `plan.goodput` says how many of them.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Milliseconds] = Field(init=False)
+    failed: Share = 0.0
+    """The share of the scheduled requests that may fail or stay unsent."""
+
+    @property
+    def limits_ms(self) -> dict[str, float]:
+        """The limits on latencies, by name."""
+        return dict(self.__pydantic_extra__)
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is anything to search for."""
+        return bool(self.limits_ms or self.failed)
+
+    @model_serializer(mode="wrap")
+    def _as_it_is_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if name != "failed" or value}
+
+
+class ReferencePoint(Table):
+    """Published figures, and the load under which they were measured; what it leaves open, any stage may have."""
+
+    of: str = ""
+    """Which hardware or column of the publication, where it has several."""
+    concurrency: Concurrency | None = None
+    """The concurrency under which the figures were measured."""
+    rate: Rate | None = None
+    """The requests a second under which they were measured."""
+    isl: Tokens | None = None
+    """The tokens of a prompt."""
+    osl: Tokens | None = None
+    """The tokens of an answer."""
+    figures: dict[str, float]
+    """By metric, statistic and unit: `ttft_p99_ms`, `output_tokens_per_s`, `requests_per_min`, `duration_s`."""
+
+    @model_validator(mode="after")
+    def _figures_are_metrics(self) -> Self:
+        for name in self.figures:
+            if _FIGURE.fullmatch(name) is None:
+                raise ValueError(f"{name}: not a figure that vramp measures, such as ttft_p99_ms or requests_per_min")
+        return self
+
+
+class Reference(Table):
+    """What a publication measured with this recipe; a run shows it beside its own figures."""
+
+    source: str
+    """Where it was published."""
+    notes: list[str] = []
+    """What it says without giving the figures: ratios, and the conditions of its runs."""
+    points: list[ReferencePoint] = []
+    """Its figures, by load."""
+
+
+class Profile(Table):
+    """The keys at the head of the file, and its tables."""
+
+    name: str = Field(default="unnamed", pattern=r"^[A-Za-z0-9._+-]+$")
+    """What the run is called; without it, by the name of the file."""
+    description: str = ""
+    """A sentence for the list of profiles."""
+    server: Server
+    """Where the server is, or how to start it."""
+    telemetry: TelemetryMode = "auto"
+    """What measures the GPUs; `sim` invents some for the simulator's load."""
+    load: Load = Load()
+    """The load of every stage that does not say otherwise."""
+    stages: list[StageSettings] = []
+    """Stages one by one, in place of those that `[load]` makes."""
+    plan: PlanSettings = PlanSettings()
+    """How far the load goes."""
+    slo: Slo = Slo()
+    """`ttft_p99 = "2s"` over a stage, `ttft = "2s"` for each of its streams, `failed = "1%"` of its requests."""
+    reference: Reference | None = None
+    """What was published for this recipe."""
+
+    @property
+    def first_wave(self) -> Literal["apart", "counted"]:
+        """What becomes of the streams that fill a closed loop all at once."""
+        return self.load.first_wave or ("apart" if self.reference is None else "counted")
+
+    @model_validator(mode="after")
+    def _slo_names_are_metrics(self) -> Self:
+        for name in self.slo.limits_ms:
+            problem = slo_problem(name)
+            if problem is not None:
+                raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _plan_fits(self) -> Self:
+        plan = self.plan
+        if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.asks:
+            raise ValueError(
+                f'plan.search = "{plan.search}" has no limit to search for: give one, such as slo.ttft_p99 = "2s"'
+            )
+        named = next(iter(plan.kinds), None)
+        if named is not None and self.stages:
+            raise ValueError(f"plan.{named} and [[stages]] are two plans: give one of them")
+        if named is not None and named != "ladder" and self.load.shapes:
+            raise ValueError(f"plan.{named} goes by one shape: give load.isl and load.osl in place of load.shapes")
+        return self
+
+
+def tables(model: type[BaseModel] = Profile, path: str = "") -> dict[str, type[BaseModel]]:
+    """The tables of a profile by their path, `load.prefix`; the head of the file has an empty one."""
+    found = {path: model}
+    for name, field in model.model_fields.items():
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                found |= tables(part, f"{path}.{name}".removeprefix("."))
+    return found

@@ -1,0 +1,167 @@
+"""What a run was of: model, hardware, engine and configuration, and what of it differs between two runs.
+
+What must differ from run to run (ports, addresses, seeds) and what the stages say themselves (which loads) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.result import Result
+
+_NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env"})
+_LOADS = ("load.concurrency", "load.rate", "load.shapes")
+_BOX = ("engine", "vllm_version", "max_model_len", "host", "cpu", "cpu_cores", "memory_bytes", "kernel", "python")
+_SENT = ("endpoint", "data", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")
+"""Keys of `load` that make requests another kind of requests."""
+_SIMULATOR = "simulator"
+
+
+def model_of(result: Result) -> str:
+    """The model that answered, or the one that was to."""
+    server = result.profile.get("server") or {}
+    named = result.environment.get("model") or server.get("served_model_name") or server.get("model")
+    return str(named or result.profile.get("name") or "unknown model")
+
+
+def hardware_of(result: Result) -> str:
+    """The GPUs in words, each name with its count; the processor where none are known."""
+    names: dict[str, int] = {}
+    for gpu in result.gpus:
+        names[gpu.name] = names.get(gpu.name, 0) + 1
+    if names:
+        return ", ".join(
+            f"{count} \N{MULTIPLICATION SIGN} {name}" if count > 1 else name for name, count in names.items()
+        )
+    return str(result.environment.get("cpu") or "unknown hardware")
+
+
+def engine_of(result: Result) -> str:
+    environment = result.environment
+    engine, version = environment.get("engine"), environment.get("vllm_version")
+    words = {"docker": "vLLM", "vllm": "vLLM", "simulator": "the simulator", "attach": "an attached server"}
+    name = words.get(str(engine), str(engine or "no server"))
+    return f"{name} {version}" if version and engine != "simulator" else name
+
+
+def flattened(document: object, prefix: str = "") -> dict[str, object]:
+    """A document as dotted keys and values, without what is empty or unknown: `{"load.isl": 512}`."""
+    if not isinstance(document, dict):
+        return {prefix: document}
+    flat: dict[str, object] = {}
+    for key, value in document.items():
+        if value not in (None, [], {}, ""):
+            flat |= flattened(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One key whose value differs; None where it is not set."""
+
+    key: str
+    a: str | None
+    b: str | None
+
+
+def configuration_differences(a: Result, b: Result) -> list[Setting]:
+    """Every key that differs, in the order of A's document: model, hardware, engine, server, load, box."""
+    values_a, values_b = _configuration(a), _configuration(b)
+    keys = dict.fromkeys([*values_a, *values_b])
+    found = [Setting(key, values_a.get(key), values_b.get(key)) for key in keys]
+    return [setting for setting in found if setting.a != setting.b]
+
+
+def unlikeness(a: Result, b: Result) -> list[str]:
+    """Why B is not the like of A, so that their numbers do not speak of the same thing."""
+    return list(_unlike(a, b))
+
+
+def caveats(result: Result, name: str) -> list[str]:
+    """What makes the numbers of a whole run weaker than they look."""
+    found = []
+    if result.state != "complete":
+        found.append(f"{name} is not complete: {result.state.replace('_', ' ')}: {result.reason.partition(chr(10))[0]}")
+    if result.client.timestamps == "user":
+        found.append(f"{name} has no kernel timestamps: its latencies contain the client's own delay")
+    return found
+
+
+def _unlike(a: Result, b: Result) -> Iterator[str]:
+    model_a, model_b = model_of(a), model_of(b)
+    if model_a != model_b:
+        yield f"another model: {model_a} and {model_b}"
+    simulated = [result.environment.get("engine") == _SIMULATOR for result in (a, b)]
+    if simulated[0] != simulated[1]:
+        yield "one of them is a simulator"
+    load_a, load_b = a.profile.get("load") or {}, b.profile.get("load") or {}
+    for key in _SENT:
+        if load_a.get(key) != load_b.get(key):
+            yield f"another load.{key}: {_text(load_a.get(key))} and {_text(load_b.get(key))}"
+    for key in ("isl", "osl"):
+        one, other = load_a.get(key), load_b.get(key)
+        # Plain numbers are a matter of the single stage.
+        if one != other and (isinstance(one, str) or isinstance(other, str)):
+            yield f"another load.{key}: {_text(one)} and {_text(other)}"
+
+
+def _configuration(result: Result) -> dict[str, str]:
+    profile, environment = result.profile, result.environment
+    flat: dict[str, Any] = {"model": model_of(result), "gpus": hardware_of(result)}
+    flat |= {key: environment.get(key) for key in _BOX}
+    flat |= _gpu_settings(result)
+    flat |= flattened(profile.get("server") or {}, "server")
+    flat |= {f"server.args.{flag}": value for flag, value in _flags(environment.get("server_command") or []).items()}
+    flat |= {f"server.env.{name}": value for name, value in (environment.get("server_env") or {}).items()}
+    flat |= flattened(profile.get("load") or {}, "load")
+    flat |= {"slo": profile.get("slo") or None, "vramp": result.vramp_version, "workers": result.client.workers}
+    flat["workers.realtime"] = _realtime(result.client.realtime)
+    return {key: _text(value) for key, value in flat.items() if value is not None and not _is_noise(key)}
+
+
+def _realtime(share: float | None) -> str | None:
+    """In words, so that a moment more or less is no difference."""
+    if share is None:
+        return None
+    return "never" if share < 0.05 else "always" if share > 0.95 else "at times"
+
+
+def _is_noise(key: str) -> bool:
+    name = key.rpartition(".")[2]
+    return (key.startswith("server.") and name in _NOISE) or name == "seed" or key.startswith(_LOADS)
+
+
+def _gpu_settings(result: Result) -> dict[str, Any]:
+    """Of the first GPU: a box whose GPUs differ among themselves is told by the health verdicts."""
+    if not result.gpus:
+        return {}
+    first = result.gpus[0]
+    names = ("compute_partition", "memory_partition", "hbm_total_bytes", "power_cap_default_w")
+    versions = {f"telemetry.{key}": value for key, value in flattened(result.telemetry_meta or {}).items()}
+    known = {key: value for key, value in versions.items() if "version" in key or "driver" in key}
+    return {f"gpu.{name}": getattr(first, name) for name in names} | known
+
+
+def _flags(command: Sequence[str]) -> dict[str, str]:
+    """`--max-num-seqs 8 --async-scheduling` by name; words without a flag are the program's business."""
+    flags: dict[str, str] = {}
+    name = ""
+    for word in command:
+        if word.startswith("--"):
+            name, _, value = word.removeprefix("--").partition("=")
+            flags[name] = value
+        elif name:
+            flags[name] = f"{flags[name]} {word}".strip()
+    return flags
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_text(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return " ".join(_text(one) for one in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "not set" if value is None else str(value)

@@ -1,0 +1,376 @@
+"""The files that grow with a run: its journal, the histograms over time, and where asked for a row for every stream.
+
+Each line reaches the kernel whole, so that only a dying machine can lose one, and each file is given up, once and with
+a word, when the disk does not take it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+from loadgen.errors import ResultError
+from loadgen.format import harmless
+from loadgen.metrics.deltas import LATENCIES, StreamRow
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import (
+    EngineView,
+    Line,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    Ticked,
+    decode_line,
+    encode_line,
+)
+from loadgen.metrics.stage import StageMetrics
+
+JOURNAL = "journal.jsonl"
+HISTOGRAMS = "histograms.hlog"
+_SHORTEST_S = 1.0
+_SHARE_OF_RUN = 0.01
+_HEAD = """\
+#[Latencies of vramp run {run_id}: one tag each; values and Interval_Max are in microseconds]
+#[Histogram log format version 1.3]
+#[StartTime: {unix_s:.3f} (seconds since epoch), {iso}]
+#[BaseTime: {unix_s:.3f} (seconds since epoch)]
+"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"
+"""
+_ROWS_A_GROUP = 5_000
+RowsFormat = Literal["jsonl", "parquet"]
+
+
+class Journal:
+    """Appends lines to a file; each reaches the kernel at once, so that only a dying machine can lose one.
+
+    The file is locked while it is open, and the kernel unlocks it with the death of the process: so whether a run goes
+    on can be asked (`journal_is_held`).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise ResultError(f"{path}: the journal cannot be written: {error.strerror}") from error
+        # A filesystem without locks is no reason not to run.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._engine: EngineView | None = None
+
+    def write(self, line: Line) -> None:
+        """Append a line; raises `ResultError` when the disk does not take it."""
+        try:
+            append_whole(self._file, encode_line(self._without_repetition(line)) + b"\n")
+        except OSError as error:
+            self._engine = None  # nobody can read what it was
+            raise ResultError(f"{self.path}: the journal cannot be written: {error.strerror}") from error
+
+    def _without_repetition(self, line: Line) -> Line:
+        """Ticks come four times a second, the engine's word once."""
+        if not isinstance(line, Ticked):
+            return line
+        if line.engine is not None and line.engine == self._engine:
+            return msgspec.structs.replace(line, engine=None, engine_again=True)
+        self._engine = line.engine
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def append_whole(file: FileIO, data: bytes) -> None:
+    """Append all of it or nothing, also to a disk that has room for a part; raises `OSError`."""
+    place = file.seek(0, os.SEEK_END)
+    try:
+        if file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(place)
+        raise
+
+
+def journal_is_held(path: Path) -> bool:
+    """Whether a living process writes this journal; False for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Line]:
+    """The lines of a journal, up to its end or a torn last line; raises `ResultError`.
+
+    With a list for `skipped`, what is no line is passed over and its description goes there.
+    """
+    engine: EngineView | None = None
+    try:
+        with path.open("rb") as file:
+            for number, text in enumerate(file, start=1):
+                if not text.endswith(b"\n"):
+                    return
+                try:
+                    line = _decode(path, number, text)
+                except ResultError as error:
+                    if skipped is None:
+                        raise
+                    skipped.append(str(error))
+                    engine = None  # what was said there is not known
+                    continue
+                if isinstance(line, Ticked):
+                    if line.engine_again:
+                        line = msgspec.structs.replace(line, engine=engine, engine_again=False)
+                    engine = line.engine
+                yield line
+    except OSError as error:
+        raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
+
+
+def _decode(path: Path, number: int, text: bytes) -> Line:
+    try:
+        return decode_line(text)
+    except msgspec.DecodeError as error:
+        raise ResultError(f"{path}:{number}: not a line of a journal: {error}") from error
+
+
+class HistogramLog:
+    """Folds the lines of a run into intervals and writes each when it is over."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin the file anew; raises `ResultError`."""
+        self.path = path
+        self._latency: dict[str, Histogram] = {}
+        self._from_s: float | None = None
+        self._until_s = 0.0
+        try:
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def apply(self, line: Line) -> None:
+        """Take in the next line; raises `ResultError` when the disk does not take an interval."""
+        match line:
+            case Ticked():
+                self._tick(line)
+            case StageStarted():
+                self.flush()
+                self._write(f"#[Stage {line.index + 1} from {line.t_s:.3f}]\n")
+            case RunFinished():
+                self.flush()
+            case RunStarted():
+                iso = datetime.fromtimestamp(line.unix_s, UTC).isoformat(timespec="milliseconds")
+                run_id = " ".join(harmless(line.run_id).split())
+                self._write(_HEAD.format(run_id=run_id, unix_s=line.unix_s, iso=iso))
+
+    def flush(self) -> None:
+        """End the interval here: the file now holds all that has been seen."""
+        start_s, length_s = self._from_s or 0.0, self._until_s - (self._from_s or 0.0)
+        lines = [
+            f"Tag={name},{start_s:.3f},{length_s:.3f},{latency.max_us}.000,{latency.hdr()}\n"
+            for name, latency in self._latency.items()
+        ]
+        self._latency, self._from_s = {}, None
+        if lines:
+            self._write("".join(lines))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _tick(self, line: Ticked) -> None:
+        if self._from_s is None:
+            self._from_s = max(0.0, self._until_s, line.t_s - line.span_s)
+        self._until_s = line.t_s
+        seen = StageMetrics.of(*line.stages.values()).latency
+        for name in LATENCIES:
+            if name in seen:
+                self._latency.setdefault(name, Histogram()).add(seen[name])
+        if line.t_s - self._from_s >= max(_SHORTEST_S, _SHARE_OF_RUN * line.t_s):
+            self.flush()
+
+    def _write(self, text: str) -> None:
+        try:
+            append_whole(self._file, text.encode("ascii", "replace"))
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: OSError) -> ResultError:
+        return ResultError(f"{self.path}: the log of histograms cannot be written: {error.strerror}")
+
+
+class JsonlRows:
+    """Appends rows to `records.jsonl`, an object a line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "records.jsonl"
+        try:
+            self._file = self.path.open("wb", buffering=0)
+        except OSError as error:
+            raise _problem(self.path, error) from error
+
+    def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:
+        """Append what a worker brought, `model` where a row names none; raises `ResultError`."""
+        try:
+            append_whole(self._file, b"".join(_encode(_named(worker, row, model)) + b"\n" for row in rows))
+        except OSError as error:
+            raise _problem(self.path, error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ParquetRows:
+    """Collects rows into `records.parquet`, some thousand at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin the file; raises `ResultError`, also without the extra `parquet`."""
+        require_format("parquet")
+        import pyarrow
+        import pyarrow.parquet
+
+        self.path = folder / "records.parquet"
+        self._waiting: list[dict[str, Any]] = []
+        self._pyarrow = pyarrow
+        try:
+            self._writer = pyarrow.parquet.ParquetWriter(self.path, _arrow_schema(pyarrow), compression="zstd")
+        except OSError as error:
+            raise _problem(self.path, error) from error
+
+    def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:
+        """Take what a worker brought, `model` where a row names none; raises `ResultError`."""
+        self._waiting += [_named(worker, row, model) for row in rows]
+        if len(self._waiting) >= _ROWS_A_GROUP:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        rows, self._waiting = self._waiting, []
+        try:
+            self._writer.write_table(self._pyarrow.Table.from_pylist(rows, schema=self._writer.schema))
+        except OSError as error:
+            # Its destructor would try again.
+            self._writer.is_open = False
+            raise _problem(self.path, error) from error
+
+    def close(self) -> None:
+        """Write what is left and the end of the file; raises `ResultError`."""
+        if self._waiting:
+            self._write_group()
+        if not self._writer.is_open:
+            return
+        try:
+            self._writer.close()
+        except OSError as error:
+            self._writer.is_open = False
+            raise _problem(self.path, error) from error
+
+
+StreamRows = JsonlRows | ParquetRows
+
+
+def open_rows(folder: Path, form: RowsFormat) -> StreamRows:
+    """Begin the file of a run's rows; raises `ResultError`."""
+    return ParquetRows(folder) if form == "parquet" else JsonlRows(folder)
+
+
+def require_format(form: RowsFormat | None) -> None:
+    """Raises `ResultError` for a format that needs what is not installed."""
+    if form == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ResultError(
+            "--records parquet: needs pyarrow, which the extra `parquet` brings: pip install 'vramp[parquet]'; "
+            "--records jsonl needs nothing"
+        )
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _named(worker: int, row: StreamRow, model: str | None) -> dict[str, Any]:
+    named = {"worker": worker, **msgspec.structs.asdict(row)}
+    named["model"] = row.model or model
+    return named
+
+
+def _arrow_schema(pyarrow: Any) -> Any:  # noqa: ANN401 - a module without types
+    kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
+    hints = {"worker": int, **get_type_hints(StreamRow)}
+    return pyarrow.schema([(name, kinds[(get_args(hint) or (hint,))[0]]) for name, hint in hints.items()])
+
+
+def _problem(path: Path, error: OSError) -> ResultError:
+    return ResultError(f"{path}: the rows of streams cannot be written: {error.strerror or error}")
+
+
+_File = Journal | HistogramLog | StreamRows
+
+
+class SafeFiles:
+    """The files that grow with a run. Each is given up, once and with a word, when the disk does not take it."""
+
+    def __init__(self, folder: Path, records: RowsFormat | None = None) -> None:
+        """Begin them, with `records` that of every stream's row too; raises `ResultError`."""
+        self._journal = Journal(folder / JOURNAL)
+        self._histograms = HistogramLog(folder / HISTOGRAMS)
+        self._rows = open_rows(folder, records) if records is not None else None
+        self._given_up: set[_File] = set()
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether every stream's row is asked for."""
+        return self._rows is not None
+
+    def write(self, line: Line) -> list[str]:
+        """Take in a line; returns why what could not be written, each the one time that it fails."""
+        problems = self._attempt(
+            self._journal, lambda: self._journal.write(line), "; the run goes on, but would not survive a crash"
+        )
+        problems += self._attempt(self._histograms, lambda: self._histograms.apply(line))
+        if isinstance(line, RunFinished) and self._rows is not None:
+            problems += self._attempt(self._rows, self._rows.close)
+        return problems
+
+    def write_rows(self, rows: Mapping[int, Sequence[StreamRow]], model: str | None) -> list[str]:
+        """Take in rows by worker, `model` where a row names none; returns what `write` does."""
+        kept = self._rows
+        if kept is None:
+            return []
+        return [
+            problem
+            for worker, its_rows in rows.items()
+            for problem in self._attempt(kept, partial(kept.write, worker, its_rows, model))
+        ]
+
+    def flush(self) -> list[str]:
+        """Bring the histograms of all that has been seen to the disk; returns what `write` does."""
+        return self._attempt(self._histograms, self._histograms.flush)
+
+    def close(self) -> None:
+        """Close the files; what comes after that is not kept."""
+        for file in (self._journal, self._histograms, self._rows):
+            if file is not None:
+                file.close()
+                self._given_up.add(file)
+
+    def _attempt(self, file: _File, write: Callable[[], None], loss: str = "; the run goes on without it") -> list[str]:
+        if file in self._given_up:
+            return []
+        try:
+            write()
+        except ResultError as error:
+            self._given_up.add(file)
+            return [f"{error}{loss}"]
+        return []

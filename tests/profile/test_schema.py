@@ -1,0 +1,82 @@
+"""Chat, several servers and other keys of a profile: what is read, and what is refused before anything is sent."""
+
+from typing import Any
+
+import pytest
+
+from loadgen.errors import ProfileError
+from loadgen.profile import Profile, build_profile
+
+ONE = {"engine": "attach", "url": "http://a:1"}
+
+
+def built(server: dict[str, Any], **load: Any) -> Profile:
+    return build_profile({"server": server, "load": load}, where="p.toml")
+
+
+def test_what_is_read() -> None:
+    load = built(
+        ONE,
+        endpoint="responses",
+        models={"base": 1, "adapter": 3},
+        extra_body={"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}},
+        cancel={"share": 0.2, "after": "500ms"},
+    ).load
+    assert (load.endpoint, load.models) == ("responses", {"base": 1.0, "adapter": 3.0})
+    assert load.extra_body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert load.cancel is not None
+    assert (load.cancel.share, load.cancel.after) == (0.2, 0.5)
+
+
+def test_several_servers_stand_in_the_place_of_one() -> None:
+    assert (built(ONE).server.attached, built(ONE).server.servers) == (["http://a:1"], 1)
+    several = built({"engine": "attach", "urls": ["http://a:1", "http://a:2"]}).server
+    assert (several.attached, several.servers) == (["http://a:1", "http://a:2"], 2)
+    started = built({"engine": "simulator", "instances": 3}).server
+    assert (started.attached, started.servers) == ([], 3)
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        ({"endpoint": "embeddings"}, ["load.endpoint", "'responses'"]),
+        ({"models": {"a": 0}}, ["load", "models", "'a' = 0", "above 0"]),
+        ({"models": {"": 1}}, ["load", "models", "name"]),
+        ({"models": {"a": float("nan")}}, ["load", "models", "above 0"]),
+        ({"models": {"a": "much"}}, ["load.models.a", "'much'"]),
+        ({"extra_body": {"stream": False}}, ["load", "extra_body.stream", "set by vramp"]),
+        ({"extra_body": {"max_tokens": 1}}, ["load", "extra_body.max_tokens", "set by vramp"]),
+        ({"extra_body": {"n": 2}}, ["load", "extra_body.n", "one streamed answer"]),
+        ({"extra_body": {"x": float("inf")}}, ["load", "extra_body", "JSON"]),
+        ({"extra_body": 3}, ["load.extra_body", "3"]),
+        ({"cancel": {"share": 1.5, "after": "1s"}}, ["load.cancel.share", "1.5"]),
+        ({"cancel": {"share": 0, "after": "1s"}}, ["load.cancel.share", "greater than 0"]),
+        ({"cancel": {"share": 0.5}}, ["load.cancel.after", "missing"]),
+        ({"cancel": {"share": 0.5, "after": "soon"}}, ["load.cancel.after", "'soon'", "500ms"]),
+        ({"cancel": {"share": 0.5, "aftr": "1s"}}, ["load.cancel.aftr", "did you mean load.cancel.after?"]),
+    ],
+)
+def test_refused_loads(load: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ProfileError) as caught:
+        built(ONE, **load)
+    for word in ["p.toml", *words]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ({"engine": "attach", "url": "http://a", "urls": ["http://b"]}, ["one of the two"]),
+        ({"engine": "attach", "urls": []}, ["url = "]),
+        ({"engine": "attach", "urls": ["http://a", "b:80"]}, ["http://host:port", "'b:80'"]),
+        ({"engine": "attach", "urls": ["http://a/", "http://a"]}, ["twice"]),
+        ({"engine": "attach", "urls": ["http://me:secret@a"]}, ["password", "api_key_env"]),
+        ({"engine": "simulator", "urls": ["http://a"]}, ["attach"]),
+    ],
+)
+def test_refused_servers(server: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ProfileError) as caught:
+        built(server)
+    for word in ["p.toml", "server", *words]:
+        assert word in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,118 @@
+"""The curve of a load that moves, in every format: by the streams held, with counts, up and down apart, without E2E."""
+
+import csv
+import io
+
+import msgspec
+
+from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
+from loadgen.report.columns import curve_lines, moving_points, run_curve
+from loadgen.report.csv import csv_report
+from loadgen.report.html.charts import held_key, latency_by_held, throughput_by_held
+from loadgen.report.html.sections import curve_table, stages_section
+from loadgen.report.markdown import markdown_report
+from loadgen.report.table import result_table
+from loadgen.report.vllm_json import vllm_documents
+from tests.report.test_table import result, stage, summary_of
+
+replace = msgspec.structs.replace
+
+
+def point(load: float, direction: str = "", isl: int = 512) -> CurvePoint:
+    return CurvePoint(
+        isl=isl,
+        osl=128,
+        load=load,
+        direction=direction,  # type: ignore[arg-type]  # one of three, as the caller says
+        held=load - 0.02,
+        measured_s=6.0,
+        output_tokens_per_s=40.0 * load,
+        output_tokens_per_s_per_user=40.0,
+        ttft_ms=summary_of(*[100 + load] * 3).summary(),
+        itl_ms=summary_of(*[10 + load / 10] * 5).summary(),
+    )
+
+
+def ramp(index: int, *points: CurvePoint) -> StageResult:
+    return replace(stage(80), index=index, label=f"ramp {points[0].load:g} to {points[-1].load:g}", curve=points)
+
+
+UP = ramp(0, point(1, "up"), point(64, "up"))
+DOWN = ramp(1, point(64, "down"), point(1, "down"))
+
+
+def both() -> Result:
+    return replace(result(UP, DOWN), curve=(*DOWN.curve, *UP.curve))
+
+
+def test_a_ramp_is_a_table_by_the_streams_held() -> None:
+    lines = result_table(both()).splitlines()
+    (row,) = (line.split() for line in lines if line.startswith("64 up"))
+    assert row == "64 up 64.0 2,560.0 40.0 164.0 164.0 3 16.40 16.40 5".split()
+    assert sum(line.startswith("64 down") for line in lines) == 1
+    assert not any(line.startswith(("E2EL", "TTFT (ms)")) for line in lines)
+    assert max(len(line) for line in lines if not line.startswith("Load:")) <= 80
+
+
+def test_a_run_by_hand_has_one_row_for_each_load() -> None:
+    again = [replace(stage(8), index=index, target=Target(load, None, None)) for index, load in enumerate((8, 16, 8))]
+    by_hand = replace(result(*again), curve=(point(8), point(16)))
+    assert run_curve(by_hand) == moving_points(by_hand) == by_hand.curve
+    assert "all stages, by the streams held" in result_table(by_hand)
+    ladder = replace(by_hand, stages=by_hand.stages[:2])
+    assert run_curve(ladder) == moving_points(ladder) == ()
+    assert "by the streams held" not in result_table(ladder)
+    assert run_curve(both()) == () and moving_points(both()) == both().curve
+
+
+def test_shapes_are_told_apart() -> None:
+    assert [line for line in curve_lines([point(8), point(8, isl=4096)]) if "ISL/OSL" in line] == [
+        "ISL/OSL 512/128",
+        "ISL/OSL 4096/128",
+    ]
+    assert curve_lines([]) == []
+
+
+def test_markdown_and_page_have_it_too() -> None:
+    text = markdown_report(both())
+    assert "| 512/128 | 64 up | 64.0 | 2,560.0 | 40.0 | 164.0 | 164.0 | 3 | 16.40 | 16.40 | 5 |" in text
+    assert "E2E p50" not in text
+    assert "<td class='text'>64 down</td>" in curve_table(both())
+    assert curve_table(result(stage(8))) == ""
+    assert "it moves: see the figures by the streams held" in stages_section(both())
+
+
+def test_a_script_reads_a_row_for_each_step() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_report([both()]))))
+    assert [(row["stage"], row["step"], row["direction"], row["concurrency"]) for row in rows] == [
+        ("1", "", "", ""),
+        ("1", "1", "up", "1"),
+        ("1", "2", "up", "64"),
+        ("2", "", "", ""),
+        ("2", "1", "down", "64"),
+        ("2", "2", "down", "1"),
+    ]
+    assert (rows[0]["ttft_p50_ms"], rows[0]["e2e_p50_ms"], rows[0]["completed"]) == ("", "", "80")
+    assert (float(rows[2]["itl_p99_ms"]), rows[2]["itl_count"], rows[2]["completed"]) == (16.4, "5", "")
+    by_rate = replace(UP, target=Target(None, 2.0, "poisson"))
+    assert list(csv.DictReader(io.StringIO(csv_report([result(by_rate)]))))[1]["rate_per_s"] == "1"
+
+
+def test_what_is_of_no_single_load_is_no_key_of_vllms() -> None:
+    (document, _) = vllm_documents(both())
+    assert "mean_ttft_ms" not in document and document["completed"] == 80
+
+
+def test_up_and_down_have_other_signs_and_lines() -> None:
+    figure = latency_by_held(both().curve, "itl").to_plotly_json()["data"]
+    signs = [(trace["marker"]["symbol"], trace["line"]["dash"], list(trace["x"])) for trace in figure]
+    assert signs == [
+        ("triangle-down", "dash", [0.98, 63.98]),
+        ("triangle-down", "dash", [0.98, 63.98]),
+        ("triangle-up", "solid", [0.98, 63.98]),
+        ("triangle-up", "solid", [0.98, 63.98]),
+    ]
+    assert figure[0]["customdata"] == ["1 down, of 5", "64 down, of 5"]
+    assert [list(trace["y"]) for trace in throughput_by_held(both().curve).data] == [[40, 2560]] * 2
+    assert list(held_key(both().curve)) == ["p50", "p99", "▲ up", "▼ down"]
+    assert list(held_key([point(1), point(1, isl=9)])) == ["9/128", "512/128", "p99"]

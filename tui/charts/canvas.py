@@ -1,0 +1,157 @@
+"""The drawing core of all charts: braille dots, 2 x 4 a cell, and texts laid over one another beside a gutter of ticks.
+
+Invariants: every finite point lights the cell that it falls into, whatever the ink, and one outside the plot its
+nearest edge; a NaN breaks the line; nothing raises, whatever the numbers.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen import format as fmt
+from loadgen.metrics.series import Floats, Ints
+from tui.charts.scale import Scale
+from tui.widgets.rows import Row, Rows, Word
+
+Ink = Literal["line", "dots", "area"]
+Cells = NDArray[np.uint8]
+Pixels = NDArray[np.bool_]
+
+GUTTER = 7  # cells left of the plot: a number of five, a space and the axis
+CORNER: Row = ((" " * (GUTTER - 1), "text"), ("└", "rule"))
+SAMPLES: dict[Ink, str] = {"line": "─", "dots": "┄", "area": "▄"}
+_BRAILLE, _SPACE = 0x2800, 0x20
+# Where the eight dots of a cell are, from the lowest bit of its code point to the highest.
+_ROWS = np.array([0, 1, 2, 0, 1, 2, 3, 3])
+_COLUMNS = np.array([0, 0, 0, 1, 1, 1, 0, 1])
+
+
+class Canvas:
+    """Cells that are drawn over one another; each remembers its role."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self._codes: NDArray[np.uint32] = np.full((rows, columns), _SPACE, dtype=np.uint32)
+        self._owner = np.zeros((rows, columns), dtype=np.int64)
+        self._roles = ["text"]
+
+    def dots(self, bits: Cells, role: str) -> None:
+        """Lay braille over what is there; dots of two curves in one cell both show."""
+        lit = bits > 0
+        before = np.where(self._codes >= _BRAILLE, self._codes - _BRAILLE, 0).astype(np.uint32)
+        self._codes[lit] = (bits | before)[lit] + _BRAILLE
+        self._owner[lit] = self._number(role)
+
+    def text(self, column: int, row: int, text: str, role: str, *, over: bool = False) -> bool:
+        """Write where there is nothing, or `over` whatever is there; whether it was written."""
+        wide = slice(column, column + len(text))
+        fits = 0 <= row < self.rows and 0 <= column <= self.columns - len(text)
+        if not fits or (not over and (self._codes[row, wide] != _SPACE).any()):
+            return False
+        self._codes[row, wide] = [ord(character) for character in text]
+        self._owner[row, wide] = self._number(role)
+        return True
+
+    def upright(self, column: int, character: str, role: str) -> None:
+        """A line from top to bottom, behind what is there."""
+        free = self._codes[:, column] == _SPACE
+        self._codes[free, column] = ord(character)
+        self._owner[free, column] = self._number(role)
+
+    def cell(self, x: float, y: float) -> tuple[int, int]:
+        """The cell of a point given as shares of both sides."""
+        return cell_across(x, self.columns), _cell_down(y, self.rows)
+
+    def lines(self) -> list[Row]:
+        """All rows, each cut where the role changes."""
+        return [self._line(row) for row in range(self.rows)]
+
+    def beside_ticks(self, scale: Scale) -> Rows:
+        """All rows, with the ticks of the vertical axis left of them."""
+        labels = {
+            _cell_down(share, self.rows): fmt.number(tick)
+            for share, tick in zip(scale.shares(np.array(scale.ticks)).tolist(), scale.ticks, strict=True)
+        }
+        return [(_tick(labels.get(row)), *self._line(row)) for row in range(self.rows)]
+
+    def _line(self, row: int) -> Row:
+        text = self._codes[row].tobytes().decode("utf-32-le")
+        owner = self._owner[row]
+        cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
+        return tuple((text[start:end], self._roles[owner[start]]) for start, end in pairwise(cuts))
+
+    def _number(self, role: str) -> int:
+        if role not in self._roles:
+            self._roles.append(role)
+        return self._roles.index(role)
+
+
+def cell_across(share: float, columns: int) -> int:
+    """The column of cells in which a share of the width lies."""
+    return int(min(max(share, 0.0), 1.0) * (columns * 2 - 1) + 0.5) // 2
+
+
+def _cell_down(share: float, rows: int) -> int:
+    return int((1 - min(max(share, 0.0), 1.0)) * (rows * 4 - 1) + 0.5) // 4
+
+
+def _tick(label: str | None) -> Word:
+    return (" " * 5 + " │", "rule") if label is None else (f"{label:>5} ┤", "dim")
+
+
+def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:
+    """The dots of one series as a (height, width) array of braille bits.
+
+    Each point spans `low` to `high` (shares of the height, 0 at the bottom) in a column of dots.
+    """
+    pixels = np.zeros((height * 4, width * 2), dtype=np.bool_)
+    known = np.isfinite(low) & np.isfinite(high)
+    column = columns[known]
+    top, bottom = _scaled(1 - high[known], height * 4), _scaled(1 - low[known], height * 4)
+    _draw_lines(pixels, column, column, top, bottom)
+    places = np.flatnonzero(known)
+    joined = places[1:] == places[:-1] + 1
+    middle = (top + bottom) // 2
+    _draw_lines(pixels, column[:-1][joined], column[1:][joined], middle[:-1][joined], middle[1:][joined])
+    return _packed(_inked(pixels, ink))
+
+
+def polyline(x: Floats, y: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:
+    """The dots of points joined in their order, as a (height, width) array of braille bits; shares of both sides."""
+    known = np.isfinite(x)
+    y = np.where(known, y, np.nan)
+    return trace(_scaled(np.where(known, x, 0.0), width * 2), y, y, width=width, height=height, ink=ink)
+
+
+def _scaled(share: Floats, size: int) -> Ints:
+    return (np.clip(share, 0.0, 1.0) * (size - 1) + 0.5).astype(np.int64)
+
+
+def _draw_lines(pixels: Pixels, x0: Ints, x1: Ints, y0: Ints, y1: Ints) -> None:
+    """All the straight lines at once: as many dots on each as its longer side has."""
+    steps = np.maximum(np.abs(x1 - x0), np.abs(y1 - y0))
+    line = np.repeat(np.arange(len(steps)), steps + 1)
+    first = np.cumsum(steps + 1) - (steps + 1)
+    share = (np.arange(len(line)) - first[line]) / np.maximum(steps, 1)[line]
+    rows = np.rint(y0[line] + share * (y1 - y0)[line]).astype(np.int64)
+    columns = np.rint(x0[line] + share * (x1 - x0)[line]).astype(np.int64)
+    pixels[rows, columns] = True
+
+
+def _inked(pixels: Pixels, ink: Ink) -> Pixels:
+    if ink == "dots":
+        pixels[:, 0::2] |= pixels[:, 1::2]
+        pixels[:, 1::2] = False
+    elif ink == "area":
+        np.logical_or.accumulate(pixels, axis=0, out=pixels)
+    return pixels
+
+
+def _packed(pixels: Pixels) -> Cells:
+    rows, columns = pixels.shape
+    blocks = pixels.reshape(rows // 4, 4, columns // 2, 2)
+    return np.packbits(blocks[:, _ROWS, :, _COLUMNS].transpose(1, 2, 0), axis=2, bitorder="little")[:, :, 0]

@@ -1,0 +1,142 @@
+"""The charts of the cockpit, declared once: a chart is an entry here, a series is a line of it.
+
+The column of a series is the name of a field of `Point` or of `EngineView`, or one of those that `timeline` derives.
+What has one role has one colour on all charts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadgen import format as fmt
+from loadgen.metrics.samples import GpuSample, GpuStatic
+from tui.charts.canvas import Ink
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart: the column of the history, the name in the legend, its role and ink."""
+
+    column: str
+    label: str
+    role: str
+    ink: Ink = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a chart shows; the first series lies lowest."""
+
+    title: str
+    series: tuple[Series, ...]
+    log: bool = False
+    number: Callable[[float | None], str] = fmt.number
+    most: float | None = None  # the top of the axis, where it is known: 100 of a percentage
+
+
+OVERVIEW_CHARTS = {
+    "throughput": Chart("throughput tok/s", (Series("output_tokens_per_s", "out", "throughput"),)),
+    "ttft": Chart(
+        "TTFT ms", (Series("ttft_p99_ms", "p99", "p99", "dots"), Series("ttft_p50_ms", "p50", "p50")), log=True
+    ),
+    "tpot": Chart("TPOT ms", (Series("tpot_p99_ms", "p99", "p99", "dots"), Series("tpot_p50_ms", "p50", "p50"))),
+    "engine": Chart(
+        "streams",
+        (
+            Series("engine_waiting", "waiting", "waiting", "area"),
+            Series("engine_running", "running", "running", "dots"),
+            Series("held", "held", "held"),
+        ),
+        number=fmt.setting,
+    ),
+}
+"""By the id of the panel, in their order on the screen; so are those of the engine's page."""
+
+ENGINE_CHARTS = {
+    "engine-queue": Chart(
+        "requests",
+        (
+            Series("engine_waiting", "waiting", "waiting", "area"),
+            Series("engine_running", "running", "running"),
+        ),
+        number=fmt.setting,
+    ),
+    "engine-kv": Chart("KV cache %", (Series("kv_percent", "used", "kv", "area"),), most=100.0),
+    "engine-tokens": Chart(
+        "tok/s",
+        (
+            Series("prompt_tokens_per_s", "prompt", "p99", "dots"),
+            Series("generation_tokens_per_s", "generation", "throughput"),
+        ),
+    ),
+    "engine-prefix": Chart("prefix hit %", (Series("prefix_hit_percent", "hit", "p50"),), most=100.0),
+    "engine-preemptions": Chart("preemptions/s", (Series("preemptions_per_s", "preempted", "warn"),)),
+    "engine-reasons": Chart(
+        "waiting for",
+        (Series("waiting_deferred", "deferred", "p99", "dots"), Series("waiting_capacity", "capacity", "waiting")),
+        number=fmt.setting,
+    ),
+}
+
+COLUMNS = tuple(
+    dict.fromkeys(
+        series.column for chart in (*OVERVIEW_CHARTS.values(), *ENGINE_CHARTS.values()) for series in chart.series
+    )
+)
+"""What the history keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStrip:
+    """A figure of a GPU over time, on a fixed range from 0, so that GPUs can be compared by eye."""
+
+    label: str
+    role: str
+    most: float
+    value: Callable[[GpuStatic, GpuSample], float | None]
+    text: Callable[[GpuStatic, GpuSample], str]
+
+    def column(self, gpu: int) -> str:
+        return f"{gpu} {self.role}"
+
+
+GPU_STRIPS = (
+    GpuStrip(
+        "busy",
+        "busy",
+        100.0,
+        lambda static, now: now.gfx_percent,
+        lambda static, now: f"{fmt.count(now.gfx_percent)} %",
+    ),
+    GpuStrip(
+        "power",
+        "power",
+        100.0,
+        lambda static, now: _percent_of(now.power_w, now.power_cap_w or static.power_cap_default_w),
+        lambda static, now: f"{of_most(now.power_w, now.power_cap_w)} W",
+    ),
+    GpuStrip(
+        "hot",
+        "heat",
+        110.0,
+        lambda static, now: now.temperature_hotspot_c,
+        lambda static, now: f"{fmt.count(now.temperature_hotspot_c)} C",
+    ),
+    GpuStrip(
+        "HBM",
+        "hbm",
+        100.0,
+        lambda static, now: _percent_of(now.hbm_used_bytes, static.hbm_total_bytes),
+        lambda static, now: f"{of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))} G",
+    ),
+)
+"""The most needed first."""
+
+
+def _percent_of(value: float | None, most: float | None) -> float | None:
+    return None if value is None or not most else 100 * value / most
+
+
+def of_most(value: float | None, most: float | None) -> str:
+    return fmt.count(value) if most is None else f"{fmt.count(value)}/{fmt.count(most)}"

@@ -1,0 +1,185 @@
+"""Verbs about this box: `vramp check` and `vramp doctor` only read; `vramp stop` ends servers that were left there.
+
+A server that a vramp drives at this moment is somebody's measurement: only its port and `--force` stop it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from loadgen.errors import ProfileError, ServerError, TelemetryError
+from loadgen.format import harmless
+from loadgen.vendors import BackendName
+from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
+
+if TYPE_CHECKING:
+    from loadgen.metrics.doctor import Examination
+    from loadgen.server.process.locks import ServerRecord
+    from loadgen.telemetry.examine import BackendTrial
+
+BLOCKED = 3  # the server could not be started: the exit code that a run would have
+
+
+def check(words: list[str]) -> int:
+    """Print the findings; `BLOCKED` if one of them blocks."""
+    parser = parser_of(
+        "vramp check",
+        "What stands in the way of a profile on this box. It reads, and changes nothing.",
+        f"exit codes: 0 nothing blocks; 2 usage or profile; {BLOCKED} something blocks",
+    )
+    add_profile_options(parser)
+    group = parser.add_argument_group("check")
+    group.add_argument("--json", action="store_true", help="findings as a JSON list")
+    group.add_argument(
+        "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
+    )
+    options = parser.parse_args(words)
+    from loadgen.plan.from_profile import stages_of
+    from loadgen.report.findings import findings_json, findings_text
+    from loadgen.server.preflight.check import check_profile
+
+    profile, _ = profile_of(options)
+    findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
+    print(harmless(findings_json(findings) if options.json else findings_text(findings)))
+    return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
+
+
+def doctor(words: list[str]) -> int:
+    """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
+    options = _doctor_parser().parse_args(words)
+    from loadgen.report.doctor import doctor_json, doctor_text
+    from loadgen.telemetry.examine import DUMP_PACE, Pace, examine
+
+    if options.dump is not None:
+        _require_writable(options.dump)
+    pace = Pace() if options.dump is None else DUMP_PACE
+    try:
+        with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
+            found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print(harmless(doctor_json(found) if options.json else doctor_text(found)))
+    if options.dump is not None:
+        _dump(options.dump, found, trials)
+    return TelemetryError.exit_code if found.unmeasured else 0
+
+
+def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
+    from loadgen.server.process.masking import masked_environment
+    from loadgen.telemetry.capture import write_capture
+    from loadgen.telemetry.examine import capture_header, capture_part
+
+    header = capture_header(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
+    write_capture(path, header, [capture_part(trial) for trial in trials])
+    say(f"capture: {path}")
+
+
+def _require_writable(path: Path) -> None:
+    """Ten seconds of looking should not be lost to a misspelt folder."""
+    if path.is_dir():
+        raise ProfileError(f"--dump {path}: is a folder; --dump takes the name of a file")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ProfileError(f"--dump {path}: cannot be written there; name a file in a folder that exists and is yours")
+
+
+def _doctor_parser() -> argparse.ArgumentParser:
+    parser = parser_of(
+        "vramp doctor",
+        "What this box and this installation can measure, and why not. It reads, and changes nothing.",
+        "exit codes: 0 GPUs are measured, or there are none; 1 nothing measures those of a vendor; 2 usage",
+    )
+    backends = ("auto", *get_args(BackendName))
+    parser.add_argument("--telemetry", choices=backends, default="auto", help="try only this one (default: auto)")
+    parser.add_argument("--json", action="store_true", help="everything, of each GPU, as one JSON object")
+    parser.add_argument(
+        "--dump", metavar="FILE", type=Path, help="look for 10 s, and leave what was seen for --replay-telemetry"
+    )
+    return parser
+
+
+def stop(words: list[str]) -> int:
+    """Stop one server or all; 0 if nothing of them is left."""
+    options = _stop_parser().parse_args(words)
+    from loadgen.server.process.locks import list_servers
+
+    servers = list_servers()
+    if options.list:
+        print("\n".join(_line(record) for record in servers))
+        return 0
+    clean = [_stop_one(record, options.timeout) for record in _chosen(servers, options)]
+    return 0 if all(clean) else ServerError.exit_code
+
+
+def _stop_parser() -> argparse.ArgumentParser:
+    parser = parser_of(
+        "vramp stop",
+        "End a server that vramp started and left running. Servers of others are never touched, "
+        "and one that a vramp drives only with --force.",
+        "exit codes: 0 nothing of it is left; 2 usage; 3 there is no such server, or something of it is left",
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("port", nargs="?", type=int, metavar="PORT", help="not needed if there is only one")
+    which.add_argument("--all", action="store_true", help="every one of them")
+    which.add_argument("--list", action="store_true", help="show them and stop none")
+    parser.add_argument("--force", action="store_true", help="the one on PORT although a vramp drives it")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="until it is killed (default: 60)")
+    return parser
+
+
+def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[ServerRecord]:
+    if options.port is not None:
+        return [_on_port(servers, options.port, force=options.force)]
+    driven = [record for record in servers if _driver(record)]
+    chosen = [record for record in servers if record not in driven]
+    if not options.all and len(chosen) > 1:
+        listed = "\n".join(f"  {_line(record)}" for record in servers)
+        raise ProfileError(f"several servers are running; name a port, or use --all:\n{listed}")
+    for record in driven:
+        say(f"not touched: {_line(record)}")
+    if not chosen:
+        say("no server that vramp left is running")
+    return chosen
+
+
+def _on_port(servers: list[ServerRecord], port: int, *, force: bool) -> ServerRecord:
+    for record in servers:
+        if record.port == port:
+            driver = _driver(record)
+            if driver and not force:
+                raise ServerError(f"{driver}; --force stops it all the same")
+            return record
+    others = ", ".join(str(record.port) for record in servers) or "none"
+    raise ServerError(f"no server that vramp started listens on port {port}; running ones: {others}")
+
+
+def _driver(record: ServerRecord) -> str:
+    """Who drives it at this moment, in a sentence; empty if nobody does."""
+    from loadgen.server.process.locks import drive_lock
+
+    try:
+        drive_lock("localhost", record.port).release()
+    except ServerError as error:
+        return str(error)
+    return ""
+
+
+def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
+    from loadgen.server.process.guard_client import stop_server
+
+    say(f"stopping {_line(record)}")
+    report = asyncio.run(stop_server(record, timeout_s=timeout_s))
+    say(report.sentence)
+    return report.clean
+
+
+def _line(record: ServerRecord) -> str:
+    minutes = max(0.0, time.time() - record.started_unix_s) / 60
+    kind = "in use by a vramp" if _driver(record) else "left running"
+    return f"port {record.port}  {record.profile or '-'}  {record.model or '-'}  up {minutes:.0f} min  {kind}"

@@ -1,0 +1,288 @@
+"""Verbs on the results of finished runs: `vramp report`, `recover`, `baseline` and `compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.errors import ProfileError, ResultError
+from loadgen.format import harmless
+from tui.cli.options import RUN_WORDS, parser_of, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loadgen.metrics.result import Result
+    from loadgen.report.compare import RunComparison
+    from loadgen.report.compare_gate import Limit
+
+_STDOUT = Path("-")
+_RUN_IS = f"RUN is {RUN_WORDS}"
+
+
+# `vramp report`: as a table, Markdown, CSV, one HTML file, or what vLLM's benchmark writes.
+
+_REPORT_EPILOG = f"""\
+{_RUN_IS}; a result.json too
+
+Data goes to stdout, or to --out; the HTML file goes to report.html in the run's folder, and to stdout with --out -.
+--vllm-json prints an object (a list of them if there are several stages); with --out DIR it writes one file a stage.
+
+exit codes: 0 done; 1 the run cannot be read, or the report not be written; 2 usage
+"""
+
+
+def report(words: list[str]) -> int:
+    """Show the runs in the form that is asked for."""
+    options = _report_parser().parse_args(words)
+    if len(options.runs) > 1 and not options.csv:
+        raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` sets them beside")
+    from loadgen.store.runs import open_result
+
+    results = [open_result(text) for text in options.runs]
+    if options.html:
+        _html(results[0], options.runs[0], options.out)
+    elif options.vllm_json:
+        _vllm_json(results[0], options.out)
+    else:
+        _put(_report_text(results, options), options.out)
+    return 0
+
+
+def _report_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp report", "A finished run, as a table or in the form that others need.", _REPORT_EPILOG)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="see below; several with --csv")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="tables for GitHub")
+    form.add_argument("--html", action="store_true", help="one file with charts, for a browser and for paper")
+    form.add_argument("--csv", action="store_true", help="one row a stage")
+    form.add_argument("--vllm-json", action="store_true", help="as `vllm bench serve --save-result` writes it")
+    parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
+    return parser
+
+
+def _report_text(results: list[Result], options: argparse.Namespace) -> str:
+    if options.csv:
+        from loadgen.report.csv import csv_report
+
+        return csv_report(results)
+    if options.markdown:
+        from loadgen.report.markdown import markdown_report
+
+        return markdown_report(results[0]) + "\n"
+    from loadgen.report.bench_table import serving_curve_table
+    from loadgen.report.table import result_table
+
+    tables = [result_table(results[0]), serving_curve_table(results[0])]
+    return harmless("".join(f"{table}\n" for table in tables if table))
+
+
+def _html(result: Result, run: str, out: Path | None) -> None:
+    from loadgen.report.html.document import html_report
+    from loadgen.store.runs import find_run
+
+    found = find_run(run)
+    folder = found.parent if found.is_file() else found
+    path = folder / "report.html" if out is None else out
+    _put(html_report(result), path)
+    if path != _STDOUT:
+        say(f"report: {path}")
+
+
+def _vllm_json(result: Result, folder: Path | None) -> None:
+    from loadgen.report.vllm_json import vllm_documents, vllm_file_names
+
+    documents = vllm_documents(result)
+    if not documents:
+        raise ResultError(f"{result.run_id}: there is no stage in which a request was sent: nothing to write")
+    if folder is None or folder == _STDOUT:
+        _put(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultError(f"--out {folder}: must be a folder for --vllm-json: {error.strerror}") from error
+    for name, document in zip(vllm_file_names(documents), documents, strict=True):
+        _put(json.dumps(document, allow_nan=False), folder / name)
+        say(f"report: {folder / name}")
+
+
+def _put(text: str, path: Path | None) -> None:
+    """To a file, or to stdout; raises `ResultError`."""
+    if path is None or path == _STDOUT:
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
+
+
+# `vramp recover`: from the journal.
+
+
+def recover(words: list[str]) -> int:
+    """Write the result of a run that was killed, and print its table as the run would have."""
+    codes = "exit codes: 0 the result is written; 1 it cannot be made; 2 usage"
+    parser = parser_of("vramp recover", "Make the result of a run that was killed, from its journal.", codes)
+    parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
+    parser.add_argument("--force", action="store_true", help="also where there is the result of a whole run")
+    options = parser.parse_args(words)
+    from loadgen.report.table import result_table
+    from loadgen.store.recover import recover as recovered
+    from loadgen.store.runs import open_journal, read_result
+
+    path = recovered(open_journal(options.run).parent, force=options.force)
+    result = read_result(path)
+    if result.stages:
+        print(harmless(result_table(result)))
+    say(f"result: {path}")
+    return 0
+
+
+# `vramp baseline`: results kept under a name, to compare others with.
+
+_BASELINE_EPILOG = f"""\
+{_RUN_IS}; a result.json too
+A baseline is a copy of the whole result, and its name goes wherever a RUN goes: vramp compare NAME last
+
+exit codes: 0 done; 1 the run or the baseline cannot be read; 2 usage
+"""
+
+
+def baseline(words: list[str]) -> int:
+    options = _baseline_parser().parse_args(words)
+    from loadgen.report.table import result_table
+    from loadgen.store.runs import open_result, read_result, remove_baseline, require_baseline, save_baseline
+
+    match options.what:
+        case "save":
+            path = save_baseline(options.name, open_result(options.run), replace=options.replace)
+            print(harmless(f"baseline {options.name}: {path}"))
+        case "remove":
+            remove_baseline(options.name)
+        case "show":
+            print(harmless(result_table(read_result(require_baseline(options.name)))))
+        case _:
+            _list_baselines()
+    return 0
+
+
+def _baseline_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp baseline", "Keep a run under a name, to compare others with.", _BASELINE_EPILOG)
+    what = parser.add_subparsers(dest="what", required=True, metavar="save|list|show|remove")
+    save = what.add_parser("save", help="keep the result of a run under a name")
+    save.add_argument("name", metavar="NAME")
+    save.add_argument("run", metavar="RUN")
+    save.add_argument("--replace", action="store_true", help="in place of the one that has the name")
+    what.add_parser("list", help="all of them")
+    for verb, words in (("show", "the table of its result"), ("remove", "forget it")):
+        what.add_parser(verb, help=words).add_argument("name", metavar="NAME")
+    return parser
+
+
+def _list_baselines() -> None:
+    from loadgen.report.configuration import hardware_of, model_of
+    from loadgen.store.runs import baselines, read_result
+
+    for name, path in baselines().items():
+        try:
+            result = read_result(path)
+            words = f"{result.started_at}  {model_of(result)} on {hardware_of(result)}, {len(result.stages)} stages"
+        except ResultError as error:
+            words = str(error)
+        print(harmless(f"{name:<24}{words}"))
+
+
+# `vramp compare`: runs against the first of them, and a gate for CI.
+
+_COMPARE_EPILOG = f"""\
+{_RUN_IS}; a result.json or the name of a baseline too
+
+Stages are matched by concurrency or rate, ISL and OSL. A figure of B is called better or worse only where the interval
+of its difference excludes zero, where it is off by 2 % at least, and where nothing speaks against the stage. Runs that
+are not alike (another model, another kind of requests, no common ISL and OSL) are refused; --force compares them.
+
+--fail-if LIMIT, as often as needed: FIGURE>+NUMBER% or FIGURE<-NUMBER%, for latencies also in ms or s:
+  'ttft_p99>+10%'   'output_tok_s<-5%'   'tpot_p50>+2ms'   (in quotes: < and > mean something to the shell)
+  figures: output_tok_s, req_s, goodput, j_per_token, and ttft, tpot, itl, e2e with _mean, _p50, _p90, _p99
+  broken where the measured difference is beyond the limit and its interval excludes zero; with --strict, where the
+  measured difference alone is beyond it
+
+exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run cannot be read; 2 usage, or not alike
+"""
+
+
+def compare(words: list[str]) -> int:
+    """Compare the runs with the first; 0 if no limit is broken."""
+    options = _compare_parser().parse_args(words)
+    from loadgen.report.compare import compare_runs
+    from loadgen.report.compare_gate import parse_limit
+    from loadgen.store.runs import LAST, open_result
+
+    if not 50 <= options.confidence < 100:
+        raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")
+    limits = [parse_limit(text) for text in options.fail_if]
+    found = [(name, open_result(name)) for name in (options.a, *options.others)]
+    # The newest run has a name of its own, by which it is still known tomorrow.
+    a, *others = [(result.run_id if name == LAST else name, result) for name, result in found]
+    confidence = options.confidence / 100
+    comparisons = [compare_runs(a, b, confidence=confidence, any_shape=options.force) for b in others]
+    for comparison in comparisons:
+        _require_comparable(comparison, force=options.force)
+    print(harmless(_compare_text(comparisons, options)))
+    broken = [_held_against(comparison, limits, strict=options.strict) for comparison in comparisons]
+    return 1 if any(broken) else 0
+
+
+def _compare_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp compare", "How runs differ from the first, and how sure that is.", _COMPARE_EPILOG)
+    parser.add_argument("a", metavar="A", help="the RUN that the others are compared with")
+    parser.add_argument("others", metavar="B", nargs="+", help="one RUN or more")
+    parser.add_argument("--fail-if", metavar="LIMIT", action="append", default=[], help="see below; 1 if one is broken")
+    parser.add_argument("--strict", action="store_true", help="limits go by the measured difference, evident or not")
+    parser.add_argument("--force", action="store_true", help="compare what is not alike too, and say so")
+    parser.add_argument("--confidence", metavar="PERCENT", type=float, default=99.0, help="of each interval (99)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="tables for GitHub")
+    form.add_argument("--json", action="store_true", help="one document with everything")
+    return parser
+
+
+def _require_comparable(comparison: RunComparison, *, force: bool) -> None:
+    """Raise `ProfileError` for runs that are not alike, `ResultError` where no stages match."""
+    a, b = comparison.a.name, comparison.b.name
+    # Of a run that never came to its load, not even the model is known.
+    empty = not comparison.stages and not (comparison.only_a and comparison.only_b)
+    if comparison.unlike and not force and not empty:
+        reasons = "; ".join(comparison.unlike)
+        raise ProfileError(f"{b} is not the like of {a}: {reasons}; --force compares them all the same")
+    if not comparison.stages:
+        only_a, only_b = (", ".join(loads) or "nothing" for loads in (comparison.only_a, comparison.only_b))
+        more = "" if force or empty else "; --force matches stages of another shape by their load alone"
+        raise ResultError(f"nothing to compare: {a} has measured {only_a}; {b} has measured {only_b}{more}")
+
+
+def _compare_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
+    from loadgen.report.compare_table import compare_json, compare_markdown, compare_table
+
+    if options.json:
+        return compare_json(comparisons)
+    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_table, "\n")
+    return between.join(form(comparison) for comparison in comparisons)
+
+
+def _held_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> bool:
+    """Say which limits are broken; whether any is."""
+    from loadgen.report.compare_gate import breaches
+    from loadgen.report.compare_table import difference_words
+
+    found = breaches(comparison, limits, strict=strict)
+    for breach in found:
+        difference, interval, _ = difference_words(breach.found)
+        words = f"{breach.limit} is broken by {comparison.b.name}, {breach.stage}: {difference} ({interval})"
+        say(f"vramp: {words}")
+    return bool(found)

@@ -1,0 +1,144 @@
+"""How far the stages are from what a publication measured with this recipe, and from those of a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadgen import format as fmt
+from loadgen.metrics.figures import FIGURES
+from loadgen.metrics.result import Compared, Comparison
+from tui.panels.frame import Frame
+from tui.widgets.rows import Row, Rows, Word, cropped, titled
+
+_PUBLISHED = {
+    "ttft_p50_ms": "TTFT p50",
+    "ttft_mean_ms": "TTFT mean",
+    "tpot_p50_ms": "TPOT p50",
+    "tpot_mean_ms": "TPOT mean",
+    "output_tokens_per_s": "out tok/s",
+    "total_tokens_per_s": "tok/s",
+    "requests_per_min": "req/min",
+    "requests_per_s": "req/s",
+    "ttft_p99_ms": "TTFT p99",
+    "tpot_p99_ms": "TPOT p99",
+    "e2e_p50_ms": "E2E p50",
+    "e2e_mean_ms": "E2E mean",
+    "normalized_mean_ms": "normalized",
+}
+"""In the order in which they are shown, as many as fit."""
+_IN_A_ROW = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "output_tok_s", "req_s", "e2e_p50", "e2e_p99")
+"""As many as fit."""
+_ROLES = {"better": "good", "worse": "bad", "no evidence": "dim"}
+_SIGNS = {"better": " better", "worse": " worse", "no evidence": ""}
+
+
+def published(frame: Frame, width: int) -> Row:
+    """The publication's figures and the differences, else the baseline's; empty where there is neither."""
+    stage = frame.stage
+    found = [one for one in frame.snapshot.reference if stage is not None and one.stage == stage.number - 1]
+    if not found:
+        return baseline_row(frame, width)
+    of = found[0].of
+    return cropped(((f"published{f' {fmt.plain(of)}' if of else ''}", "title"), *_figures(found, of)), width)
+
+
+def published_stages(frame: Frame, width: int, height: int) -> Rows:
+    """A row for each stage that a publication has figures of, under their title; empty where there is none."""
+    by_stage: dict[int, list[Comparison]] = {}
+    for one in frame.timeline.published.values():
+        by_stage.setdefault(one.stage, []).append(one)
+    of = next((found[0].of for found in by_stage.values()), "")
+    measured = [stage for stage in frame.snapshot.stages if stage.number - 1 in by_stage]
+    rows: Rows = []
+    for stage in measured:
+        name = f"{stage.number:>4} {fmt.target(stage.concurrency, stage.rate):<12}"
+        rows.append(cropped(((name, "text"), *_figures(by_stage[stage.number - 1], of)), width))
+    left_out = len(rows) - max(1, height - 1)
+    legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()
+    title = titled(f"published{f' {fmt.plain(of)}' if of else ''}, and how far from it each stage is", legend, width)
+    return [title, *rows[max(0, left_out) :]] if rows else []
+
+
+def _figures(found: Sequence[Comparison], of: str) -> Row:
+    words: list[Word] = []
+    shown = {one.figure: one for one in found if one.of == of}
+    for figure, name in _PUBLISHED.items():
+        if figure in shown:
+            difference = shown[figure].difference_percent
+            words += [(f"  {name} ", "dim"), (fmt.number(shown[figure].published), "text")]
+            words += [] if difference is None else [(f" ({difference:+.1f}%)", "strong")]
+    return tuple(words)
+
+
+def baseline_row(frame: Frame, width: int) -> Row:
+    """The baseline's figures and how far from them the stage is; empty without a baseline."""
+    beside = frame.snapshot.baseline
+    if beside is None:
+        return ()
+    row: list[Word] = [(f"baseline {fmt.plain(beside.name)}", "title")]
+    if not beside.figures:
+        row.append((f"  {fmt.plain(beside.verdict)}", "dim"))
+    known = {one.figure: one for one in beside.figures if one.a is not None}
+    for name in _IN_A_ROW:
+        if name in known:
+            row += _short(known[name])
+    return cropped(tuple(row), width)
+
+
+def baseline(frame: Frame, width: int, height: int) -> Rows:
+    """All figures beside the baseline's, with the interval of each difference and what it says; at least 80 columns."""
+    beside = frame.snapshot.baseline
+    if beside is None:
+        return [titled("baseline", (), width), ((" none; --baseline RUN names one", "dim"),)]
+    legend: Row = ((fmt.plain(beside.load or ""), "dim"),)
+    rows: Rows = [
+        cropped(titled(f"baseline {fmt.plain(beside.name)}", legend, width), width),
+        cropped(((f" {fmt.plain(beside.verdict)}", "bad" if beside.bad else "text"),), width),
+    ]
+    if beside.figures:
+        head = f" {'':<20}{'baseline':>10}{'now':>10}{'difference':>12}{'99% interval':>20}"
+        rows.append(cropped(((head, "dim"),), width))
+    rows += [cropped(_long(one), width) for one in beside.figures]
+    return rows[:height]
+
+
+def _short(one: Compared) -> list[Word]:
+    figure, difference = FIGURES[one.figure], one.difference
+    words: list[Word] = [(f"  {figure.title} ", "dim"), (_values(one)[0], "text")]
+    if difference is not None and difference.percent is not None:
+        role = _ROLES[difference.word] if difference.word != "no evidence" else "strong"
+        words.append((f" ({_bound(one)}{difference.percent:+.1f}%{_SIGNS[difference.word]})", role))
+    return words
+
+
+def _values(one: Compared) -> tuple[str, str]:
+    """Of the baseline and of the stage."""
+    a, b = (fmt.AT_LEAST if bound else "" for bound in (one.a_at_least, one.b_at_least))
+    return f"{a}{fmt.number(one.a)}", f"{b}{fmt.number(one.b)}"
+
+
+def _bound(one: Compared) -> str:
+    """What a lower bound makes of the difference."""
+    if one.a_at_least and one.b_at_least:
+        return "?"
+    return "≤" if one.a_at_least else fmt.AT_LEAST if one.b_at_least else ""
+
+
+def _long(one: Compared) -> Row:
+    figure, found = FIGURES[one.figure], one.difference
+    title = f"{figure.title}, {figure.unit}" if figure.unit in ("ms", "%") else figure.title
+    row: list[Word] = [
+        (f" {title:<20}", "dim"),
+        ("".join(f"{value:>10}" for value in _values(one)), "text"),
+    ]
+    if found is None or found.percent is None:
+        return (*row, (f"{fmt.UNKNOWN:>12}", "dim"))
+    bounded = found.low_percent is not None or found.high_percent is not None
+    low, high = ("?" if end is None else f"{end:+.1f}" for end in (found.low_percent, found.high_percent))
+    interval = f"{low} to {high}" if bounded else "too short to tell"
+    return (
+        *row,
+        (f"{f'{_bound(one)}{found.percent:+.1f}%':>12}", "strong"),
+        (f"{interval:>20}", "dim"),
+        (_SIGNS[found.word], _ROLES[found.word]),
+    )
