@@ -7,7 +7,8 @@ import pytest
 
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
-from loadgen.profile import Profile, load_document, load_profile, variant_names
+from loadgen.profile.document import load_document, load_profile, variant_names
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.check import check_profile
 
 FOLDER = Path(__file__).parents[1] / "profiles"

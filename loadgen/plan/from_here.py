@@ -19,8 +19,8 @@ from loadgen.metrics.journal import SearchResult
 from loadgen.plan.from_profile import listed, search_plan, stages_of
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
-from loadgen.profile import Profile
 from loadgen.profile.load import PlanSettings
+from loadgen.profile.schema import Profile
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}

@@ -22,7 +22,7 @@ from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.from_here import following
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.stage_watch import StageWatch, enough
 from loadgen.stream.request import RequestTemplate
 

@@ -20,7 +20,8 @@ import msgspec
 from loadgen.errors import ServerError
 from loadgen.fleet.fleet import FleetSettings
 from loadgen.plan.stage import Stage, check_lengths
-from loadgen.profile import Load, Profile
+from loadgen.profile.load import Load
+from loadgen.profile.schema import Profile
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from loadgen.stream.request import (
     Cancellation,

@@ -24,7 +24,7 @@ from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Measured, Stage
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run import operations as asked
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch

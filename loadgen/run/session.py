@@ -19,7 +19,7 @@ from loadgen.format import harmless
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.snapshot import Liveness, ServerView
 from loadgen.plan.stage import Stage, most_workers, workers_for
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.probe import Served, fleet_settings, probe, probe_twin, templates_of

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.health import StageFacts, flags, gpu_verdicts, stage_verdicts
 from loadgen.metrics.journal import EngineView, Milestone, RunState, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Comparison, Verdict
@@ -27,7 +26,7 @@ from loadgen.metrics.snapshot import (
 )
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.verdict import kv_limit, queueing
+from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
 from loadgen.plan.stage import Stage
 from loadgen.run.controller import LoadController
 from loadgen.run.stage_views import StageViews, distributions, whole_view

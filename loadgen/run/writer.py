@@ -22,7 +22,7 @@ from loadgen.metrics.baseline import Baseline, with_baseline
 from loadgen.metrics.journal import EngineView, Happened, Line, RunFinished, RunStarted, RunState, ServerChanged, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
 from loadgen.server.process.masking import masked_document, masked_environment, masked_text

@@ -9,7 +9,8 @@ from loadgen.plan.from_here import following
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.request import PlanRequest, parse_plan
 from loadgen.plan.stage import Measured, Stage
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 
 
 def profile(**parts: object) -> Profile:

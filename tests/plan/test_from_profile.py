@@ -5,7 +5,7 @@ import pytest
 from loadgen.errors import ProfileError
 from loadgen.plan.from_profile import ladder_loads, next_stages, stages_of
 from loadgen.plan.stage import Measured, Stage, check_lengths
-from loadgen.profile import build_profile
+from loadgen.profile.document import build_profile
 from tests.plan.probing import play, profile
 
 

@@ -7,7 +7,7 @@ import pytest
 from loadgen.errors import ProfileError
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage, check_lengths
-from loadgen.profile import build_profile
+from loadgen.profile.document import build_profile
 
 
 def plan(**load: object) -> list[Stage]:

@@ -12,19 +12,9 @@ from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import (
-    comparison,
-    curve,
-    gpus,
-    health,
-    latency,
-    load,
-    loads,
-    messages,
-    results,
-    startup,
-)
+from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup
 from tui.panels.frame import Frame, Paint, Panel, of_chart
+from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
 
@@ -61,7 +51,7 @@ _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
-    yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
+    yield _page("curve", _board(curve.curve, "curve"), _board(loads, "curve-stages"))
     yield _page("latency", _board(latency.distribution, "distribution"))
     yield _page("gpus", _board(gpus.grid, "gpu-grid"))
     charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.plan.stage import Stage
-from loadgen.profile import Profile, Server
+from loadgen.profile.schema import Profile, Server
 from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.server.process.log import clean_line
 from loadgen.server.process.masking import masked_command

@@ -17,7 +17,7 @@ from loadgen.format import harmless
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
-from loadgen.profile import Profile, Server
+from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.box import Box, Setup
 from loadgen.server.preflight.box_gpus import gpu_memory, leftover_findings
 from loadgen.server.preflight.box_model import disk_space, hub_model, local_model

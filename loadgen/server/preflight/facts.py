@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.plan.stage import Stage
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, vendor_of
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.profile import Docker, Server
+from loadgen.profile.schema import Docker, Server
 from loadgen.server.preflight.flags import list_form
 from loadgen.vendors import Vendor, vendor_of
 
