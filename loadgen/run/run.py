@@ -12,10 +12,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
-
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
 from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.baseline import Baseline, BaselineWatch
@@ -37,8 +33,11 @@ from loadgen.run.view import live_load, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.store.files import RowsFormat
-from loadgen.telemetry.options import BackendOption
+from loadgen.telemetry.backends import BackendOption
 from loadgen.vendors import VendorName
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 
 class Run:

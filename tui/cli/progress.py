@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from typing import TYPE_CHECKING
-
 from loadgen.format import harmless
 from loadgen.run.operations import Abort, Stop
 from tui.terminal import NonBlockingWriter
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +40,14 @@ async def follow(run: Run) -> bool:
             interrupt()
 
     loop = asyncio.get_running_loop()
-    outlet = NonBlockingWriter(
+    writer = NonBlockingWriter(
         sys.stderr,
         caught_up=lambda: say("lines are missing here: nobody read them"),
         gone=lambda: loop.call_soon_threadsafe(finish_unread),
     )
 
     def say(text: str) -> None:
-        outlet.write(harmless(text) + "\n")
+        writer.write(harmless(text) + "\n")
 
     # Explicitly: a shell starts background jobs with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -58,7 +57,7 @@ async def follow(run: Run) -> bool:
         async for snapshot in run.snapshots():
             progress.show(snapshot)
     finally:
-        outlet.close()
+        writer.close()
     return interrupts > 0
 
 

@@ -14,27 +14,25 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from loadgen import format as fmt
+from loadgen.errors import ProfileError
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile, variant_names
 from pathlib import Path
-from typing import Any, ClassVar
-
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import TextArea
-
-from loadgen import format as fmt
-from loadgen.errors import ProfileError
-from loadgen.plan.from_profile import stages_of
-from loadgen.profile.document import build_profile, variant_names
 from tui import keys
 from tui.catalog import Choice, is_shipped
 from tui.config import keymap_of
 from tui.panels.past import wrapped
-from tui.screens.dialogs import AskChoice, AskText, Help
+from tui.screens.dialogs import AskChoice, AskText, Help, ask
 from tui.widgets.painted import KeyBar, Pane
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread
+from typing import Any, ClassVar
 
 _DEBOUNCE_S = 0.25
 _WHERE = "here"
@@ -116,9 +114,9 @@ class EditorScreen(Screen[Choice | None]):
         self.dismiss(Choice(self._document, where))
 
     def action_save(self) -> None:
-        self.app.push_screen(AskText("Save as", str(proposed_path(self._path))), self._save_as)
+        ask(self, AskText("Save as", str(proposed_path(self._path))), self._save_as)
 
-    def _save_as(self, text: str | None) -> None:
+    def _save_as(self, text: str) -> None:
         if not text:
             return
         path = Path(text).expanduser()
@@ -127,13 +125,9 @@ class EditorScreen(Screen[Choice | None]):
             words = f"{path} came with vramp and stays as it is: take another name"
             self.notify(words, severity="warning", timeout=6, markup=False)
         elif path.exists() and path != self._path:
-            choices = [("", "keep that file"), ("overwrite", "overwrite it")]
-            self.app.push_screen(AskChoice(f"{path} is there already", choices), partial(self._overwrite, path))
+            choices = [(None, "keep that file"), (path, "overwrite it")]
+            ask(self, AskChoice(f"{path} is there already", choices), self._write)
         else:
-            self._write(path)
-
-    def _overwrite(self, path: Path, how: str | None) -> None:
-        if how:
             self._write(path)
 
     def _write(self, path: Path) -> None:
@@ -150,13 +144,9 @@ class EditorScreen(Screen[Choice | None]):
     def action_back(self) -> None:
         """To the profiles; what was typed is not thrown away unasked."""
         if self._changed:
-            choices = [("", "go on editing"), ("discard", "throw the changes away")]
-            self.app.push_screen(AskChoice("The changes are not saved", choices), self._discard)
+            choices = [(None, "go on editing"), (True, "throw the changes away")]
+            ask(self, AskChoice("The changes are not saved", choices), lambda _: self.dismiss(None))
         else:
-            self.dismiss(None)
-
-    def _discard(self, how: str | None) -> None:
-        if how:
             self.dismiss(None)
 
     def action_help(self) -> None:
