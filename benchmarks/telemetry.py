@@ -11,14 +11,15 @@ import os
 import sys
 import tempfile
 import time
-from benchmarks.truth import ISL, OSL, simulator
 from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.truth import ISL, OSL, simulator
 from loadgen.profile.document import build_profile
 from loadgen.run.run import Run
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor
 from loadgen.vendors import VendorName
-from pathlib import Path
 
 _HANGS = "import time; time.sleep(3600)"
 _FLOODS = "import os\nwhile True: os.write(1, b'{}' * 30000)"

@@ -13,13 +13,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from loadgen.errors import VrampError
-from loadgen.metrics.snapshot import Snapshot
-from loadgen.run.operations import Stop
-from loadgen.run.remote import RemoteRun
-from loadgen.run.replay import Replay
-from loadgen.run.run import Run
-from loadgen.store.files import JOURNAL
+from typing import Any, ClassVar
+
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -28,8 +23,16 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.worker import Worker, WorkerState
+
+from loadgen.errors import VrampError
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.run.operations import Stop
+from loadgen.run.remote import RemoteRun
+from loadgen.run.replay import Replay
+from loadgen.run.run import Run
+from loadgen.store.files import JOURNAL
 from tui.catalog import Choice
-from tui.config import Config, DEFAULTS
+from tui.config import DEFAULTS, Config
 from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
 from tui.screens.cockpit import CockpitScreen
@@ -38,7 +41,6 @@ from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
 from tui.terminal import NonBlockingWriter
 from tui.theme import COCKPIT, SERIES
-from typing import Any, ClassVar
 
 _AGE_CHECK_S = 0.5
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import msgspec
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
 from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
 from loadgen.metrics.samples import GpuStatic
 from loadgen.profile.schema import Profile
@@ -18,8 +22,6 @@ from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
 from loadgen.vendors import VendorName
-from pathlib import Path
-from typing import Any
 
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S

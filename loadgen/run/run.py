@@ -12,6 +12,10 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
 from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.baseline import Baseline, BaselineWatch
@@ -35,9 +39,6 @@ from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption
 from loadgen.vendors import VendorName
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 
 class Run:

@@ -1,12 +1,14 @@
 """GPUs and host during a whole run on the simulator, and that nothing of a vendor can hold a run up."""
 
-import pytest
 import sys
+from pathlib import Path
+
+import pytest
+
 from loadgen.metrics.journal import HostSampled, TelemetryChanged
 from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from loadgen.telemetry.backends import BackendOption
-from pathlib import Path
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, left_behind
 

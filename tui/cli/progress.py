@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from typing import TYPE_CHECKING
+
 from loadgen.format import harmless
 from loadgen.run.operations import Abort, Stop
 from tui.terminal import NonBlockingWriter
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

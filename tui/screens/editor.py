@@ -14,17 +14,20 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from loadgen import format as fmt
-from loadgen.errors import ProfileError
-from loadgen.plan.from_profile import stages_of
-from loadgen.profile.document import build_profile, variant_names
 from pathlib import Path
+from typing import Any, ClassVar
+
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import TextArea
+
+from loadgen import format as fmt
+from loadgen.errors import ProfileError
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile, variant_names
 from tui import keys
 from tui.catalog import Choice, is_shipped
 from tui.config import keymap_of
@@ -32,7 +35,6 @@ from tui.panels.past import wrapped
 from tui.screens.dialogs import AskChoice, AskText, Help, ask
 from tui.widgets.painted import KeyBar, Pane
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread
-from typing import Any, ClassVar
 
 _DEBOUNCE_S = 0.25
 _WHERE = "here"

@@ -10,12 +10,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from loadgen.errors import VrampError
-from loadgen.metrics.journal import Finding
-from loadgen.plan.from_profile import stages_of
-from loadgen.profile.document import build_profile
-from loadgen.server.preflight.check import check_profile
 from pathlib import Path
+from time import monotonic
+from typing import ClassVar
+
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -23,7 +21,12 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, OptionList
-from time import monotonic
+
+from loadgen.errors import VrampError
+from loadgen.metrics.journal import Finding
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile
+from loadgen.server.preflight.check import check_profile
 from tui import keys
 from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
 from tui.config import keymap_of
@@ -33,7 +36,6 @@ from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows
-from typing import ClassVar
 
 _DEBOUNCE_S = 0.25  # A cursor that only passes by a profile does not check the box
 _AS_IT_IS = ""
