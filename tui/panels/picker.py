@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
-from loadgen.plan import Stage, plan_of
+from loadgen.plan.from_profile import stages_of
+from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.report.findings import findings_count
 from tui.catalog import Entry, PastRun
@@ -110,7 +110,7 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
 def load_words(profile: Profile) -> list[str]:
     """The plan in two lines: the loads, and what a stage is."""
     try:
-        stages = plan_of(profile)
+        stages = stages_of(profile)
     except ProfileError as error:
         return [str(error)]
     plan = profile.plan
