@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
 import loadgen
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from loadgen.vendors import TelemetryMode
-from tui.cli.options import (
-    BASE,
-    INTERRUPTED,
-    RUN_EXIT_CODES,
-    add_profile_options,
-    add_result_options,
-    document_of,
-    parser_of,
-    profile_from,
-    say,
-    variants_from,
-)
+from pathlib import Path
+from tui.cli.options import BASE, INTERRUPTED, RUN_EXIT_CODES, add_profile_options, add_result_options, document_of, parser_of, profile_from, say, variants_from
+from typing import Any, TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from loadgen.metrics.result import Result
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
     Table = Callable[[Result], str]
 
@@ -79,7 +67,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """The run of a document under the options; raises `ProfileError`."""
     from loadgen.metrics.baseline import baseline_of
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from loadgen.store.runs import open_result
     from loadgen.telemetry.capture import replay_options
 
