@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
 import loadgen
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from loadgen.vendors import TelemetryMode
-from pathlib import Path
-from tui.cli.options import BASE, INTERRUPTED, RUN_EXIT_CODES, add_profile_options, add_result_options, document_of, parser_of, profile_from, say, variants_from
-from typing import Any, TYPE_CHECKING, get_args
+from tui.cli.options import (
+    BASE,
+    INTERRUPTED,
+    RUN_EXIT_CODES,
+    add_profile_options,
+    add_result_options,
+    document_of,
+    parser_of,
+    profile_from,
+    say,
+    variants_from,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
