@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
-from loadgen.metrics.figures import FIGURES, Load, compared, figures_of, sound_stage, stages_by_load, without_words
+from loadgen.metrics.figures import FIGURES, LoadShape, compared, figures_of, sound_stage, stages_by_load, without_words
 from loadgen.metrics.result import Compared, Result, StageResult
 from loadgen.report.configuration import (
     Setting,
@@ -143,7 +143,7 @@ def _side(name: str, result: Result) -> Side:
     )
 
 
-def _by_load(result: Result, name: str) -> tuple[dict[Load, StageResult], list[str]]:
+def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], list[str]]:
     """The stage that counts for each load, and a note where there are several."""
     found = stages_by_load(result)
     chosen = {load: sound_stage(stages) for load, stages in found.items()}
@@ -156,7 +156,7 @@ def _by_load(result: Result, name: str) -> tuple[dict[Load, StageResult], list[s
     return chosen, notes
 
 
-def _match_any_shape(left_a: dict[Load, StageResult], left_b: dict[Load, StageResult]) -> list[_Pair]:
+def _match_any_shape(left_a: dict[LoadShape, StageResult], left_b: dict[LoadShape, StageResult]) -> list[_Pair]:
     """Pairs of the same load and another shape, taken out of what is left."""
     pairs = []
     for load_a in list(left_a):
