@@ -10,7 +10,7 @@ from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
 from loadgen.plan import Stage, plan_of
 from loadgen.profile.schema import Profile, Reference, Server
-from loadgen.report.findings import findings_count
+from loadgen.report.examination import findings_count
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, best_words, state_word, wrapped
 from tui.panels.startup import finding_rows
