@@ -11,13 +11,12 @@ import os
 import tempfile
 import time
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
-
 from loadgen.errors import ProfileError, ServerError, TelemetryError
 from loadgen.format import harmless
 from loadgen.vendors import BackendName
+from pathlib import Path
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
+from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     from loadgen.metrics.samples import Examination
@@ -41,12 +40,12 @@ def check(words: list[str]) -> int:
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
     )
     options = parser.parse_args(words)
-    from loadgen.plan import plan_of
+    from loadgen.plan.from_profile import stages_of
     from loadgen.report.examination import findings_json, findings_text
     from loadgen.server.preflight.check import check_profile
 
     profile, _ = profile_of(options)
-    findings = asyncio.run(check_profile(profile, plan_of(profile), recorded=options.installation))
+    findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
     print(harmless(findings_json(findings) if options.json else findings_text(findings)))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
 
