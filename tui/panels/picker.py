@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
