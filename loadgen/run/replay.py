@@ -31,7 +31,7 @@ _END_BYTES = 1 << 20
 
 
 class _Timed(msgspec.Struct):
-    """Of any line, when it was written."""
+    """Any line, as far as when it was written."""
 
     t_s: float = 0.0
 
@@ -43,7 +43,7 @@ class Replay:
         """Raises `ResultError` for a file that is not the journal of a run."""
         self._journal = journal
         self._length_s = _length_s(journal)
-        self._damages: list[str] = []  # lines that were passed over and have not been told
+        self._damages: list[str] = []  # lines that were passed over and not yet shown
         self._lines = read_journal(journal, skipped=self._damages)
         self._next: Line | None = next(self._lines, None)
         if not isinstance(self._next, RunStarted):
@@ -174,8 +174,8 @@ def phase_of(record: Record) -> Phase:
 def _phase_between_stages(record: Record) -> Phase:
     if not record.stages:
         return "probing"
-    steered = [event.kind for event in record.events if event.kind in ("pause", "resume", "load")]
-    if steered and steered[-1] == "pause":
+    changes = [event.kind for event in record.events if event.kind in ("pause", "resume", "load")]
+    if changes and changes[-1] == "pause":
         return "paused"
     tick = record.last_tick
     return "draining" if tick is not None and tick.held else "holding"

@@ -179,7 +179,7 @@ class Servers:
 
     @property
     def state(self) -> ServerState:
-        """Of the one that matters most; `starting` before the start, and always for an attached server."""
+        """The state of the one that matters most; `starting` before the start, and always for an attached server."""
         states = {server.state for server in self.managed}
         return next((state for state in _TELLING if state in states), "starting")
 
