@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, time_of
+from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Point, ReplayView, ServerView, Snapshot
 from loadgen.run.hardware import telemetry_words
@@ -224,12 +224,8 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
         milestones=server.milestones,
         log_tail=log,
         diagnosis=server.diagnosis,
-        instances=_instances(server),
+        instances=tuple(InstanceView(url=each.url, state=server.state, pid=each.pid) for each in server.instances),
     )
-
-
-def _instances(server: ServerChanged) -> tuple[InstanceView, ...]:
-    return tuple(InstanceView(url=each.url, state=server.state, pid=each.pid) for each in server.instances)
 
 
 def _load_view(record: Record, t_s: float, stages_planned: int) -> LoadView:
