@@ -26,10 +26,10 @@ from textual.worker import Worker, WorkerState
 
 from loadgen.errors import VrampError
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.run import Run
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
+from loadgen.run.run import Run
 from loadgen.store.files import JOURNAL
 from tui.catalog import Choice
 from tui.config import DEFAULTS, Config

@@ -51,7 +51,7 @@ class HardwareWatch:
         self._server_pids, self._worker_pids = server_pids, worker_pids
         self._host = HostSampler()
         self._monitor: Monitor | None = None
-        self._told: tuple[tuple[GpuStatic, ...], dict[str, Any]] | None = None
+        self._logged: tuple[tuple[GpuStatic, ...], dict[str, Any]] | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -66,7 +66,7 @@ class HardwareWatch:
             return "off"
         if self._monitor is None:
             return "not started"
-        return telemetry_words({source.vendor: _lasting(source) for source in self._monitor.status})
+        return telemetry_words({source.vendor: _status_of(source) for source in self._monitor.status})
 
     def start(self) -> None:
         """Begin to watch; simulated GPUs come with their simulator."""
@@ -74,7 +74,7 @@ class HardwareWatch:
             self._watch(self._replay)
         elif self._mode != "sim":
             self._watch(backend_options(self._mode))
-        self._task = asyncio.create_task(self._go_on())
+        self._task = asyncio.create_task(self._sample_forever())
 
     def start_simulated(self, url: str) -> None:
         """The simulator is there: its GPUs can be."""
@@ -110,7 +110,7 @@ class HardwareWatch:
         self._monitor = Monitor(options, folder=self._folder, interval_s=_PERIOD_S)
         self._monitor.start()
 
-    async def _go_on(self) -> None:
+    async def _sample_forever(self) -> None:
         due_s = time.monotonic()
         while True:
             self._sample()
@@ -119,26 +119,26 @@ class HardwareWatch:
 
     def _sample(self) -> None:
         if self._monitor is not None:
-            self._tell_changes(self._monitor)
+            self._log_changes(self._monitor)
             for sampled in self._monitor.take():
                 self._log(GpusSampled(t_s=self._clock_s(), gpus=sampled.gpus))
         host = self._host.sample(server=self._server_pids(), files_of=self._worker_pids())
         self._log(HostSampled(t_s=self._clock_s(), host=host))
 
-    def _tell_changes(self, monitor: Monitor) -> None:
-        lasting: dict[str, Any] = {source.vendor: _lasting(source) for source in monitor.status}
-        now = (monitor.gpus, lasting)
-        if not monitor.settled or now == self._told:
+    def _log_changes(self, monitor: Monitor) -> None:
+        status: dict[str, Any] = {source.vendor: _status_of(source) for source in monitor.status}
+        now = (monitor.gpus, status)
+        if not monitor.settled or now == self._logged:
             return
         failed = [f"{name}: {why}" for each in monitor.status for name, why in each.failures.items()]
-        before = self._told
-        self._told = now
-        self._log(TelemetryChanged(t_s=self._clock_s(), gpus=monitor.gpus, meta=lasting))
-        if failed and (before is None or before[1] != lasting):
+        before = self._logged
+        self._logged = now
+        self._log(TelemetryChanged(t_s=self._clock_s(), gpus=monitor.gpus, meta=status))
+        if failed and (before is None or before[1] != status):
             self._log(Happened(t_s=self._clock_s(), kind="telemetry", text="; ".join(failed)))
 
 
-def _lasting(source: SourceStatus) -> dict[str, Any]:
+def _status_of(source: SourceStatus) -> dict[str, Any]:
     """All but what changes from one moment to the next."""
     words: dict[str, Any] = msgspec.to_builtins(source)
     words.pop("stale", None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loadgen.metrics.snapshot import Snapshot
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
 _EVERY_S = 2.0
 

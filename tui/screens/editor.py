@@ -26,7 +26,7 @@ from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.plan import plan_of
+from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
 from tui import keys
 from tui.catalog import Choice, is_shipped
@@ -233,7 +233,7 @@ def _syntax_problem(message: str, text: str) -> Problem:
 
 def _problems_of(document: dict[str, Any], variant: str | None, text: str) -> Iterator[Problem]:
     try:
-        plan_of(build_profile(document, where=_WHERE, variant=variant))
+        stages_of(build_profile(document, where=_WHERE, variant=variant))
     except ProfileError as error:
         prefix = f"variant {variant}: " if variant is not None else ""
         for line in str(error).splitlines():

@@ -24,7 +24,7 @@ from textual.widgets import Input, OptionList
 
 from loadgen.errors import VrampError
 from loadgen.metrics.journal import Finding
-from loadgen.plan import plan_of
+from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.server.preflight.check import check_profile
 from tui import keys
@@ -166,7 +166,7 @@ class PickerScreen(Screen[None]):
         await asyncio.sleep(_DEBOUNCE_S)
         try:
             profile = build_profile(entry.document, where=str(entry.path), variant=self._variants.get(str(entry.path)))
-            self._findings = await check_profile(profile, plan_of(profile))
+            self._findings = await check_profile(profile, stages_of(profile))
         except VrampError as error:
             self._problem = str(error)
         self._show_preflight()
