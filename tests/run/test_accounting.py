@@ -65,7 +65,7 @@ async def drive(engine: Simulator, chance: random.Random) -> None:
         seen.append(snapshot)
         if snapshot.phase in ("running", "paused") and chance.random() < 0.4:
             run.apply(chance.choice(KEYS)(chance))
-        if len(seen) > 30:
+        if len(seen) > 20:
             run.apply(chance.choice(ENDS))
 
     result = await finish(run, press)
