@@ -81,11 +81,11 @@ def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespac
     from loadgen.metrics.baseline import baseline_of
     from loadgen.run import Run
     from loadgen.store.runs import open_result
-    from loadgen.telemetry.replay import replay_attempts
+    from loadgen.telemetry.capture import replay_options
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
-    replay = replay_attempts(options.replay_telemetry) if options.replay_telemetry is not None else None
+    replay = replay_options(options.replay_telemetry) if options.replay_telemetry is not None else None
     name = options.baseline
     try:
         return Run(

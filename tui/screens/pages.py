@@ -12,20 +12,9 @@ from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import (
-    comparison,
-    curve,
-    failures,
-    findings,
-    gpus,
-    health,
-    latency,
-    load,
-    loads,
-    messages,
-    results,
-)
+from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup
 from tui.panels.frame import Frame, Paint, Panel, of_chart
+from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
 
@@ -62,19 +51,19 @@ _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
-    yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
+    yield _page("curve", _board(curve.curve, "curve"), _board(loads, "curve-stages"))
     yield _page("latency", _board(latency.distribution, "distribution"))
     yield _page("gpus", _board(gpus.grid, "gpu-grid"))
     charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]
     yield _page("engine", Grid(*charts, id="engine-charts"), _board(health.engine, "engine-table"))
     yield _page("log", LogView(book, id="log-view"))
-    yield _page("errors", _board(failures.failures, "failures"))
+    yield _page("errors", _board(messages.failures, "failures"))
     yield _page("events", _board(messages.chronicle, "chronicle"))
     yield _page(
         "verdicts",
         _board(health.verdicts, "all-verdicts"),
         _board(comparison.baseline, "all-baseline"),
-        _board(findings.findings, "all-findings"),
+        _board(startup.findings, "all-findings"),
     )
     yield _page("results", _board(results.results, "results"))
 
