@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from loadgen.metrics.result import Result
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from loadgen.run import Run
 
 _LISTENS = re.compile(rb"Starting vLLM server on (http://\S+)")
