@@ -2,20 +2,18 @@
 
 import asyncio
 import os
-import signal
-from pathlib import Path
-
 import pytest
-
+import signal
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
-from loadgen.run import Run
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
+from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from loadgen.store.runs import read_result
+from pathlib import Path
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours
 

@@ -1,19 +1,17 @@
 """Plans that react, in whole runs on the simulator: searches, settled stages, and an open loop beyond the server."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-
+from collections.abc import Iterator
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
-from loadgen.run import Run
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
+from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, once, outcome
+from typing import Any
 
 # Bends at 2 streams (16 ms / 8 ms a stream): early enough for a short test, slow enough for a busy machine.
 BENDS = {"base-ms": 16, "per-seq-ms": 8, "per-prefill-token-ms": 0, "jitter": 0}
@@ -131,8 +129,8 @@ async def test_a_stage_beside_the_plan_is_no_point_of_it(engine: Simulator) -> N
 
 async def test_an_open_loop_beyond_the_server_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     # Readings four times as often: the verdict itself is tested in test_saturation.
-    monkeypatch.setattr("loadgen.run.saturation.BEAT_S", 0.25)
-    monkeypatch.setattr("loadgen.run.saturation.SHORTEST_S", 2.5)
+    monkeypatch.setattr("loadgen.run.stage_watch.READING_S", 0.25)
+    monkeypatch.setattr("loadgen.run.stage_watch.JUDGED_AFTER_S", 2.5)
     # At most 2 streams at once, 20 ms a token, 4 tokens: 25 a second.
     server = {"engine": "simulator", "args": {"base-ms": 20, "per-seq-ms": 0, "max-num-seqs": 2}}
     load = {"requests": None, "duration": "60s", "rate": [60.0], "osl": 4, "isl": 1}

@@ -41,12 +41,12 @@ def check(words: list[str]) -> int:
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
     )
     options = parser.parse_args(words)
-    from loadgen.plan import plan_of
+    from loadgen.plan.from_profile import stages_of
     from loadgen.report.findings import findings_json, findings_text
     from loadgen.server.preflight.check import check_profile
 
     profile, _ = profile_of(options)
-    findings = asyncio.run(check_profile(profile, plan_of(profile), recorded=options.installation))
+    findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
     print(harmless(findings_json(findings) if options.json else findings_text(findings)))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
 

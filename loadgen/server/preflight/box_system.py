@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding, Severity
-from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
+from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.box import GIB, Setup, gib, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_executable

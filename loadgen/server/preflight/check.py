@@ -16,7 +16,7 @@ from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.box import Box, Setup
 from loadgen.server.preflight.box_gpus import gpu_memory, leftover_findings

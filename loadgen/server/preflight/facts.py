@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, vendor_of
