@@ -13,19 +13,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
-import numpy as np
 import os
 import tempfile
 import time
-import uvloop
 from array import array
-from benchmarks.running import attach, finish
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+import numpy as np
+import uvloop
+from numpy.typing import NDArray
+
+from benchmarks.running import attach, finish
 from loadgen.metrics.result import Result
-from loadgen.run.run import Run
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer, Request
 from loadgen.simulator.physics import PRESETS
@@ -33,9 +37,6 @@ from loadgen.simulator.service import Service
 from loadgen.worker.realtime import ask_for_short_slices
 from loadgen.worker.timing import PreciseTimer, timer_lead_ns
 from loadgen.workload.arrivals import arrival_offsets_s, slice_for
-from multiprocessing.connection import Connection as Pipe
-from numpy.typing import NDArray
-from pathlib import Path
 
 SEED = 1
 ISL = 16

@@ -13,14 +13,14 @@ import argparse
 import asyncio
 import os
 import tempfile
+from pathlib import Path
+
 from benchmarks.running import finish
 from loadgen.metrics.result import StageResult
 from loadgen.profile.document import load_profile
 from loadgen.profile.schema import Profile, Server
-from loadgen.run.run import Run
 from loadgen.server.supervisor import ManagedServer
 from loadgen.simulator.physics import PRESETS
-from pathlib import Path
 
 PROFILE = Path(__file__).parents[1] / "profiles/mi300x-gpt-oss-120b.toml"
 COSTS = ("base_ms", "per_seq_ms", "per_prefill_token_ms")

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import msgspec
 import os
 import tempfile
-from benchmarks.running import attach, finish
-from loadgen.profile.document import load_profile
-from loadgen.run.run import Run
-from loadgen.server.supervisor import ManagedServer
 from pathlib import Path
 from statistics import fmean, stdev
+
+import msgspec
+
+from benchmarks.running import attach, finish
+from loadgen.profile.document import load_profile
+from loadgen.server.supervisor import ManagedServer
 
 CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
 PROFILE = Path(__file__).parents[1] / "profiles/vllm-cpu-tiny.toml"

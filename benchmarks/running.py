@@ -12,7 +12,7 @@ from typing import Any
 from loadgen.metrics.result import Result
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.run import Run
+from loadgen.run.run import Run
 
 _LISTENS = re.compile(rb"Starting vLLM server on (http://\S+)")
 

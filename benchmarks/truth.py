@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import httpx
 import os
 import tempfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+
 from benchmarks import floor
 from benchmarks.running import attach, finish, simulator
 from benchmarks.screen import run_in_terminal
 from loadgen.metrics.result import Result
-from loadgen.run.run import Run
 from loadgen.store.runs import read_result
-from pathlib import Path
-from typing import Any
 
 ISL = OSL = 128
 ROUNDS = 4

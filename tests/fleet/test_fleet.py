@@ -2,20 +2,23 @@
 
 import asyncio
 import os
-import pytest
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
 from loadgen.errors import WorkerError
-from loadgen.fleet import fleet as fleet_module, worker_process
+from loadgen.fleet import fleet as fleet_module
+from loadgen.fleet import worker_process
 from loadgen.fleet.fleet import Fleet, FleetSettings, FleetTick
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template
 from loadgen.worker.messages import Vocabulary
 from tests.engines import Simulator
-from typing import Any
 
 OSL = 20
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")

@@ -1,11 +1,26 @@
 """Nothing vanishes in a whole run: random plans, keys, faults and ends, checked live and in the result."""
 
-import pytest
 import random
 from collections.abc import Callable
+
+import pytest
+
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.snapshot import Snapshot, StageView
-from loadgen.run.operations import Abort, Extend, Hold, NextStage, Operation, Pause, Redo, Resume, SetConcurrency, SetRate, SetShape, Stop
+from loadgen.run.operations import (
+    Abort,
+    Extend,
+    Hold,
+    NextStage,
+    Operation,
+    Pause,
+    Redo,
+    Resume,
+    SetConcurrency,
+    SetRate,
+    SetShape,
+    Stop,
+)
 from loadgen.run.run import Run
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, left_behind

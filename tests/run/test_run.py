@@ -2,8 +2,11 @@
 
 import asyncio
 import os
-import pytest
 import signal
+from pathlib import Path
+
+import pytest
+
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
@@ -13,7 +16,6 @@ from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetCon
 from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from loadgen.store.runs import read_result
-from pathlib import Path
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours
 

@@ -1,7 +1,10 @@
 """Plans that react, in whole runs on the simulator: searches, settled stages, and an open loop beyond the server."""
 
-import pytest
 from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
@@ -11,7 +14,6 @@ from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, once, outcome
-from typing import Any
 
 # Bends at 2 streams (16 ms / 8 ms a stream): early enough for a short test, slow enough for a busy machine.
 BENDS = {"base-ms": 16, "per-seq-ms": 8, "per-prefill-token-ms": 0, "jitter": 0}

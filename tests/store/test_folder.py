@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
 import pyarrow.parquet
 import pytest
-from collections import Counter
+
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, RunFinished, RunStarted
 from loadgen.metrics.result import Result
@@ -13,12 +17,10 @@ from loadgen.run.operations import Abort, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.store.files import SafeFiles, journal_is_held
-from pathlib import Path
 from tests.engines import Simulator, attach
 from tests.metrics.test_hlog import read as read_histograms
 from tests.metrics.test_stream_rows import ROW
 from tests.run.driving import finish, once
-from typing import Any
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:
