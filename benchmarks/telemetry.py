@@ -11,15 +11,13 @@ import os
 import sys
 import tempfile
 import time
+from benchmarks.running import attach, finish, simulator
+from benchmarks.truth import ISL, OSL
 from itertools import pairwise
-from pathlib import Path
-
-from benchmarks.truth import ISL, OSL, simulator
-from loadgen.profile.document import build_profile
-from loadgen.run.run import Run
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor
 from loadgen.vendors import VendorName
+from pathlib import Path
 
 _HANGS = "import time; time.sleep(3600)"
 _FLOODS = "import os\nwhile True: os.write(1, b'{}' * 30000)"
@@ -34,14 +32,10 @@ async def row(name: str, streams: int, replay: dict[VendorName, list[BackendOpti
         if mode == "sim":
             replay = backend_options("sim", url=url)
         load = {"isl": ISL, "osl": OSL, "concurrency": streams, "duration": "12s", "workers": 1, "seed": 1}
-        document = {"name": "bench", "server": {"engine": "attach", "url": url}, "load": load, "telemetry": "off"}
-        run = Run(build_profile(document, where="bench"), where="bench", replay=replay)
         beats: list[float] = []
-        async for _ in run.snapshots():
-            beats.append(time.monotonic())
-    if run.result is None or not run.result.stages:
-        raise SystemExit(f"bench: {run.error}")
-    result, stage = run.result, run.result.stages[0]
+        profile = attach(url, load, telemetry="off")
+        result = await finish(profile, lambda: beats.append(time.monotonic()), replay=replay)
+    stage = result.stages[0]
     gaps = sorted(after - before for before, after in pairwise(beats))
     lag = result.client.read_lag_ms
     print(
