@@ -11,13 +11,14 @@ import os
 import sys
 import tempfile
 import time
+from itertools import pairwise
+from pathlib import Path
+
 from benchmarks.running import attach, finish, simulator
 from benchmarks.truth import ISL, OSL
-from itertools import pairwise
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor
 from loadgen.vendors import VendorName
-from pathlib import Path
 
 _HANGS = "import time; time.sleep(3600)"
 _FLOODS = "import os\nwhile True: os.write(1, b'{}' * 30000)"
