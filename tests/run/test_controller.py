@@ -1,39 +1,14 @@
 """What the operator does to the stages: held open, made longer, followed by another plan; what is refused, in words."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
-
+from collections.abc import Callable
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.request import PlanRequest
-from loadgen.run.operations import (
-    Extend,
-    FollowPlan,
-    Hold,
-    NextStage,
-    Pause,
-    Redo,
-    Resume,
-    SetConcurrency,
-    SetShape,
-    Stop,
-)
+from loadgen.run.operations import Extend, FollowPlan, Hold, NextStage, Pause, Redo, Resume, SetConcurrency, SetShape, Stop
 from loadgen.run.run import Run
-from tests.engines import Simulator, attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import flowing, in_turn, outcome
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
-@pytest.fixture
-def engine(shared: Simulator) -> Simulator:
-    shared.forget()
-    return shared
 
 
 def lasting(text: str, **load: object) -> dict[str, object]:
