@@ -1,11 +1,24 @@
 """What the operator does to the stages: held open, made longer, followed by another plan; what is refused, in words."""
 
-import pytest
 from collections.abc import Callable
+
+import pytest
+
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.request import PlanRequest
-from loadgen.run.operations import Extend, FollowPlan, Hold, NextStage, Pause, Redo, Resume, SetConcurrency, SetShape, Stop
+from loadgen.run.operations import (
+    Extend,
+    FollowPlan,
+    Hold,
+    NextStage,
+    Pause,
+    Redo,
+    Resume,
+    SetConcurrency,
+    SetShape,
+    Stop,
+)
 from loadgen.run.run import Run
 from tests.engines import Simulator, attach
 from tests.run.driving import flowing, in_turn, outcome
