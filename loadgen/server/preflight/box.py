@@ -44,8 +44,6 @@ def _clock_synchronised() -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A machine, as far as the checks look at it; by default this one, now."""
-
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
@@ -56,14 +54,11 @@ class Box:
     """By the kernel's own account (NTP or PTP); None is unknown."""
 
     def device(self, path: str) -> Path:
-        """Where `/dev/...` is on this box."""
         return self.dev / path.removeprefix("/dev").strip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One planned run on one box."""
-
     profile: Profile
     plan: Sequence[Stage]
     box: Box
@@ -77,7 +72,6 @@ class Setup:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The server's environment: a container gets the profile's variables only."""
         inherited = {} if self.server.engine == "docker" else self.box.environ
         return {**inherited, **self.server.env}
 
@@ -114,5 +108,4 @@ def shown_command(words: Sequence[str]) -> str:
 
 
 def gib(amount_bytes: float) -> str:
-    """An amount in GiB, to one digit."""
     return f"{amount_bytes / GIB:.1f} GiB"

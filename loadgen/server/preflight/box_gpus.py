@@ -23,7 +23,6 @@ _VISIBLE = {"rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "cuda": ("C
 
 
 def gpu_memory(setup: Setup) -> Iterator[Finding]:
-    """GPUs of the server that are in use already."""
     needed = devices_each(setup.server.args) * setup.server.instances
     chosen = _chosen(setup, needed)
     meant = [gpu for gpu in setup.gpus if chosen is None or gpu.index in chosen]
@@ -102,8 +101,6 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One process of a vLLM server."""
-
     pid: int
     parent: int
     group: int
@@ -112,7 +109,6 @@ class Leftover:
 
 
 def leftover_findings(setup: Setup) -> Iterator[Finding]:
-    """What runs of vLLM, one finding for each group of processes."""
     groups = leftovers(setup.box)
     records = _records() if groups else []
     for group in groups:

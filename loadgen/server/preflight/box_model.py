@@ -25,7 +25,6 @@ class _WeightIndex(msgspec.Struct):
 
 
 def local_model(setup: Setup) -> Iterator[Finding]:
-    """A model that is a path: it must be there, and whole."""
     name = setup.server.model or ""
     path = _local_path(setup, name)
     if path is None:
@@ -57,7 +56,6 @@ def _incomplete(shown: str, folder: Path) -> Iterator[Finding]:
 
 
 def hub_model(setup: Setup) -> Iterator[Finding]:
-    """A model that has a name on the hub: in the cache, or to be fetched."""
     name, environment = setup.server.model or "", setup.environment
     other_hub = environment.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true")
     is_name = not name.startswith(("/", "~", ".")) and name.count("/") <= 1 and "://" not in name
@@ -99,7 +97,6 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
 
 
 def disk_space(setup: Setup) -> Iterator[Finding]:
-    """Room for what every server writes."""
     free_bytes = shutil.disk_usage(setup.box.home).free
     if free_bytes < _LEAST_FREE_BYTES:
         seen = f"{gib(free_bytes)} free in {setup.box.home}"

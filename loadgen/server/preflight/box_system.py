@@ -49,7 +49,6 @@ def _too_few_files(severity: Severity, setup: Setup, peak: int, consequence: str
 
 
 def governor(setup: Setup) -> Iterator[Finding]:
-    """CPU frequency that waits for load before it rises."""
     folders = [
         path.parent for path in (setup.box.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     ]
@@ -71,7 +70,6 @@ def governor(setup: Setup) -> Iterator[Finding]:
 
 
 def clock(setup: Setup) -> Iterator[Finding]:
-    """A clock that nothing keeps right."""
     if setup.box.clock_synchronised is False:
         yield Finding(
             "clock-unsynchronised",
@@ -84,7 +82,6 @@ def clock(setup: Setup) -> Iterator[Finding]:
 
 
 def numa_balancing(setup: Setup) -> Iterator[Finding]:
-    """Memory that the kernel moves between nodes."""
     value = read_setting(setup.box.proc / "sys/kernel/numa_balancing")
     if value is None or value == "0":
         return
@@ -101,7 +98,6 @@ def numa_balancing(setup: Setup) -> Iterator[Finding]:
 
 
 def huge_pages(setup: Setup) -> Iterator[Finding]:
-    """No large pages, not even for programs that ask for them."""
     value = read_setting(setup.box.sys / "kernel/mm/transparent_hugepage/enabled")
     if value is not None and "[never]" in value:
         yield Finding(
@@ -120,7 +116,6 @@ _GROUPS_FIX = "sudo usermod -aG render,video $USER, then log in again"
 
 
 def port(setup: Setup) -> Iterator[Finding]:
-    """Ports that the profile wants and somebody has."""
     server = setup.server
     for number in range(server.port, server.port + server.instances) if server.port else ():
         try:
@@ -176,7 +171,6 @@ def _group(name: str, paths: list[Path], absent_fix: str, denied_fix: str) -> It
 
 
 def container(setup: Setup) -> Iterator[Finding]:
-    """What a container is made of: the program that runs it, and the devices that it is given."""
     docker = setup.server.docker
     if docker is None:
         return
@@ -198,7 +192,6 @@ def container(setup: Setup) -> Iterator[Finding]:
 
 
 def shared_memory(setup: Setup) -> Iterator[Finding]:
-    """The shared memory through which the processes of one server speak with each other."""
     several = devices_each(setup.server.args) > 1
     docker = setup.server.docker
     if docker is None or docker.ipc == "host":

@@ -64,7 +64,6 @@ async def check_profile(profile: Profile, plan: Sequence[Stage], *, recorded: st
 
 
 def blocked_words(blocking: Sequence[Finding]) -> str:
-    """What keeps a server from being started, for a message."""
     lines = [f"  {finding.id}: {finding.seen}\n    -> {finding.fix or finding.why}" for finding in blocking]
     return "\n".join(["the preflight says that the start would fail (--force starts all the same):", *lines])
 

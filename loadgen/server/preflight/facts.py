@@ -42,12 +42,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return int(float(match[1]) * _UNITS[match[2]]) if match is not None else default
 
     def fraction(self, flag: str, default: float) -> float:
-        """The value of a flag that is a share of one."""
         value = self.args.get(flag, default)
         return float(value) if isinstance(value, int | float) or re.fullmatch(r"\d*\.?\d+", str(value)) else default
 
     def on(self, variable: str) -> bool:
-        """Whether a variable is set to what vLLM takes for true."""
         return self.env.get(variable, "").lower() in ("1", "true")
 
     @property
@@ -57,7 +55,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensor_parallel(self) -> int:
-        """GPUs over which each layer is split."""
         return self.number("tensor-parallel-size") or 1
 
     @property
@@ -79,7 +76,6 @@ def facts_of(
     hbm_bytes: int | None,
     gpus: int | None = None,
 ) -> Facts:
-    """The facts of a run that is planned."""
     server = profile.server
     # A container gets the variables of the profile only.
     inherited = {} if server.engine == "docker" else os.environ
@@ -98,8 +94,6 @@ def facts_of(
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """What the rules need to know of a model; None is unknown."""
-
     attention_heads: int | None = None
     kv_heads: int | None = None
     weight_bytes: int | None = None

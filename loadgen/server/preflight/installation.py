@@ -78,8 +78,6 @@ sys.stdout.write("\\nvramp-installation " + json.dumps(answer) + "\\n")
 
 
 class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One flag of `vllm serve`."""
-
     names: list[str]  # every way to write it, dashes included: `--enable-lora`, `--no-enable-lora`, `-tp`
     takes: Literal["nothing", "one", "optional", "several"] = "one"
     repeats: bool = False  # it may be given several times, with one value each
@@ -89,15 +87,12 @@ class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """What one vLLM knows."""
-
     version: str
     flags: dict[str, FlagInfo]  # by long name without dashes: `max-model-len`
     variables: list[str]
 
 
 def recorded_versions() -> list[str]:
-    """The versions that `recorded_installation` has, oldest first."""
     versions = (path.stem for path in _RECORDED.glob("*.json"))
     return sorted(versions, key=lambda version: [int(number) for number in re.findall(r"\d+", version)])
 

@@ -34,8 +34,6 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that has memory of a GPU."""
-
     pid: int  # as the driver knows it; inside a container that is the host's number
     name: str  # the kernel's short name, empty where it cannot be seen
     used_bytes: int | None
@@ -46,8 +44,6 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """The memory of one GPU at one look."""
-
     id: str  # the same at every look: PCI address (AMD) or UUID (NVIDIA)
     index: int  # as the vendor's runtime numbers sockets if no variable hides any
     name: str
@@ -59,8 +55,6 @@ class GpuMemory:
 
 @dataclass(frozen=True, slots=True)
 class StillHeld:
-    """A GPU whose memory has not come back to an earlier level."""
-
     gpu: GpuMemory
     excess_bytes: int
     holders: tuple[Holder, ...]  # those who were not there before, or have more than then
@@ -178,7 +172,6 @@ def _place(address: str) -> tuple[int, int] | None:
 
 
 def _kfd_holders(sysfs: Path) -> dict[int, dict[str, int]]:
-    """Bytes by pid and GPU id."""
     return {
         int(folder.name): {
             file.name.removeprefix("vram_"): _number(file) or 0
@@ -247,7 +240,6 @@ def _all_suspended(sysfs: Path) -> bool:
 
 
 def _ask(program: str) -> tuple[str, str]:
-    """The answers to both questions, asked at the same time."""
     deadline = time.monotonic() + _TIMEOUT_S
     running: list[subprocess.Popen[bytes]] = []
     try:

@@ -27,8 +27,6 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A process as it was at one look."""
-
     id: ProcessId
     name: str
     parent: int
@@ -37,7 +35,6 @@ class ProcessInfo:
 
 
 def look_at(pid: int) -> ProcessInfo | None:
-    """The process that has this pid now, or None."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -56,13 +53,11 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def lives(target: ProcessId) -> bool:
-    """Whether this very process still runs."""
     info = look_at(target.pid)
     return info is not None and info.id == target and info.alive
 
 
 def all_processes() -> dict[int, ProcessInfo]:
-    """Every process that can be seen, by pid."""
     found = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - names suffice
     return {info.id.pid: info for info in found if info is not None}
 
