@@ -69,10 +69,14 @@ class Statistic(NamedTuple):
 
 def statistic(summary: Bounded | None, name: str, *, per: float = 1.0) -> str:
     """A statistic on the screen, in `per` of its unit; with a sign where it is a lower bound."""
-    value, at_least = Statistic.of(summary, name)
-    if value is None:
+    return bounded_number(Statistic.of(summary, name), per=per)
+
+
+def bounded_number(one: Statistic, *, per: float = 1.0) -> str:
+    """A number on the screen; with a sign where it is a lower bound."""
+    if one.value is None:
         return UNKNOWN
-    return f"{AT_LEAST if at_least else ''}{number(value / per)}"
+    return f"{AT_LEAST if one.at_least else ''}{number(one.value / per)}"
 
 
 def count(value: float | None) -> str:

@@ -2,14 +2,18 @@
 
 import json
 import os
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jsonschema
 import pytest
+import trustme
 from hypothesis import HealthCheck, settings
 
 from loadgen.metrics.result import SCHEMA_PATH
+from tests.engines import Simulator, simulator
 
 # A busy machine is no reason to fail: how long an example takes says nothing about whether it is right.
 settings.register_profile("vramp", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
@@ -27,6 +31,30 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # An installed vramp is compiled: hundreds of processes that compile it anew are a sixth of the suite's time.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Simulator]:
+    with simulator() as running:
+        yield running
+
+
+class Certificate(NamedTuple):
+    """For a server on this machine, signed by an authority that nobody knows."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext  # trusts the authority
+    authority: Path
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    authority, path = trustme.CA(), tmp_path_factory.mktemp("tls") / "authority.pem"
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+    authority.cert_pem.write_to_path(path)
+    return Certificate(server, client, path)
 
 
 _SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -155,13 +156,10 @@ class Fleet:
 
     async def _start(self, worker: WorkerProcess) -> None:
         await worker.start()
-        worker.send(self._configure(worker))
-
-    def _configure(self, worker: WorkerProcess) -> Configure:
         settings = msgspec.structs.asdict(self._settings)
         address = settings.pop("addresses")[worker.instance]
         budget = realtime_budget(usable_cores(), self._most) if settings.pop("realtime") else 0.0
-        return Configure(worker=worker.number, address=address, realtime_share=budget, **settings)
+        worker.send(Configure(worker=worker.number, address=address, realtime_share=budget, **settings))
 
     def _check_silence(self) -> None:
         """End the workers that have been silent for too long."""
@@ -271,7 +269,10 @@ class Fleet:
     async def tick(self) -> FleetTick:
         """The next merged tick, about every 250 ms; comes without a worker that is more than a tick late."""
         deadline_s = (time.monotonic_ns() // TICK_NS + 2) * TICK_NS / 1e9
-        await self._wait(self._all_have_ticked, deadline_s - time.monotonic())
+        await self._wait(
+            lambda: bool(self._ready) and all(worker.has_ticked for worker in self._ready),
+            deadline_s - time.monotonic(),
+        )
         self._check_silence()
         tick = self._merge()
         self._held_s += tick.held * tick.span_s
@@ -289,39 +290,45 @@ class Fleet:
                     self._changed.clear()
                     await self._changed.wait()
 
-    def _all_have_ticked(self) -> bool:
-        ready = self._ready
-        return bool(ready) and all(worker.has_ticked for worker in ready)
-
     def _merge(self) -> FleetTick:
         ticks: list[Tick] = []
         by_server: list[list[dict[int, StageDelta]]] = [[] for _ in range(self._servers)]
         for worker in self._workers:
             taken = worker.take()
             ticks += taken.ticks
-            by_server[worker.instance].append(merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
-        instances = tuple(merge_stages(stages, peak=sum) for stages in by_server)
+            by_server[worker.instance].append(_merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
+        instances = tuple(_merge_stages(stages, peak=sum) for stages in by_server)
         deaths = tuple(death for worker in self._workers if (death := worker.take_death()) is not None)
-        client = merge_clients([tick.client for tick in ticks])
+        client = _merge_clients([tick.client for tick in ticks])
         last = [worker.last for worker in self._ready if worker.last is not None]
+        open_stages: Counter[int] = Counter()
+        open_sent: Counter[int] = Counter()
+        for tick in last:
+            open_stages.update(tick.open_stages)
+            if tick.running is not None:
+                open_sent[tick.running] += tick.open_sent
+        rows: dict[int, list[StreamRow]] = {}
+        for tick in ticks:
+            if tick.rows:
+                rows.setdefault(tick.worker, []).extend(tick.rows)
         finished_why = self._finished_why()
         news, self._news = tuple(self._news), []
         return FleetTick(
             span_s=self._span_s(ticks),
-            stages=merge_stages(instances, peak=sum),
+            stages=_merge_stages(instances, peak=sum),
             instances=instances if self._servers > 1 else (),
             client=msgspec.structs.replace(client, workers_lost=len(deaths)) if deaths else client,
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
-            open_stages=sum_by_key([tick.open_stages for tick in last]),
-            open_sent=sum_by_key([{tick.running: tick.open_sent} for tick in last if tick.running is not None]),
+            open_stages=dict(open_stages),
+            open_sent=dict(open_sent),
             first_wave_waiting=self._first_wave_waiting(),
             finished=self._running if finished_why else None,
             finished_why=finished_why,
             deaths=deaths,
             news=news,
             rss_bytes=sum(tick.rss_bytes for tick in last),
-            rows=rows_by_worker(ticks),
+            rows=rows,
         )
 
     def _first_wave_waiting(self) -> int | None:
@@ -358,7 +365,7 @@ def _limits_of(stage: Stage) -> StreamLimits | None:
     return StreamLimits(ttft_ns=limits_ns.get("ttft"), tpot_ns=tpot_ns, e2e_ns=limits_ns.get("e2e"))
 
 
-def merge_stages(
+def _merge_stages(
     parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
 ) -> dict[int, StageDelta]:
     """The sums by stage; `peak` is `max` over ticks of one worker, `sum` over workers, which hold theirs at once."""
@@ -377,28 +384,10 @@ def _merged(deltas: list[StageDelta], peak: Callable[[Iterable[int]], int]) -> S
     return msgspec.structs.replace(total, peak=peak(delta.peak for delta in deltas))
 
 
-def merge_clients(deltas: list[ClientDelta]) -> ClientDelta:
+def _merge_clients(deltas: list[ClientDelta]) -> ClientDelta:
     if len(deltas) == 1:
         return deltas[0]
     total = ClientMetrics()
     for delta in deltas:
         total.add(delta)
     return total.encode()
-
-
-def sum_by_key(counts: list[dict[int, int]]) -> dict[int, int]:
-    """Counts added up key by key."""
-    total: dict[int, int] = {}
-    for count in counts:
-        for key, value in count.items():
-            total[key] = total.get(key, 0) + value
-    return total
-
-
-def rows_by_worker(ticks: Iterable[Tick]) -> dict[int, list[StreamRow]]:
-    """The rows of those ticks that have any."""
-    rows: dict[int, list[StreamRow]] = {}
-    for tick in ticks:
-        if tick.rows:
-            rows.setdefault(tick.worker, []).extend(tick.rows)
-    return rows

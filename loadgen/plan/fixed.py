@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
+from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.metrics.result import Limits
 from loadgen.metrics.slo import fewest_streams
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile import Load, Profile, StageSettings
 from loadgen.profile.load import PlanSettings, Ramp
-from loadgen.profile.values import REPLAY, mean_rate, per_stream_limits_ms
+from loadgen.profile.values import mean_rate, per_stream_limits_ms
 from loadgen.workload.work import Work, shape_of
 
 REQUESTS_A_STREAM = 10

@@ -11,9 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.distributions import REPLAY
 from loadgen.metrics.journal import SearchPoint, SearchResult, Steps, load_at
 from loadgen.metrics.result import Limits, SloVerdict
-from loadgen.profile.values import REPLAY
 from loadgen.workload.work import Work
 
 

@@ -11,7 +11,6 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from loadgen.profile.lengths import LengthsText
 from loadgen.profile.values import (
     MOST_CONCURRENCY,
     MOST_RATE,
@@ -19,6 +18,7 @@ from loadgen.profile.values import (
     Concurrencies,
     Concurrency,
     Ladder,
+    LengthsText,
     Rate,
     RatePoints,
     Rates,

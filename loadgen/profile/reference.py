@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from loadgen.profile import lengths
+from loadgen import distributions
 from loadgen.profile.load import Load, StageSettings
 from loadgen.profile.schema import tables
 
@@ -65,7 +65,7 @@ load.concurrency = 1
 
 def profile_reference() -> str:
     """The whole page."""
-    grammar = "\n".join(line.strip() for line in (lengths.__doc__ or "").splitlines() if line.startswith("    "))
+    grammar = "\n".join(line.strip() for line in (distributions.__doc__ or "").splitlines() if line.startswith("    "))
     sections = [_section(path, model) for path, model in tables().items()]
     return "".join([_HEAD, *sections, _VARIANTS, _LENGTHS.format(grammar=grammar)])
 

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-REPLAY = "replay"  # the arrival of a recorded schedule
+from loadgen.distributions import REPLAY, burstiness_of, check_lengths_text
+
 MOST_CONCURRENCY = 100_000
 MOST_RATE = 1_000_000.0
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?")
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
-_GAMMA = re.compile(r"gamma:([0-9]+(?:\.[0-9]+)?)")
 _OVER_STAGE = re.compile(r"(ttft|ttft_from_intended|tpot|itl|e2e)_(mean|p([1-9][0-9]?|9[0-9]{2,3}))")
 _PER_STREAM = ("ttft", "tpot", "itl", "e2e")
 
@@ -69,21 +69,6 @@ def _check_ladder(value: object) -> object:
     if isinstance(value, list) and not value:
         raise ValueError("a ladder of nothing; expected the highest load, such as 64, or a list, such as [1, 8, 64]")
     return value
-
-
-def burstiness_of(arrival: str) -> float:
-    """The shape of the gaps: 1 is Poisson, below it bursts, above it evens out, infinity is constant.
-
-    Raises ValueError for anything but `poisson`, `constant` and `gamma:B`.
-    """
-    if arrival == "poisson":
-        return 1.0
-    if arrival == "constant":
-        return math.inf
-    match = _GAMMA.fullmatch(arrival)
-    if match is None or not 0.001 <= float(match[1]) <= 1000:
-        raise ValueError("expected poisson, constant, replay, or gamma:B with a burstiness B from 0.001 to 1000")
-    return float(match[1])
 
 
 def _check_arrival(arrival: str) -> str:
@@ -162,6 +147,7 @@ Ladder = Annotated[
     Concurrency | list[Rate], BeforeValidator(_check_ladder), reads("integer from 1, or a list of loads")
 ]
 Flags = Annotated[dict[str, Scalar | list[Any] | dict[str, Any]], reads("table of flags")]
+LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("integer or [lengths](#lengths)")]
 ArrivalText = Annotated[
     str, AfterValidator(_check_arrival), reads('`"poisson"`, `"constant"`, `"gamma:B"` or `"replay"`')
 ]

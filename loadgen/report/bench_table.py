@@ -1,21 +1,25 @@
 """The tables of the three published benchmarks, line by line as `vllm bench` prints them.
 
 What vLLM measures and a result does not have is left out, never guessed. A value that nothing was measured for is `-`.
+
+Below the tables of a ladder of rates stands its serving curve: normalized latency, which is E2E divided by input and
+output tokens, against the requests a minute that were really answered. A server that keeps up answers at a flat
+latency; where it no longer does, the curve turns upwards and the achieved rate falls behind the one asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
-from loadgen.format import fixed, significant
+from loadgen.format import Statistic, bounded, fixed
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Result, StageResult
-from loadgen.report.cells import published_statistic
-from loadgen.report.curve import curve_table
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.tabular import Column, text_lines
 
 SERVE_METRICS = {
     "ttft": ("TTFT", "Time to First Token", "ttft"),
@@ -29,12 +33,13 @@ LATENCY_PERCENTS = (10, 25, 50, 75, 90, 99)
 _KNOWN = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
 _VLLMS = ("Successful requests", "Failed requests")  # what vLLM counts, whatever came of the others
 _WIDTH = 50
+_BAR = 30
 
 
 def serve_tables(result: Result, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
     """One table for each stage, the serving curve of a rate ladder, and whether to trust them."""
     tables = [serve_table(stage, metrics=metrics, percents=percents) for stage in result.stages if took_part(stage)]
-    curve = curve_table(result)
+    curve = serving_curve_table(result)
     return "\n".join([*tables, *([curve] if curve else []), *trust_lines(result)])
 
 
@@ -83,8 +88,8 @@ def _metric_lines(stage: StageResult, metric: str, percents: Sequence[float]) ->
     summary = stage.latency_ms[name]
     return [
         f"{long:-^{_WIDTH}}",
-        _line(f"Mean {short} (ms):", published_statistic(summary, "mean")),
-        _line(f"Median {short} (ms):", published_statistic(summary, "p50")),
+        _line(f"Mean {short} (ms):", bounded(Statistic.of(summary, "mean"), fixed)),
+        _line(f"Median {short} (ms):", bounded(Statistic.of(summary, "p50"), fixed)),
         *[_line(f"P{percent:g} {short} (ms):", _percentile(summary, percent)) for percent in percents],
     ]
 
@@ -93,8 +98,7 @@ def _percentile(summary: Summary, percent: float) -> str:
     """A lower bound where the next percentile above it that a result has is one."""
     value_ms = percentile_ms(summary, percent)
     above = next((name for name, known in _KNOWN.items() if known >= percent), "max")
-    bound = value_ms is not None and above in summary.lower_bounds
-    return f">= {significant(value_ms)}" if bound else fixed(value_ms)
+    return bounded(Statistic(value_ms, above in summary.lower_bounds), fixed)
 
 
 def percentile_ms(summary: Summary, percent: float) -> float | None:
@@ -168,3 +172,59 @@ def trust_lines(result: Result) -> list[str]:
 
 def _line(name: str, value: float | str | None) -> str:
     return f"{name:<40} {value if isinstance(value, int | str) else fixed(value)}"
+
+
+class ServingPoint(msgspec.Struct, frozen=True):
+    """One rate of the ladder."""
+
+    label: str
+    asked_per_min: float
+    achieved_per_min: float | None
+    normalized_mean_ms: float | None  # milliseconds per token
+    normalized_p99_ms: float | None
+
+
+def serving_points(result: Result) -> list[ServingPoint]:
+    """The open-loop stages of a result, by rate; those in which nothing was completed are left out."""
+    points = [
+        _serving_point(stage) for stage in result.stages if stage.target.rate is not None and stage.requests.completed
+    ]
+    return sorted(points, key=lambda point: point.asked_per_min)
+
+
+def is_rate_ladder(result: Result) -> bool:
+    """Whether there is a curve to draw: stages at two rates at least."""
+    return len({point.asked_per_min for point in serving_points(result)}) > 1
+
+
+def serving_curve_table(result: Result) -> str:
+    """The points of the curve, a bar beside each; empty for a result that is no rate ladder."""
+    if not is_rate_ladder(result):
+        return ""
+    points = serving_points(result)
+    top = max(point.normalized_mean_ms or 0.0 for point in points)
+    bar = Column[ServingPoint](
+        "", lambda point: "#" * round(_BAR * (point.normalized_mean_ms or 0.0) / (top or 1.0)), words=True
+    )
+    above = f"{'requests/min':>25}{'latency (ms/token)':>22}"
+    return "\n".join([f"{' Serving curve ':=^80}", above, *text_lines([*_SERVING, bar], points, fixed)])
+
+
+_SERVING: tuple[Column[ServingPoint], ...] = (
+    Column("asked", lambda point: point.asked_per_min, decimals=1, width=12),
+    Column("achieved", lambda point: point.achieved_per_min, decimals=1, width=13),
+    Column("mean", lambda point: point.normalized_mean_ms, decimals=3, width=11),
+    Column("p99", lambda point: point.normalized_p99_ms, decimals=3, width=11),
+)
+
+
+def _serving_point(stage: StageResult) -> ServingPoint:
+    achieved, normalized = stage.throughput.requests_per_s, stage.latency_ms.get("normalized")
+    assert stage.target.rate is not None
+    return ServingPoint(
+        label=stage.label,
+        asked_per_min=stage.target.rate * 60,
+        achieved_per_min=None if achieved is None else achieved * 60,
+        normalized_mean_ms=normalized.mean if normalized is not None else None,
+        normalized_p99_ms=normalized.p99 if normalized is not None else None,
+    )

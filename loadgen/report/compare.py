@@ -16,8 +16,15 @@ import msgspec
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
 from loadgen.metrics.figures import FIGURES, Load, compared, figures_of, sound_stage, stages_by_load, without_words
 from loadgen.metrics.result import Compared, Result, StageResult
-from loadgen.report.cells import engine_of, hardware_of, model_of
-from loadgen.report.compare_config import Setting, caveats, configuration_differences, unlikeness
+from loadgen.report.configuration import (
+    Setting,
+    caveats,
+    configuration_differences,
+    engine_of,
+    hardware_of,
+    model_of,
+    unlikeness,
+)
 
 _TOKENS_WITHIN = 0.05
 _FAILED_SHARE = 0.01

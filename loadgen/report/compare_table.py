@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -10,8 +11,8 @@ from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.result import Compared
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
-from loadgen.report.compare_config import Setting
-from loadgen.report.markdown import escaped
+from loadgen.report.configuration import Setting
+from loadgen.report.tabular import Column, escaped, markdown_table, text_lines
 
 _WIDTH = 100
 _KEY = 38
@@ -26,7 +27,7 @@ def compare_table(comparison: RunComparison) -> str:
             *_heading(comparison),
             *_setting_lines(comparison.configuration),
             *(line for stage in comparison.stages for line in _stage_lines(stage, comparison.confidence)),
-            *_mean_lines(comparison),
+            *_mean_lines(comparison.means),
             "=" * _WIDTH,
             *closing_lines(comparison),
         ]
@@ -40,9 +41,9 @@ def compare_markdown(comparison: RunComparison) -> str:
         "\n".join(f"- **{letter}** {escaped(_side_words(side))}" for letter, side in (("A", a), ("B", b))),
         "\n".join(f"- **not alike:** {escaped(text)}" for text in comparison.unlike),
         "\n".join(f"- {escaped(text)}" for text in comparison.notes),
-        _markdown_settings(comparison.configuration),
+        markdown_table(_SETTINGS, comparison.configuration) or "The configuration is the same.",
         *(_markdown_stage(stage, comparison.confidence) for stage in comparison.stages),
-        _markdown_means(comparison),
+        markdown_table(_mean_columns(comparison.means), comparison.means),
         "\n".join(f"- {escaped(line)}" for line in closing_lines(comparison)),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -108,36 +109,50 @@ def _setting_lines(settings: Sequence[Setting]) -> Iterator[str]:
         yield f"{'  ' + _cut(setting.key, _KEY - 3):<{_KEY}}{a:<{_VALUE + 2}}{b}"
 
 
+_SETTINGS: tuple[Column[Setting], ...] = (
+    Column("differs", lambda one: one.key, words=True),
+    Column("A", lambda one: one.a or None, words=True),
+    Column("B", lambda one: one.b or None, words=True),
+)
+
+
 def _stage_lines(stage: StageComparison, confidence: float) -> Iterator[str]:
     yield f"{f' {stage.title} ':-^{_WIDTH}}"
     for doubt in stage.doubts:
         yield f"no evidence here: {doubt}"
-    interval = f"{100 * confidence:g} % interval"
-    yield f"{'':<22}{'A':>12}{'B':>12}{'difference':>14}{interval:>22}"
-    for one in stage.figures:
-        yield _figure_line(one)
+    *shown, word = _columns(confidence)
+    evident = replace(word, label="", value=lambda one: difference_words(one)[2].replace("no evidence", ""))
+    yield from text_lines([*shown, evident], stage.figures)
 
 
-def _figure_line(one: Compared) -> str:
-    difference, interval, word = difference_words(one)
-    value_a, value_b = _values(one)
-    shown = "" if word == "no evidence" else word
-    return f"{_title(one.figure):<22}{value_a:>12}{value_b:>12}{difference:>14}{interval:>22}  {shown}".rstrip()
+def _columns(confidence: float) -> list[Column[Compared]]:
+    return [
+        Column("", lambda one: _title(one.figure), words=True, width=22),
+        Column("A", lambda one: _value(one.a, at_least=one.a_at_least), width=12),
+        Column("B", lambda one: _value(one.b, at_least=one.b_at_least), width=12),
+        Column("difference", lambda one: difference_words(one)[0], width=14),
+        Column(f"{100 * confidence:g} % interval", lambda one: difference_words(one)[1], width=22),
+        Column("B is", lambda one: difference_words(one)[2], words=True),
+    ]
 
 
-def _mean_lines(comparison: RunComparison) -> Iterator[str]:
-    if not comparison.means:
-        return
-    yield f"{f' geometric mean of B over A, {comparison.means[0].ratio.stages} stages ':-^{_WIDTH}}"
-    for mean in comparison.means:
-        ratio, interval = _mean_words(mean)
-        yield f"{_title(mean.figure):<22}{'':>24}{ratio:>14}{interval:>22}".rstrip()
+def _mean_lines(means: Sequence[Mean]) -> list[str]:
+    title = [f"{f' geometric mean of B over A, {means[0].ratio.stages} stages ':-^{_WIDTH}}"] if means else []
+    return [*title, *text_lines(_mean_columns(means), means, head=False)]
 
 
-def _mean_words(mean: Mean) -> tuple[str, str]:
+def _mean_columns(means: Sequence[Mean]) -> list[Column[Mean]]:
+    stages = means[0].ratio.stages if means else 0
+    return [
+        Column(f"geometric mean, {stages} stages", lambda mean: _title(mean.figure), words=True, width=22),
+        Column("B over A", lambda mean: f"{mean.ratio.ratio:.3f} x", width=38),
+        Column("interval", _mean_interval, width=22),
+    ]
+
+
+def _mean_interval(mean: Mean) -> str:
     ratio = mean.ratio
-    interval = "" if ratio.low is None or ratio.high is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
-    return f"{ratio.ratio:.3f} x", interval
+    return "" if ratio.low is None or ratio.high is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
 def _title(figure: str) -> str:
@@ -145,43 +160,18 @@ def _title(figure: str) -> str:
     return f"{known.title} ({known.unit})" if known.unit in ("ms", "%") else known.title
 
 
-def _markdown_settings(settings: Sequence[Setting]) -> str:
-    if not settings:
-        return "The configuration is the same."
-    rows = [f"| {escaped(one.key)} | {escaped(one.a or UNKNOWN)} | {escaped(one.b or UNKNOWN)} |" for one in settings]
-    return "\n".join(["| differs | A | B |", "|---|---|---|", *rows])
-
-
 def _markdown_stage(stage: StageComparison, confidence: float) -> str:
-    head = f"| | A | B | difference | {100 * confidence:g} % interval | B is |"
-    rows = [
-        f"| {' | '.join([_title(one.figure), *map(escaped, (*_values(one), *difference_words(one)))])} |"
-        for one in stage.figures
-    ]
-    doubts = [f"- no evidence here: {escaped(doubt)}" for doubt in stage.doubts]
-    table = "\n".join([head, "|---|---:|---:|---:|---:|---|", *rows])
-    return "\n\n".join([f"#### {escaped(stage.title)}", *(["\n".join(doubts)] if doubts else []), table])
-
-
-def _markdown_means(comparison: RunComparison) -> str:
-    if not comparison.means:
-        return ""
-    rows = [f"| {_title(mean.figure)} | {' | '.join(_mean_words(mean))} |" for mean in comparison.means]
-    stages = comparison.means[0].ratio.stages
-    return "\n".join([f"| geometric mean, {stages} stages | B over A | interval |", "|---|---:|---:|", *rows])
+    doubts = "\n".join(f"- no evidence here: {escaped(doubt)}" for doubt in stage.doubts)
+    blocks = [f"#### {escaped(stage.title)}", doubts, markdown_table(_columns(confidence), stage.figures)]
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _end(percent: float | None) -> str:
     return "?" if percent is None else f"{percent:+.1f}"
 
 
-def _values(one: Compared) -> tuple[str, str]:
-    a, b = (">= " if bound else "" for bound in (one.a_at_least, one.b_at_least))
-    return f"{a}{_number(one.a)}", f"{b}{_number(one.b)}"
-
-
-def _number(value: float | None) -> str:
-    return fixed(value, 4 if value is not None and abs(value) < 1 else 2)
+def _value(value: float | None, *, at_least: bool) -> str:
+    return f"{'>= ' if at_least else ''}{fixed(value, 4 if value is not None and abs(value) < 1 else 2)}"
 
 
 def _cut(text: str | None, width: int) -> str:

@@ -24,7 +24,7 @@ from loadgen.metrics.deltas import LATENCIES, Summary
 from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.metrics.samples import GpuStage
 from loadgen.metrics.slo import met_limits
-from loadgen.report.cells import engine_of, hardware_of, model_of
+from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, latencies, took_part
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")

@@ -14,8 +14,8 @@ from loadgen.format import counted, significant
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
-from loadgen.report.cells import LATENCY_TITLES
 
+LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _LEAST_TAIL = 0.01  # of the window: a shorter tail is not worth a word
 
 
@@ -53,12 +53,9 @@ def latencies(stage: StageResult) -> dict[str, Summary]:
 
 
 def latency_titles(stages: Iterable[StageResult]) -> dict[str, str]:
-    """The latencies of a table of these stages: in open loop also TTFT from when each request was due."""
-    titles = dict(LATENCY_TITLES)
-    if all(stage.target.rate is None for stage in stages):
-        return titles
-    ttft = titles.pop("ttft")
-    return {"ttft": ttft, "ttft_from_intended": f"{ttft} from due", **titles}
+    """The latencies that a table of these stages shows: TTFT from when each request was due only in open loop."""
+    open_loop = any(stage.target.rate is not None for stage in stages)
+    return {name: title for name, title in LATENCY_TITLES.items() if open_loop or name != "ttft_from_intended"}
 
 
 def took_part(stage: StageResult) -> bool:

@@ -11,11 +11,12 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.format import fixed, significant
+from loadgen.format import Statistic, fixed
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import latencies
+from loadgen.report.tabular import Column, text_lines
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110
@@ -140,38 +141,39 @@ def _percent(value: float | None, base: float | None) -> float | None:
 
 
 def _group(stage: str, rows: Sequence[SweepRow], width: int) -> list[str]:
-    titles = ("req/s", "tok/s", "", "TTFT mean", "", "TTFT p99", "TPOT mean", "", "TPOT p99")
-    head = f"{'variant':<{width}}" + "".join(f"{title:>{size}}" for title, size in zip(titles, _SIZES, strict=True))
-    return [f"{f' {stage} ':=^{len(head)}}", head, *(_line(row, width) for row in rows if row.stage == stage)]
+    head, *lines = text_lines(_columns(width), [row for row in rows if row.stage == stage], fixed)
+    return [f"{f' {stage} ':=^{width + 94}}", head, *lines]
 
 
-_SIZES = (9, 10, 11, 11, 11, 10, 11, 11, 10)
+def _columns(width: int) -> list[Column[SweepRow]]:
+    return [
+        Column("variant", lambda row: row.variant, words=True, width=width),
+        Column("req/s", lambda row: row.requests_per_s, width=9),
+        Column("tok/s", lambda row: row.output_tokens_per_s, width=10),
+        Column("", lambda row: _difference(row, "output_tokens_per_s"), width=11),
+        Column("TTFT mean", lambda row: _latency(row, "ttft_mean_ms"), width=11),
+        Column("", lambda row: _difference(row, "ttft_mean_ms"), width=11),
+        Column("TTFT p99", lambda row: _latency(row, "ttft_p99_ms"), width=10),
+        Column("TPOT mean", lambda row: row.tpot_mean_ms, width=11),
+        Column("", lambda row: _difference(row, "tpot_mean_ms"), width=11),
+        Column("TPOT p99", lambda row: row.tpot_p99_ms, width=10),
+        Column("", _troubles, words=True),
+    ]
 
 
-def _line(row: SweepRow, width: int) -> str:
-    differences = [row.difference_percent.get(name) for name in _COMPARED]
-    output, ttft, tpot = ("" if one is None else f"({one:+.1f}%)" for one in differences)
-    cells = (
-        fixed(row.requests_per_s),
-        fixed(row.output_tokens_per_s),
-        output,
-        _latency(row, "ttft_mean_ms"),
-        ttft,
-        _latency(row, "ttft_p99_ms"),
-        fixed(row.tpot_mean_ms),
-        tpot,
-        fixed(row.tpot_p99_ms),
-    )
+def _difference(row: SweepRow, name: str) -> str:
+    percent = row.difference_percent.get(name)
+    return "" if percent is None else f"({percent:+.1f}%)"
+
+
+def _latency(row: SweepRow, name: str) -> Statistic:
+    return Statistic(getattr(row, name), name in row.lower_bounds)
+
+
+def _troubles(row: SweepRow) -> str:
     counts = {"failed": row.failed, "never sent": row.unsent, "carried over": row.carried_over}
-    notes = [f"{count} {name}" for name, count in counts.items() if count]
-    notes += ["client-limited"] if row.limited else []
-    line = f"{row.variant:<{width}}" + "".join(f"{cell:>{size}}" for cell, size in zip(cells, _SIZES, strict=True))
-    return "  ".join([line.rstrip(), *notes])
-
-
-def _latency(row: SweepRow, name: str) -> str:
-    value = getattr(row, name)
-    return f">= {significant(value)}" if name in row.lower_bounds else fixed(value)
+    words = [f"{count} {name}" for name, count in counts.items() if count]
+    return "  ".join([*words, *(["client-limited"] if row.limited else [])])
 
 
 def _endings(rows: Sequence[SweepRow], width: int) -> list[str]:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import (
-    Compared,
-    Comparison,
-    InstanceResult,
-    ReferenceResult,
-    Requests,
-    Result,
-    SloCheck,
-    StageResult,
-)
-from loadgen.report.cells import published_name, published_statistic
-from loadgen.report.load_curve import curve_lines, run_curve
+from loadgen.metrics.result import Compared, ReferenceResult, Requests, Result, SloCheck, StageResult
+from loadgen.report.columns import PUBLISHED, NamedSummary, curve_lines, instance_columns, run_curve, statistic_columns
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.tabular import Column, text_lines
 
-_ROWS = (
-    ("TTFT", "ttft"),
-    (" from due", "ttft_from_intended"),
-    ("TPOT", "tpot"),
-    ("ITL", "itl"),
-    ("E2EL", "e2e"),
+_LATENCIES = {"ttft": "TTFT", "ttft_from_intended": " from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2EL"}
+_LATENCY_COLUMNS = (
+    Column[NamedSummary]("", lambda row: row.title, words=True, width=16),
+    *(
+        replace(column, short="median") if column.label == "p50" else column
+        for column in statistic_columns("mean p50 p90 p99 max")
+    ),
 )
 _WIDTH = 78
 _BESIDE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
@@ -86,27 +78,19 @@ def _measured_lines(stage: StageResult) -> list[str]:
         *_engine_lines(stage),
         *_goodput_lines(stage),
         *_energy_lines(stage),
-        *_instance_lines(stage),
+        *text_lines(instance_columns(decimals=2), stage.instances, fixed, short=False),
     ]
 
 
 def _latency_lines(stage: StageResult) -> list[str]:
-    head = f"{'':<16}{'mean':>12}{'median':>12}{'p90':>12}{'p99':>12}{'max':>12}"
-    return [head, *(_latency_line(name, stage.latency_ms[key]) for name, key in _rows_of(stage))]
-
-
-def _rows_of(stage: StageResult) -> Iterator[tuple[str, str]]:
     """The latencies that are known; in open loop also what an arrival sees that is held back."""
-    for name, key in _ROWS:
-        if key == "ttft_from_intended" and stage.target.rate is None:
-            continue
-        if key != "e2e" or stage.e2e_inconclusive is None:
-            yield name, key
-
-
-def _latency_line(name: str, summary: Summary) -> str:
-    values = (published_statistic(summary, key) for key in ("mean", "p50", "p90", "p99", "max"))
-    return f"{f'{name} (ms)':<16}" + "".join(f"{value:>12}" for value in values)
+    rows = [
+        NamedSummary(f"{title} (ms)", stage.latency_ms[name])
+        for name, title in _LATENCIES.items()
+        if (name != "ttft_from_intended" or stage.target.rate is not None)
+        and (name != "e2e" or stage.e2e_inconclusive is None)
+    ]
+    return text_lines(_LATENCY_COLUMNS, rows, fixed)
 
 
 def _slo_lines(stage: StageResult) -> list[str]:
@@ -187,30 +171,11 @@ def _verdict_lines(stage: StageResult) -> list[str]:
     return [_line("Verdict", verdict.text) for verdict in stage.verdicts if verdict.id != "client-limited"]
 
 
-def _instance_lines(stage: StageResult) -> list[str]:
-    if not stage.instances:
-        return []
-    head = f"{'instance':<28}{'completed':>10}{'failed':>8}{'out tok/s':>11}{'TTFT p50':>11}{'TPOT p50':>10}"
-    return [head, *[_instance_line(instance) for instance in stage.instances]]
-
-
-def _instance_line(instance: InstanceResult) -> str:
-    requests, latency = instance.requests, instance.latency_ms
-    output = fixed(instance.throughput.output_tokens_per_s)
-    ttft, tpot = fixed(latency["ttft"].p50), fixed(latency["tpot"].p50)
-    return f"{instance.url:<28}{requests.completed:>10}{requests.failed:>8}{output:>11}{ttft:>11}{tpot:>10}"
-
-
 def _reference_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:
     found = [one for one in reference.comparisons if one.stage == stage.index] if reference is not None else []
-    if not found:
-        return []
-    return [f"{'published':<40}{'published':>12}{'measured':>12}{'difference':>12}", *[_compared(one) for one in found]]
-
-
-def _compared(one: Comparison) -> str:
-    difference = signed_percent(one.difference_percent)
-    return f"  {published_name(one):<38}{fixed(one.published):>12}{fixed(one.measured):>12}{difference:>12}"
+    figure, *numbers = PUBLISHED
+    named = replace(figure, label="published", value=lambda one: f"  {figure.value(one)}", width=40)
+    return text_lines([named, *numbers], found, fixed)
 
 
 def _baseline_lines(stage: StageResult) -> list[str]:

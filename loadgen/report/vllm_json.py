@@ -18,7 +18,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import SCHEMA, Result, StageResult
 from loadgen.report.bench_table import SERVE_METRICS
-from loadgen.report.cells import model_of
+from loadgen.report.configuration import model_of
 from loadgen.report.notes import has_numbers, latencies, stage_notes
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}

@@ -61,8 +61,8 @@ class Channel:
         self.answered = False
         self.write: Callable[[bytes], bool] = _not_connected
         """Whether all of it has gone to the kernel; if not, `sent_late` tells when it has."""
-        self.close_transport: Callable[[], None] = _nothing
-        self.output_began: Callable[[], None] = _nothing  # the stream no longer waits for its first token
+        self.close_transport: Callable[[], None] = lambda: None
+        self.output_began: Callable[[], None] = lambda: None  # the stream no longer waits for its first token
         self._stamp_ns = 0
         self._coalesced_ns = 0
         self._reset_response()
@@ -363,7 +363,3 @@ def _shown(text: bytes) -> str:
 
 def _not_connected(_: bytes) -> bool:
     raise AssertionError("a request was put on a channel that is not connected")
-
-
-def _nothing() -> None:
-    return

@@ -45,8 +45,8 @@ class Sockets:
         self._awaiting: set[int] = set()  # sockets whose stream waits for its first token
         self._reads = 0
         self._stamping = _hold_timestamps()
-        self.send_due: Callable[[], None] = _nothing
-        """Called before each read: what cannot wait, as bytes can that carry the time of their arrival."""
+        self.send_due: Callable[[], None] = lambda: None
+        """Called before each read: requests cannot wait, as bytes can that carry the time of their arrival."""
         self._loop.add_reader(self._epoll.fileno(), self._serve)
 
     async def connect(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext | None) -> None:
@@ -95,11 +95,8 @@ class Sockets:
         """
         ready = self._epoll.poll(0, _BATCH)
         if len(ready) >= _LARGE_BATCH and self._awaiting:
-            ready.sort(key=self._is_not_first)
+            ready.sort(key=lambda item: item[0] not in self._awaiting)
         self._read(ready)
-
-    def _is_not_first(self, item: tuple[int, int]) -> bool:
-        return item[0] not in self._awaiting
 
     def _read(self, ready: list[tuple[int, int]]) -> None:
         """Read once from every socket that has something; the hot spot. The lag is taken of one read in eight."""
@@ -261,7 +258,3 @@ def _hold_timestamps() -> socket.socket:
 def _try_timestamps(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-
-
-def _nothing() -> None:
-    return

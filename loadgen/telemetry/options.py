@@ -6,6 +6,7 @@ tried, unless it was asked for by name; a box with GPUs of two vendors has both 
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping
@@ -63,3 +64,11 @@ def _options_of(entry: BackendEntry, environ: Mapping[str, str], root: Path) -> 
         return [BackendOption(entry.name, entry.name, why=entry.why)]
     several: list[BackendOption] = load(entry.options)(environ, root)
     return several
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed Python package, which is not imported; None if there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

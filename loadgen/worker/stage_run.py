@@ -48,7 +48,6 @@ class StageRun:
         self.bins = LoadBins([share for _, share in command.steps], self.samples, client) if command.steps else None
         self._first_wave_left = 0
         self._requests = RequestQueue(command, prompts, seed)
-        self._turns: dict[Stream, Turn] = {}
         self._steps: list[asyncio.TimerHandle] = []
         reader = self._requests.writer.reader
         self._warmups = _warmups(command, seed, reader)
@@ -74,7 +73,7 @@ class StageRun:
         if self.command.first_wave_apart:
             self._first_wave_left = self.samples.first_wave_waiting = self.missing_streams(len(streams))
 
-    # RequestQueue.
+    # Requests.
 
     @property
     def exhausted(self) -> bool:
@@ -95,35 +94,30 @@ class StageRun:
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         turn, wire = self._requests.take()
-        samples, measured = self.samples, self._is_measured()
+        samples, measured, model = self.samples, self._is_measured(), self._requests.model(turn)
         first_wave = self._first_wave_left > 0
-        if first_wave:
-            self._first_wave_left -= 1
-            samples.first_wave += 1
+        self._first_wave_left -= first_wave
+        samples.first_wave += first_wave
         if measured:
             samples.sent += 1
+            if self._measured_left is not None:
+                self._measured_left -= 1
+            if model is not None:
+                samples.models[model] = samples.models.get(model, 0) + 1
         else:
             samples.warmup += 1
-        if not measured:
             self._warmups_left = max(0, self._warmups_left - 1)
-        elif self._measured_left is not None:
-            self._measured_left -= 1
-        stream = Stream(
+        return Stream(
             stage=self.command.index,
             samples=samples,
             wire=wire,
             intended_ns=intended_ns,
             measured=measured,
             first_wave=first_wave,
+            request=turn,
+            model=model,
+            cancel_after_s=self._requests.cancel_after_s(turn),
         )
-        stream.request = turn
-        stream.cancel_after_s = self._requests.cancel_after_s(turn)
-        model = stream.model = self._requests.model(turn)
-        if model is not None and measured:
-            samples.models[model] = samples.models.get(model, 0) + 1
-        if self.command.work.turns > 1:
-            self._turns[stream] = turn
-        return stream
 
     # Conversations.
 
@@ -132,9 +126,9 @@ class StageRun:
 
         Until then the conversation keeps its place in the closed loop.
         """
-        turn = self._turns.pop(stream, None)
-        if turn is None:
+        if self.command.work.turns == 1:
             return
+        turn = Turn(*stream.request)
         following = self._requests.following(turn)
         if following is None or not (stream.done and stream.first_ns):
             self._requests.forget(turn)
@@ -196,12 +190,11 @@ class StageRun:
         if self._ended or self.window.is_open:
             return
         self._open(time.monotonic_ns())
-        held = 0
-        for stream in streams:
+        open_now = list(streams)
+        for stream in open_now:
             stream.enter_window(self.samples)
-            held += 1
         if self.bins is not None:
-            self.bins.begin(held)
+            self.bins.begin(len(open_now))
 
     def begin_steps(self, moved: Callable[[], None]) -> None:
         """From now on, move a load that moves; `moved` tells of each step. Nothing until the window is open."""
@@ -260,7 +253,7 @@ class StageRun:
 
 
 def _warmups(command: BeginStage, seed: int, reader: DatasetReader | None) -> int:
-    """RequestQueue of all workers that come before those that count, where requests bound the stage.
+    """How many requests of all workers come before those that count, where requests bound the stage.
 
     In open loop those that the schedule wants within the warm-up's time are known beforehand, and are warm-up however
     late they are sent: so the bound is reached, and by the same requests for any number of workers.

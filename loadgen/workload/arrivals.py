@@ -16,7 +16,7 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.profile.values import burstiness_of
+from loadgen.distributions import burstiness_of
 
 _BLOCK = 1024
 

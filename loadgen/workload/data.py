@@ -126,10 +126,12 @@ class _Sums:
         records = len(self._index) // 2
         if not records:
             raise ProfileError(f"load.data: {self._path}: no prompts in it; expected at least one {self._form} record")
+        index = _index_folder() / f"{len(list(_index_folder().iterdir()))}.npy"
+        np.save(index, np.array(self._index, dtype=np.int64).reshape(-1, 2))
         return Dataset(
             path=str(self._path),
             form=self._form,
-            index=_write_index(self._index),
+            index=str(index),
             records=records,
             isl=max(1, round(self._isl / records)),
             osl=max(1, round(self._osl / records)) if self._has_osl else None,
@@ -142,12 +144,6 @@ class _Sums:
 
 def _malformed(path: Path, line: int, message: str) -> ProfileError:
     return ProfileError(f"load.data: {path}: line {line}: {harmless(message)[:_KEPT_MESSAGE]}")
-
-
-def _write_index(index: array[int]) -> str:
-    path = _index_folder() / f"{len(list(_index_folder().iterdir()))}.npy"
-    np.save(path, np.array(index, dtype=np.int64).reshape(-1, 2))
-    return str(path)
 
 
 @lru_cache(maxsize=1)

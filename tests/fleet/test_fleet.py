@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,21 +18,10 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.plan import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template
 from loadgen.worker.messages import Vocabulary
-from tests.engines import Simulator, simulator
+from tests.engines import Simulator
 
 OSL = 20
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "SILENT_S", 1.5)
 
 
 class Driven:

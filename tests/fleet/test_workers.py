@@ -2,28 +2,15 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from loadgen.errors import WorkerError
-from loadgen.fleet import worker_process
 from loadgen.metrics.result import Result
 from loadgen.run import Run
 from loadgen.run.operations import Abort
-from tests.engines import Simulator, attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "SILENT_S", 1.5)
 
 
 def stop_one(_: Run) -> None:

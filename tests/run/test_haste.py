@@ -1,22 +1,12 @@
 """A load that changes faster than it can be measured: each change is an event, each stage has numbers or a reason."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run import Run
 from loadgen.run.operations import SetConcurrency, Stop
-from tests.engines import Simulator, attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import finish
-
-
-@pytest.fixture
-def engine() -> Iterator[Simulator]:
-    with simulator() as engine:
-        yield engine
 
 
 def require_numbers_or_reasons(result: Result) -> None:

@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import ssl
-from pathlib import Path
 
 import pytest
-import trustme
 
 from loadgen.run import Run
-from tests.engines import profile, simulator
+from tests.conftest import Certificate
+from tests.engines import Simulator, profile
 from tests.run.driving import finish
 
 
@@ -25,29 +23,23 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def test_a_load_over_tls_is_timed_in_user_space_with_the_loops_lateness_as_its_lag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Simulator, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
-    with simulator() as engine:
-        behind = engine.url.rpartition(":")[2]
-        forwarding: list[asyncio.Task[None] | None] = []
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+    behind = engine.url.rpartition(":")[2]
+    forwarding: list[asyncio.Task[None] | None] = []
 
-        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            forwarding.append(asyncio.current_task())
-            upstream, downstream = await asyncio.open_connection("127.0.0.1", int(behind))
-            await asyncio.gather(pump(reader, downstream), pump(upstream, writer))
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        forwarding.append(asyncio.current_task())
+        upstream, downstream = await asyncio.open_connection("127.0.0.1", int(behind))
+        await asyncio.gather(pump(reader, downstream), pump(upstream, writer))
 
-        async with await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context) as proxy:
-            port = proxy.sockets[0].getsockname()[1]
-            run = Run(profile({"engine": "attach", "url": f"https://localhost:{port}"}), where="test")
-            result = await finish(run)
-            served = engine.truth()
-            await asyncio.gather(*filter(None, forwarding))
+    async with await asyncio.start_server(forward, "127.0.0.1", 0, ssl=certificate.server) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        run = Run(profile({"engine": "attach", "url": f"https://localhost:{port}"}), where="test")
+        result = await finish(run)
+        served = engine.truth()
+        await asyncio.gather(*filter(None, forwarding))
     (stage,) = result.stages
     assert run.error is None
     assert stage.requests.sent == stage.requests.completed == 20

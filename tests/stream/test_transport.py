@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 
 import pytest
-import trustme
 import uvloop
 
 from loadgen.stream.channel import Channel
@@ -17,6 +16,7 @@ from loadgen.stream.request import ServerAddress
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
 from loadgen.stream.transport import Sockets
+from tests.conftest import Certificate
 from tests.server.fakes import eventually
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -112,31 +112,18 @@ async def test_reads_carry_the_kernels_stamp(host: str) -> None:
     assert 0 < client.samples.ttft_ns[0] < 10_000_000_000
 
 
-def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of the server and of the client."""
-    authority = trustme.CA()
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(server_side)
-    client_side = ssl.create_default_context()
-    authority.configure_trust(client_side)
-    return server_side, client_side
-
-
-async def test_tls_is_stamped_in_user_space_and_counted() -> None:
-    server_side, client_side = tls_contexts()
-    server, target = await serve(answer, tls=server_side)
+async def test_tls_is_stamped_in_user_space_and_counted(certificate: Certificate) -> None:
+    server, target = await serve(answer, tls=certificate.server)
     async with server:
         client = Client()
-        await client.exchange(target, client_side)
+        await client.exchange(target, certificate.client)
     assert client.samples.completed == 1
     assert client.client.reads == client.client.unstamped_reads > 0
     assert client.client.read_lag_ns == []
 
 
-async def test_a_certificate_that_nobody_signed_is_refused() -> None:
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("localhost").configure_cert(server_side)
-    server, target = await serve(answer, tls=server_side)
+async def test_a_certificate_that_nobody_signed_is_refused(certificate: Certificate) -> None:
+    server, target = await serve(answer, tls=certificate.server)
     async with server:
         with pytest.raises(OSError, match="certificate verify failed"):
             await Client().exchange(target, ssl.create_default_context())
@@ -180,7 +167,9 @@ def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte_goes(encrypted: bool) -> None:
+async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte_goes(
+    encrypted: bool, certificate: Certificate
+) -> None:
     wanted, received = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,11 +178,10 @@ async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte
         writer.write(ANSWER)
         writer.close()
 
-    server_side, client_side = tls_contexts() if encrypted else (None, None)
-    server, target = await serve(count, tls=server_side)
+    server, target = await serve(count, tls=certificate.server if encrypted else None)
     async with server:
         client = Client()
-        stream = await client.begin(target, client_side, wire=BIG)
+        stream = await client.begin(target, certificate.client if encrypted else None, wire=BIG)
         at_first_ns = stream.sent_ns
         assert client.client.send_lag_ns == []
         wanted.set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.telemetry.options import PROGRAM, BackendOption
-from loadgen.telemetry.sample import Opened, Refused, Sampled, decode_line
+from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
 
 
 @dataclass

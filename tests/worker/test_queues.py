@@ -1,4 +1,4 @@
-"""RequestQueue on one worker: the same whoever writes them and when, and conversations in their order."""
+"""Requests on one worker: the same whoever writes them and when, and conversations in their order."""
 
 import json
 

@@ -73,10 +73,10 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
         from loadgen.report.markdown import markdown_report
 
         return markdown_report(results[0]) + "\n"
-    from loadgen.report.curve import curve_table
+    from loadgen.report.bench_table import serving_curve_table
     from loadgen.report.table import result_table
 
-    tables = [result_table(results[0]), curve_table(results[0])]
+    tables = [result_table(results[0]), serving_curve_table(results[0])]
     return harmless("".join(f"{table}\n" for table in tables if table))
 
 
@@ -185,7 +185,7 @@ def _baseline_parser() -> argparse.ArgumentParser:
 
 
 def _list_baselines() -> None:
-    from loadgen.report.cells import hardware_of, model_of
+    from loadgen.report.configuration import hardware_of, model_of
     from loadgen.store.runs import baselines, read_result
 
     for name, path in baselines().items():

@@ -81,11 +81,11 @@ def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespac
     from loadgen.metrics.baseline import baseline_of
     from loadgen.run import Run
     from loadgen.store.runs import open_result
-    from loadgen.telemetry.replay import replay_attempts
+    from loadgen.telemetry.capture import replay_options
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
-    replay = replay_attempts(options.replay_telemetry) if options.replay_telemetry is not None else None
+    replay = replay_options(options.replay_telemetry) if options.replay_telemetry is not None else None
     name = options.baseline
     try:
         return Run(
@@ -139,14 +139,14 @@ def _run_cockpit(options: argparse.Namespace) -> int:
 def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
     """Print what a run that is over has measured, as `table` shows it, and where it lies; the exit code."""
     from loadgen.report.assessment import shortcomings
-    from loadgen.report.curve import curve_table, is_rate_ladder
+    from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.table import result_table
 
     if run.result is not None:
         if run.result.stages:
             print(harmless((table or result_table)(run.result)))
             if table is None and is_rate_ladder(run.result):
-                print(harmless(curve_table(run.result)))
+                print(harmless(serving_curve_table(run.result)))
         for path in run.result_paths:
             if path.exists():
                 say(f"result: {path}")

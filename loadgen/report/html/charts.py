@@ -1,12 +1,14 @@
-"""The load curve and the distributions of latency, as figures.
+"""The load curve, figures against the streams held, and the distributions of latency.
 
-A stage is a point of the curve: full if it met its limits, open if it missed one or the client was limited. On the
-distributions the axis of percentiles is HdrHistogram's: each nine takes as much room as the one before.
+A stage is a point of the load curve: full if it met its limits, open if it missed one or the client was limited. By the
+streams held are drawn loads that move, and everything that a run measured at one load: a way up points upwards and is
+drawn through, a way down points downwards and is dashed, so that hysteresis shows. On the distributions the axis of
+percentiles is HdrHistogram's: each nine takes as much room as the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,13 +17,13 @@ import plotly.graph_objects as go
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import CURVE_PERCENTS
+from loadgen.metrics.snapshot import CURVE_PERCENTS, SHORTEST_S
 from loadgen.report.assessment import by_load, titles
-from loadgen.report.cells import LATENCY_TITLES
-from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, dressed, limit_line, log_axis, ramp
-from loadgen.report.notes import has_numbers
+from loadgen.report.columns import SHAPE, load_words
+from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, limit_line, log_axis, ramp, styled
+from loadgen.report.notes import LATENCY_TITLES, has_numbers
 
 _TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
 _HEIGHT = 300
@@ -50,14 +52,14 @@ def latency_curve(result: Result, metric: str) -> go.Figure:
         for statistic in ("p99", "p50"):
             y = [getattr(stage.latency_ms.get(metric, _EMPTY), statistic) for stage in stages]
             shade = SECOND if statistic == "p99" and len(series) == 1 else colour
-            trace = _line(stages, x, y, shade, f"{LATENCY_TITLES[metric]} {statistic}", "ms")
+            trace = _stage_line(stages, x, y, shade, f"{LATENCY_TITLES[metric]} {statistic}", "ms")
             figure.add_trace(trace.update(line={"dash": "dot" if statistic == "p99" and len(series) > 1 else "solid"}))
     published = _published(result, metric)
     if published:
         figure.add_trace(_published_points(published))
     _limits(figure, result, metric)
     _knee(figure, result)
-    dressed(figure, height=_HEIGHT).update_xaxes(title_text="output tok/s")
+    styled(figure, height=_HEIGHT).update_xaxes(title_text="output tok/s")
     figure.update_yaxes(_axis(figure, result, metric))
     return figure.update_xaxes(rangemode="tozero")
 
@@ -68,10 +70,10 @@ def user_curve(result: Result) -> go.Figure:
     for stages, colour in _series(result):
         x = [stage.throughput.output_tokens_per_s_per_user for stage in stages]
         y = [stage.throughput.output_tokens_per_s for stage in stages]
-        trace = _line(stages, x, y, colour, "output", "tok/s")
+        trace = _stage_line(stages, x, y, colour, "output", "tok/s")
         names = [chart_text(_load_words(stage)) for stage in stages]
         figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
-    dressed(figure, height=_HEIGHT).update_xaxes(title_text="tok/s per user")
+    styled(figure, height=_HEIGHT).update_xaxes(title_text="tok/s per user")
     return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
 
 
@@ -92,18 +94,26 @@ def _series(result: Result) -> list[tuple[Series, str]]:
     return list(zip(groups, colours, strict=True))
 
 
-def _line(
+def _stage_line(
     stages: Series, x: Sequence[float | None], y: Sequence[float | None], colour: str, what: str, unit: str
 ) -> go.Scatter:
     names = titles(stages)
     hollow = [stage.limited or met_limits(stage) is False for stage in stages]
+    trace = _line(x, y, [chart_text(names[stage.index]) for stage in stages], colour, what, unit)
+    return trace.update(marker={"symbol": ["circle-open" if one else "circle" for one in hollow]})
+
+
+def _line(
+    x: Sequence[float | None], y: Sequence[float | None], names: Sequence[str], colour: str, what: str, unit: str
+) -> go.Scatter:
+    """Points with their names, on a line."""
     return go.Scatter(
         x=x,
         y=y,
         mode="lines+markers",
         line={"color": colour, "width": 1.75},
-        marker={"color": colour, "size": 7, "symbol": ["circle-open" if one else "circle" for one in hollow]},
-        customdata=[chart_text(names[stage.index]) for stage in stages],
+        marker={"color": colour, "size": 7},
+        customdata=names,
         hovertemplate=f"%{{customdata}}<br>{what} %{{y:,.4~g}} {unit} at %{{x:,.4~g}}<extra></extra>",
         cliponaxis=False,
     )
@@ -188,6 +198,62 @@ def _knee(figure: go.Figure, result: Result) -> None:
     )
 
 
+def latency_by_held(points: Sequence[CurvePoint], metric: str) -> go.Figure:
+    """The median and p99 of `ttft` or `itl`."""
+    figure = go.Figure()
+    for part, colour in _parts(points):
+        for name, shade in (("p99", SECOND), ("p50", colour)):
+            summaries = [getattr(point, f"{metric}_ms") for point in part]
+            y = [getattr(summary, name) for summary in summaries]
+            counts = [f"{summary.count:,}" for summary in summaries]
+            figure.add_trace(_point_line(part, y, counts, shade, f"{LATENCY_TITLES[metric]} {name}", "ms"))
+    _by_held(figure)
+    return figure.update_yaxes(log_axis([value for trace in figure.data for value in trace.y]))
+
+
+def throughput_by_held(points: Sequence[CurvePoint]) -> go.Figure:
+    figure = go.Figure()
+    for part, colour in _parts(points):
+        y = [point.output_tokens_per_s for point in part]
+        seconds = [f"{point.measured_s:.1f} s" for point in part]
+        figure.add_trace(_point_line(part, y, seconds, colour, "output", "tok/s"))
+    return _by_held(figure).update_yaxes(rangemode="tozero")
+
+
+def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
+    parts = list(_parts(points))
+    shapes = {SHAPE[0].report(part[0]): colour for part, colour in parts}
+    key = {"p50": ACCENT} if len(shapes) == 1 else shapes
+    signs = {"\N{BLACK UP-POINTING TRIANGLE} up": "up", "\N{BLACK DOWN-POINTING TRIANGLE} down": "down"}
+    moves = {part[0].direction for part, _ in parts}
+    return key | {"p99": SECOND} | {words: ACCENT for words, direction in signs.items() if direction in moves}
+
+
+def _parts(points: Sequence[CurvePoint]) -> Iterator[tuple[list[CurvePoint], str]]:
+    """The points of each shape and direction, each with the colour of its shape."""
+    shapes = sorted({(point.isl, point.osl) for point in points})
+    colours = dict(zip(shapes, ramp(len(shapes)) if len(shapes) > 1 else [ACCENT], strict=True))
+    drawn = (point for point in points if point.measured_s >= SHORTEST_S)
+    ordered = sorted(drawn, key=lambda point: (point.isl, point.osl, point.direction, point.held))
+    for (isl, osl, _), part in groupby(ordered, key=lambda point: (point.isl, point.osl, point.direction)):
+        yield list(part), colours[isl, osl]
+
+
+def _point_line(
+    points: Sequence[CurvePoint], y: Sequence[float | None], of: Sequence[str], colour: str, what: str, unit: str
+) -> go.Scatter:
+    direction = points[0].direction
+    names = [f"{load_words(point)}, of {count}" for point, count in zip(points, of, strict=True)]
+    trace = _line([point.held for point in points], y, names, colour, what, unit)
+    if direction:
+        trace.update(marker={"symbol": f"triangle-{direction}", "size": 8})
+    return trace.update(line={"dash": "dash" if direction == "down" else "solid"})
+
+
+def _by_held(figure: go.Figure) -> go.Figure:
+    return styled(figure, height=_HEIGHT).update_xaxes(title_text="streams held", rangemode="tozero")
+
+
 def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
     """The stages of the distributions by their title, each with its colour: the stronger, the higher the load."""
     stages = sorted(drawn(result), key=by_load)
@@ -208,7 +274,7 @@ def distribution(result: Result, metric: str) -> go.Figure | None:
     if not figure.data:
         return None
     _limits(figure, result, metric)
-    dressed(figure, height=_HEIGHT)
+    styled(figure, height=_HEIGHT)
     figure.update_yaxes(_axis(figure, result, metric))
     ticks = [(_nines(percent), word) for percent, word in _TICKS.items() if _nines(percent) <= deepest * 1.01]
     return figure.update_xaxes(

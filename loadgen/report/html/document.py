@@ -13,17 +13,17 @@ from importlib.resources import files
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from loadgen.format import UNKNOWN, significant
-from loadgen.metrics.deltas import Summary
+from loadgen.format import UNKNOWN, Statistic, bounded, significant
+from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.assessment import assessment, best_of, best_stage, titles
-from loadgen.report.cells import LATENCY_TITLES, engine_of, hardware_of, model_of, statistic
-from loadgen.report.html import charts, configuration, held, markup, sections
-from loadgen.report.html.markup import plain
+from loadgen.report.columns import moving_points
+from loadgen.report.configuration import engine_of, hardware_of, model_of
+from loadgen.report.html import charts, markup, sections
 from loadgen.report.html.timeline import timeline
-from loadgen.report.load_curve import moving_points
-from loadgen.report.notes import has_numbers, latencies
+from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies
+from loadgen.report.tabular import plain
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "
@@ -81,8 +81,8 @@ def _body(result: Result, figures: dict[str, go.Figure]) -> str:
         sections.gpu_section(result),
         sections.engine_section(result),
         sections.client_section(result),
-        configuration.findings_section(result),
-        configuration.configuration_section(result),
+        sections.findings_section(result),
+        sections.configuration_section(result),
         f"<footer>{plain(_DEFINITIONS)}</footer>",
     ]
     return "\n".join(["<main>", *(part for part in parts if part), "</main>"])
@@ -127,9 +127,9 @@ def _numbers(stage: StageResult) -> dict[str, str]:
     numbers = {
         "output tok/s": significant(rate.output_tokens_per_s),
         "tok/s per user": significant(rate.output_tokens_per_s_per_user),
-        "ms TTFT, median": statistic(ttft, "p50"),
-        "ms TTFT, p99": statistic(ttft, "p99"),
-        "ms TPOT, median": statistic(tpot, "p50"),
+        "ms TTFT, median": bounded(Statistic.of(ttft, "p50")),
+        "ms TTFT, p99": bounded(Statistic.of(ttft, "p99")),
+        "ms TPOT, median": bounded(Statistic.of(tpot, "p50")),
         "J per output token": significant(energy.joules_per_output_token if energy is not None else None),
     }
     return {what: value for what, value in numbers.items() if value != UNKNOWN}
@@ -154,9 +154,9 @@ def _figures(result: Result) -> dict[str, go.Figure]:
         found["curve-user"] = charts.user_curve(result)
     points = moving_points(result)
     if points:
-        found |= {f"held-{metric}": held.latency_by_held(points, metric) for metric in ("ttft", "itl")}
-        found["held-output"] = held.throughput_by_held(points)
-    found |= {f"distribution-{metric}": charts.distribution(result, metric) for metric in LATENCY_TITLES}
+        found |= {f"held-{metric}": charts.latency_by_held(points, metric) for metric in ("ttft", "itl")}
+        found["held-output"] = charts.throughput_by_held(points)
+    found |= {f"distribution-{metric}": charts.distribution(result, metric) for metric in MAIN_LATENCIES}
     found["timeline"] = timeline(result)
     return {name: figure for name, figure in found.items() if figure is not None}
 
@@ -179,7 +179,7 @@ def _curve(result: Result, figures: dict[str, go.Figure]) -> str:
 def _by_held(result: Result, figures: dict[str, go.Figure]) -> str:
     if "held-output" not in figures:
         return ""
-    key = held.held_key(moving_points(result))
+    key = charts.held_key(moving_points(result))
     return markup.section(
         "By the streams held",
         markup.grid(
@@ -196,7 +196,7 @@ def _by_held(result: Result, figures: dict[str, go.Figure]) -> str:
 
 def _distributions(result: Result, figures: dict[str, go.Figure]) -> str:
     names = {name: colour for name, (_, colour) in charts.drawn_stages(result).items()}
-    drawn = {metric: title for metric, title in LATENCY_TITLES.items() if f"distribution-{metric}" in figures}
+    drawn = {metric: LATENCY_TITLES[metric] for metric in MAIN_LATENCIES if f"distribution-{metric}" in figures}
     if not drawn:
         return ""
     return markup.section(

@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
-from loadgen.format import harmless
-
-
-class Column(NamedTuple):
-    """One column of a table."""
-
-    title: str
-    group: str = ""  # what stands over this column and its neighbours of the same group
-    text: bool = False  # words, to the left; else numbers, to the right
-
-
-class Bad(str):
-    """A cell that needs somebody."""
-
-    __slots__ = ()
-
-
-def plain(value: object) -> str:
-    """Any value as text of a document: no tag of its own, no control character."""
-    return html.escape(harmless(str(value)))
+from loadgen.report.tabular import plain
 
 
 def section(title: str, *parts: str, note: str = "") -> str:
@@ -46,35 +24,6 @@ def subsection(title: str, body: str) -> str:
 def paragraph(text: str, kind: str = "") -> str:
     """A paragraph; empty where there is no text."""
     return f"<p{f' class={kind!r}' if kind else ''}>{plain(text)}</p>" if text else ""
-
-
-def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> str:
-    if not rows:
-        return ""
-    body = "\n".join(_row(columns, row) for row in rows)
-    head = f"{_groups(columns)}<tr>{''.join(_head(column) for column in columns)}</tr>"
-    return f"<div class='wide'><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
-
-
-def _groups(columns: Sequence[Column]) -> str:
-    if not any(column.group for column in columns):
-        return ""
-    spans = [(name, len(list(members))) for name, members in groupby(columns, key=lambda column: column.group)]
-    cells = [f"<th colspan='{width}'{' class=group' if name else ''}>{plain(name)}</th>" for name, width in spans]
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def _head(column: Column) -> str:
-    return f"<th{' class=text' if column.text else ''}>{plain(column.title)}</th>"
-
-
-def _row(columns: Sequence[Column], row: Sequence[object]) -> str:
-    return f"<tr>{''.join(_cell(column, value) for column, value in zip(columns, row, strict=True))}</tr>"
-
-
-def _cell(column: Column, value: object) -> str:
-    kinds = " ".join([*(["text"] if column.text else []), *(["bad"] if isinstance(value, Bad) else [])])
-    return f"<td class='{kinds}'>{plain(value)}</td>" if kinds else f"<td>{plain(value)}</td>"
 
 
 def pairs(values: Mapping[str, object]) -> str:

@@ -1,113 +1,63 @@
-"""The tables of what was measured: stages, published figures, events, GPUs and energy, engine, client."""
+"""The tables: what was measured, what was published, GPUs and energy, engine and client, and what was run on what."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from loadgen.format import UNKNOWN, gib, grouped, signed_percent
+from loadgen.format import UNKNOWN, fixed, gib, grouped
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.result import InstanceResult, Result, StageResult, TruthCheck
+from loadgen.metrics.journal import Finding, by_severity
+from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult, TruthCheck
 from loadgen.metrics.samples import GpuFigure, GpuStage
-from loadgen.metrics.slo import met_limits
 from loadgen.report.assessment import best_stage, titles
-from loadgen.report.cells import published_name, statistic
+from loadgen.report.columns import (
+    CURVE,
+    SHAPE,
+    NamedSummary,
+    columns,
+    instance_columns,
+    load_column,
+    moving_points,
+    outcome_columns,
+    published_columns,
+    statistic_columns,
+)
+from loadgen.report.configuration import flattened
 from loadgen.report.html import markup
-from loadgen.report.html.markup import Bad, Column
-from loadgen.report.load_curve import curve_cells, moving_points, shape_of
-from loadgen.report.notes import has_numbers, latencies, latency_titles, request_counts, stage_notes, took_part
+from loadgen.report.notes import Note, has_numbers, latency_titles, stage_notes, took_part
+from loadgen.report.tabular import Bad, Column, Value, html_table
 
-_EMPTY = Summary(count=0)
-_STATISTICS = {name: name for name in ("count", "mean", "stddev", "min", "p50", "p90", "p95", "p99")} | {
-    "p99.9": "p999",
-    "max": "max",
-}
+_STAGE = (
+    "shape completed failed requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms joules_per_output_token met_limits"
+)
 
 
 def stages_section(result: Result) -> str:
     """The published table, one row a stage, and what limited each."""
     stages = [stage for stage in result.stages if took_part(stage)]
+    load, outcomes = load_column(stages), outcome_columns(stages)
+    notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
     return markup.section(
         "Stages",
-        markup.table(_STAGE_COLUMNS, [_stage_row(stage, titles(stages)[stage.index]) for stage in stages]),
-        markup.subsection("What the numbers are of", markup.table(_NOTE_COLUMNS, _note_rows(stages))),
-        markup.subsection("What became of the requests", _requests_table(stages)),
-        markup.subsection("What limited them", markup.table(_VERDICT_COLUMNS, _verdict_rows(stages))),
+        html_table([load, *columns(_STAGE)], stages),
+        markup.subsection("What the numbers are of", html_table(_note_columns(load), notes)),
+        markup.subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
+        markup.subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
         markup.subsection("Limits", _limits_table(stages)),
-        markup.subsection("Failures", markup.table(_ERROR_COLUMNS, _error_rows(stages))),
+        markup.subsection("Failures", html_table(_ERRORS, _errors(stages))),
     )
 
 
-_STAGE_COLUMNS = (
-    Column("load", text=True),
-    Column("ISL / OSL"),
-    Column("done", "requests"),
-    Column("failed", "requests"),
-    Column("req/s", "throughput"),
-    Column("output tok/s", "throughput"),
-    Column("per user", "throughput"),
-    Column("p50", "TTFT, ms"),
-    Column("p99", "TTFT, ms"),
-    Column("p50", "TPOT, ms"),
-    Column("p99", "TPOT, ms"),
-    Column("p50", "E2E, ms"),
-    Column("p99", "E2E, ms"),
-    Column("J/token"),
-    Column("limits", text=True),
-)
-
-
-def _stage_row(stage: StageResult, name: str) -> Sequence[str]:
-    requests, rate = stage.requests, stage.throughput
-    ttft, tpot, e2e = (latencies(stage).get(key, _EMPTY) for key in ("ttft", "tpot", "e2e"))
-    return (
-        name,
-        f"{stage.isl} / {stage.osl}",
-        grouped(requests.completed),
-        Bad(grouped(requests.failed)) if requests.failed else "0",
-        grouped(rate.requests_per_s, 2),
-        grouped(rate.output_tokens_per_s),
-        grouped(rate.output_tokens_per_s_per_user, 1),
-        statistic(ttft, "p50", 1),
-        statistic(ttft, "p99", 1),
-        grouped(tpot.p50, 2),
-        grouped(tpot.p99, 2),
-        grouped(e2e.p50),
-        grouped(e2e.p99),
-        grouped(stage.energy.joules_per_output_token if stage.energy is not None else None, 2),
-        {True: "met", False: Bad("missed"), None: UNKNOWN}[met_limits(stage)],
-    )
-
-
-_NOTE_COLUMNS = (Column("load", text=True), Column("what", text=True), Column("note", text=True))
-
-
-def _note_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
-    names = titles(stages)
+def _note_columns(load: Column[StageResult]) -> list[Column[tuple[StageResult, int, Note]]]:
     return [
-        (names[stage.index] if number == 0 else "", note.subject, note.text)
-        for stage in stages
-        for number, note in enumerate(stage_notes(stage))
+        Column("load", lambda row: load.value(row[0]) if row[1] == 0 else "", words=True),
+        Column("what", lambda row: row[2].subject, words=True),
+        Column("note", lambda row: row[2].text, words=True),
     ]
-
-
-def _requests_table(stages: Sequence[StageResult]) -> str:
-    """A column for each outcome that occurred; none where all requests were answered."""
-    names, found = titles(stages), [{one.name: one for one in request_counts(stage.requests)} for stage in stages]
-    columns = list(dict.fromkeys(name for counts in found for name in counts))
-    rows = [
-        [names[stage.index], *(counts[name].words if name in counts else "0" for name in columns)]
-        for stage, counts in zip(stages, found, strict=True)
-    ]
-    return markup.table([Column("load", text=True), *(Column(name) for name in columns)], rows if columns[1:] else [])
-
-
-_VERDICT_COLUMNS = (Column("load", text=True), Column("verdict", text=True))
-
-
-def _verdict_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
-    names = titles(stages)
-    return [(names[stage.index], words) for stage in stages if (words := _verdict_words(stage))]
 
 
 def _verdict_words(stage: StageResult) -> str:
@@ -115,28 +65,24 @@ def _verdict_words(stage: StageResult) -> str:
     return Bad(words) if any(verdict.bad for verdict in stage.verdicts) else words
 
 
+_VERDICT = Column[StageResult]("verdict", _verdict_words, words=True)
+
+
 def _limits_table(stages: Sequence[StageResult]) -> str:
     """What was measured for each limit, a column a limit."""
     limits = {name: check.limit_ms for stage in stages for name, check in stage.slo.items()}
     goodput = next((stage.goodput for stage in stages if stage.goodput is not None), None)
     failures = [one for stage in stages if (one := stage.failures) is not None and (one.allowed or not one.met)]
-    names = titles(stages)
-    rows = [
-        [
-            names[stage.index],
-            *(_checked(stage, name) for name in limits),
-            *([_goodput_cell(stage)] if goodput is not None else []),
-            *([_failures_cell(stage)] if failures else []),
-        ]
-        for stage in stages
+    shown: list[Column[StageResult]] = [
+        Column(f"{name}, ms (at most {limit_ms:,g})", lambda stage, name=name: _checked(stage, name))  # type: ignore[misc]
+        for name, limit_ms in limits.items()
     ]
-    columns = [Column(f"{name}, ms (at most {limit_ms:,g})") for name, limit_ms in limits.items()]
     if goodput is not None:
         good = ", ".join(f"{name} at most {limit_ms:,g} ms" for name, limit_ms in goodput.limits_ms.items())
-        columns.append(Column(f"streams with {good} (at least {goodput.wanted:.0%})"))
+        shown.append(Column(f"streams with {good} (at least {goodput.wanted:.0%})", _good_share))
     if failures:
-        columns.append(Column(f"failed or never sent (at most {100 * failures[0].allowed:g} %)"))
-    return markup.table([Column("load", text=True), *columns], rows) if columns else ""
+        shown.append(Column(f"failed or never sent (at most {100 * failures[0].allowed:g} %)", _failures))
+    return html_table([load_column(stages), *shown], stages) if shown else ""
 
 
 def _checked(stage: StageResult, name: str) -> str:
@@ -147,99 +93,90 @@ def _checked(stage: StageResult, name: str) -> str:
     return measured if check.met else Bad(measured)
 
 
-def _failures_cell(stage: StageResult) -> str:
+def _failures(stage: StageResult) -> Value:
     failures = stage.failures
     if failures is None:
-        return UNKNOWN
+        return None
     words = f"{failures.count:,} of {failures.scheduled:,}"
     return words if failures.met else Bad(words)
 
 
-def _goodput_cell(stage: StageResult) -> str:
+def _good_share(stage: StageResult) -> Value:
     goodput = stage.goodput
     if goodput is None:
-        return UNKNOWN
+        return None
     share = UNKNOWN if goodput.share is None else f"{goodput.share:.1%}"
     return share if goodput.met else Bad(share)
 
 
-_ERROR_COLUMNS = (Column("kind", text=True), Column("count"), Column("first message", text=True))
+class _Error(NamedTuple):
+    kind: str
+    occurred: int
+    message: str
 
 
-def _error_rows(stages: Sequence[StageResult]) -> list[Sequence[str]]:
+_ERRORS: tuple[Column[_Error], ...] = (
+    Column("kind", lambda error: error.kind, words=True),
+    Column("count", lambda error: error.occurred),
+    Column("first message", lambda error: error.message, words=True),
+)
+
+
+def _errors(stages: Sequence[StageResult]) -> list[_Error]:
     counts: Counter[str] = Counter()
     messages: dict[str, str] = {}
     for stage in stages:
         counts.update(stage.requests.errors)
         for kind, texts in stage.requests.messages.items():
             messages.setdefault(kind, texts[0] if texts else "")
-    return [(kind, grouped(count), messages.get(kind, "")) for kind, count in counts.most_common()]
+    return [_Error(kind, count, messages.get(kind, "")) for kind, count in counts.most_common()]
 
 
 def latency_table(result: Result) -> str:
+    """All statistics of all latencies, a group of rows for each latency."""
     stages = [stage for stage in result.stages if has_numbers(stage) and not stage.curve]
     names = titles(stages)
-    columns = [Column("ms", text=True), Column("load", text=True), *(Column(name) for name in _STATISTICS)]
     rows = [
-        [title if number == 0 else "", names[stage.index], *_statistics(stage.latency_ms.get(key, _EMPTY))]
-        for key, title in latency_titles(stages).items()
+        NamedSummary(title if number == 0 else "", stage.latency_ms.get(name, Summary(count=0)), names[stage.index])
+        for name, title in latency_titles(stages).items()
         for number, stage in enumerate(stages)
     ]
-    return markup.table(columns, rows)
-
-
-def _statistics(summary: Summary) -> list[str]:
-    return [statistic(summary, key, 0 if key == "count" else 2) for key in _STATISTICS.values()]
+    named: list[Column[NamedSummary]] = [
+        Column("ms", lambda row: row.title, words=True),
+        Column("load", lambda row: row.load, words=True),
+    ]
+    return html_table([*named, *statistic_columns("count mean stddev min p50 p90 p95 p99 p999 max")], rows)
 
 
 def curve_table(result: Result) -> str:
     """What was measured against the streams held."""
-    words = [Column("ISL / OSL"), Column("load", text=True), Column("held")]
-    throughput = [Column("tok/s", "output"), Column("per user", "output")]
-    times = [Column(name, group) for group in ("TTFT, ms", "ITL, ms") for name in ("p50", "p99", "count")]
-    rows = [[shape_of(point), *curve_cells(point)] for point in moving_points(result)]
-    return markup.table([*words, *throughput, *times], rows)
+    return html_table([*SHAPE, *CURVE], moving_points(result))
 
 
 def published_section(result: Result) -> str:
+    """What was published beside what was measured."""
     reference = result.reference
     if reference is None:
         return ""
-    names = titles(result.stages)
-    columns = (
-        Column("load", text=True),
-        Column("figure", text=True),
-        Column("published"),
-        Column("measured"),
-        Column("difference"),
-    )
-    rows = [
-        (
-            names[one.stage],
-            published_name(one),
-            grouped(one.published, 2),
-            grouped(one.measured, 2),
-            signed_percent(one.difference_percent),
-        )
-        for one in reference.comparisons
-    ]
-    missing = "" if rows else "No stage of this run has the load of a published figure."
+    missing = "" if reference.comparisons else "No stage of this run has the load of a published figure."
     return markup.section(
         "Published and measured",
         markup.paragraph(missing),
-        markup.table(columns, rows),
+        html_table(published_columns(result.stages), reference.comparisons),
         markup.lines(reference.notes),
         note=reference.source,
     )
 
 
 def events_table(result: Result) -> str:
-    columns = (Column("s"), Column("kind", text=True), Column("what", text=True))
-    rows = [
-        (grouped(event.t_s, 1), Bad(event.kind) if event.kind == "error" else event.kind, event.text)
-        for event in result.events
-    ]
-    return markup.table(columns, rows)
+    return html_table(_EVENTS, result.events)
+
+
+_EVENTS: tuple[Column[RunEvent], ...] = (
+    Column("s", lambda event: event.t_s, decimals=1),
+    Column("kind", lambda event: Bad(event.kind) if event.kind == "error" else event.kind, words=True),
+    Column("what", lambda event: event.text, words=True),
+)
 
 
 def gpu_section(result: Result) -> str:
@@ -247,140 +184,102 @@ def gpu_section(result: Result) -> str:
     stage = best_stage(result)
     looks = stage.gpu if stage is not None else []
     at = f"At {titles(result.stages)[stage.index]}; means over the measured window." if stage and looks else ""
+    names = titles(result.stages)
+    energies = [
+        _Energy(names[one.index], one.energy) for one in result.stages if one.energy and one.energy.joules is not None
+    ]
     return markup.section(
         "GPUs and energy",
         markup.lines(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
-        markup.table(_GPU_COLUMNS, [_gpu_row(gpu) for gpu in looks]),
-        markup.subsection("Energy of the sockets", markup.table(_ENERGY_COLUMNS, _energy_rows(result))),
+        html_table(_GPU, looks),
+        markup.subsection("Energy of the sockets", html_table(_ENERGY, energies)),
         note=at,
     )
 
 
-_GPU_COLUMNS = (
-    Column("GPU", text=True),
-    Column("busy %"),
-    Column("memory busy %"),
-    Column("HBM GiB, most"),
-    Column("of"),
-    Column("power W"),
-    Column("hotspot \N{DEGREE SIGN}C, most"),
-    Column("clock MHz"),
-    Column("held back", text=True),
+def _mean(figure: GpuFigure | None) -> float | None:
+    return figure.mean if figure is not None else None
+
+
+def _throttled(gpu: GpuStage) -> Value:
+    return Bad(", ".join(f"{reason} {share:.0f} %" for reason, share in gpu.throttled_percent.items())) or None
+
+
+_GPU: tuple[Column[GpuStage], ...] = (
+    Column("GPU", lambda gpu: f"{gpu.index}  {gpu.name}", words=True),
+    Column("busy %", lambda gpu: _mean(gpu.gfx_percent), decimals=0),
+    Column("memory busy %", lambda gpu: _mean(gpu.memory_percent), decimals=0),
+    Column("HBM GiB, most", lambda gpu: gib(gpu.hbm_used_bytes_max), decimals=1),
+    Column("of", lambda gpu: gib(gpu.hbm_total_bytes), decimals=1),
+    Column("power W", lambda gpu: _mean(gpu.power_w), decimals=0),
+    Column("hotspot \N{DEGREE SIGN}C, most", lambda gpu: getattr(gpu.temperature_hotspot_c, "max", None), decimals=0),
+    Column("clock MHz", lambda gpu: _mean(gpu.gfx_clock_mhz), decimals=0),
+    Column("held back", _throttled, words=True),
 )
 
 
-def _gpu_row(gpu: GpuStage) -> Sequence[str]:
-    throttled = ", ".join(f"{reason} {share:.0f} %" for reason, share in gpu.throttled_percent.items())
-    return (
-        f"{gpu.index}  {gpu.name}",
-        _mean(gpu.gfx_percent),
-        _mean(gpu.memory_percent),
-        grouped(gib(gpu.hbm_used_bytes_max), 1),
-        grouped(gib(gpu.hbm_total_bytes), 1),
-        _mean(gpu.power_w),
-        grouped(gpu.temperature_hotspot_c.max if gpu.temperature_hotspot_c is not None else None),
-        _mean(gpu.gfx_clock_mhz),
-        Bad(throttled) if throttled else UNKNOWN,
-    )
+class _Energy(NamedTuple):
+    load: str
+    of: EnergyResult
 
 
-def _mean(figure: GpuFigure | None) -> str:
-    return UNKNOWN if figure is None else grouped(figure.mean)
+def _measured_by(row: _Energy) -> str:
+    return Bad(f"{row.of.source}, counters distrusted") if row.of.distrusted else str(row.of.source)
 
 
-_ENERGY_COLUMNS = (
-    Column("load", text=True),
-    Column("kJ"),
-    Column("mean W"),
-    Column("J/output token"),
-    Column("output tok/s per W"),
-    Column("measured by", text=True),
+_ENERGY: tuple[Column[_Energy], ...] = (
+    Column("load", lambda row: row.load, words=True),
+    Column("kJ", lambda row: (row.of.joules or 0.0) / 1000, decimals=1),
+    Column("mean W", lambda row: (row.of.joules or 0.0) / row.of.window_s, decimals=0),
+    Column("J/output token", lambda row: row.of.joules_per_output_token),
+    Column("output tok/s per W", lambda row: row.of.tokens_per_s_per_w, decimals=3),
+    Column("measured by", _measured_by, words=True),
 )
-
-
-def _energy_rows(result: Result) -> list[Sequence[str]]:
-    names = titles(result.stages)
-    return [
-        (
-            names[stage.index],
-            grouped(energy.joules / 1000, 1),
-            grouped(energy.joules / energy.window_s),
-            grouped(energy.joules_per_output_token, 2),
-            grouped(energy.tokens_per_s_per_w, 3),
-            Bad(f"{energy.source}, counters distrusted") if energy.distrusted else str(energy.source),
-        )
-        for stage in result.stages
-        if (energy := stage.energy) is not None and energy.joules is not None
-    ]
 
 
 def engine_section(result: Result) -> str:
     """The engine's own word beside the client's, and each server's part where there are several."""
     names = titles(result.stages)
-    checked = [(names[stage.index], stage, stage.truth) for stage in result.stages if stage.truth is not None]
-    rows = [_truth_row(name, stage, truth) for name, stage, truth in checked]
+    checked = [_Checked(names[stage.index], stage, stage.truth) for stage in result.stages if stage.truth is not None]
     whys: dict[str, list[str]] = {}
-    for name, _, truth in checked:
-        whys.setdefault(truth.why, []).append(name)
+    for one in checked:
+        whys.setdefault(one.truth.why, []).append(one.load)
     notes = [f"{why} ({', '.join(loads)})" for why, loads in whys.items() if why]
     stage = best_stage(result)
-    servers = [_instance_row(one) for one in stage.instances] if stage is not None else []
-    return (
-        markup.section(
-            "Client and engine",
-            markup.table(_TRUTH_COLUMNS, rows),
-            markup.subsection("Notes", markup.lines(notes)),
-            markup.subsection("Servers", markup.table(_INSTANCE_COLUMNS, servers)),
-            note="Both saw the same requests: mean times to first token, and where the engine's own were spent.",
-        )
-        if rows or servers
-        else ""
+    servers = stage.instances if stage is not None else []
+    return markup.section(
+        "Client and engine",
+        html_table(_CHECKED, checked),
+        markup.subsection("Notes", markup.lines(notes)),
+        markup.subsection("Servers", html_table(instance_columns(), servers)),
+        note="Both saw the same requests: mean times to first token, and where the engine's own were spent.",
     )
 
 
-_TRUTH_COLUMNS = (
-    Column("load", text=True),
-    Column("client", "TTFT, ms"),
-    Column("engine", "TTFT, ms"),
-    Column("between", "TTFT, ms"),
-    Column("queue", "in the engine, ms"),
-    Column("prefill", "in the engine, ms"),
-    Column("front end", "in the engine, ms"),
-    Column("preemptions"),
-    Column("prefix hits"),
-    Column("agree", text=True),
+class _Checked(NamedTuple):
+    load: str
+    stage: StageResult
+    truth: TruthCheck
+
+
+def _prefix_hits(row: _Checked) -> Value:
+    hits = row.stage.engine.prefix_hit_rate if row.stage.engine is not None else None
+    return None if hits is None else f"{hits:.1%}"
+
+
+_TTFT, _ENGINE = "TTFT, ms", "in the engine, ms"
+_CHECKED: tuple[Column[_Checked], ...] = (
+    Column("load", lambda row: row.load, words=True),
+    Column("client", lambda row: row.truth.ttft_client_ms, group=_TTFT, decimals=1),
+    Column("engine", lambda row: row.truth.ttft_server_ms, group=_TTFT, decimals=1),
+    Column("between", lambda row: row.truth.ttft_outside_ms, group=_TTFT, decimals=1),
+    Column("queue", lambda row: row.truth.queue_ms, group=_ENGINE, decimals=1),
+    Column("prefill", lambda row: row.truth.prefill_ms, group=_ENGINE, decimals=1),
+    Column("front end", lambda row: row.truth.frontend_ms, group=_ENGINE, decimals=1),
+    Column("preemptions", lambda row: getattr(row.stage.engine, "preemptions", None), decimals=0),
+    Column("prefix hits", _prefix_hits),
+    Column("agree", lambda row: {True: "yes", False: Bad("no"), None: "not compared"}[row.truth.agrees], words=True),
 )
-
-
-def _truth_row(name: str, stage: StageResult, truth: TruthCheck) -> Sequence[str]:
-    engine = stage.engine
-    times = (truth.ttft_client_ms, truth.ttft_server_ms, truth.ttft_outside_ms, truth.queue_ms, truth.prefill_ms)
-    hits = engine.prefix_hit_rate if engine is not None else None
-    return (
-        name,
-        *(grouped(time, 1) for time in times),
-        grouped(truth.frontend_ms, 1),
-        grouped(engine.preemptions if engine is not None else None),
-        UNKNOWN if hits is None else f"{hits:.1%}",
-        {True: "yes", False: Bad("no"), None: "not compared"}[truth.agrees],
-    )
-
-
-_INSTANCE_COLUMNS = (
-    Column("server", text=True),
-    Column("done"),
-    Column("failed"),
-    Column("output tok/s"),
-    Column("TTFT p50, ms"),
-    Column("TPOT p50, ms"),
-)
-
-
-def _instance_row(one: InstanceResult) -> Sequence[str]:
-    ttft, tpot = one.latency_ms.get("ttft", _EMPTY), one.latency_ms.get("tpot", _EMPTY)
-    output = one.throughput.output_tokens_per_s
-    done, failed = one.requests.completed, one.requests.failed
-    return one.url, grouped(done), grouped(failed), grouped(output), grouped(ttft.p50, 1), grouped(tpot.p50, 2)
 
 
 def client_section(result: Result) -> str:
@@ -405,4 +304,69 @@ def client_section(result: Result) -> str:
                 "Ran before other processes": ahead,
             }
         ),
+    )
+
+
+def findings_section(result: Result) -> str:
+    """What the preflight found, and why the server died, if it did."""
+    diagnosis = result.diagnosis
+    died = ""
+    if diagnosis is not None:
+        words = f"{diagnosis.title}. {diagnosis.remedy}"
+        died = markup.paragraph(words, "bad") + markup.preformatted("\n".join(diagnosis.evidence))
+    return markup.section("Preflight", died, html_table(_FINDINGS, by_severity(result.findings)))
+
+
+_FINDINGS: tuple[Column[Finding], ...] = (
+    Column("", lambda one: Bad(one.severity) if one.severity == "blocks" else one.severity, words=True),
+    Column("finding", lambda one: one.id, words=True),
+    Column("seen", lambda one: one.seen, words=True),
+    Column("why", lambda one: one.why, words=True),
+    Column("fix", lambda one: one.fix, words=True),
+)
+
+
+def configuration_section(result: Result) -> str:
+    """The profile as it was run, the server's command, the machine."""
+    environment = dict(result.environment)
+    command, variables = environment.pop("server_command", None), environment.pop("server_env", None)
+    instances = environment.pop("server_instances", None)
+    profile = {name: value for name, value in result.profile.items() if name != "reference"}
+    devices = {f"GPU {gpu.index}": _gpu_words(gpu.name, gpu.bdf, gpu.hbm_total_bytes) for gpu in result.gpus}
+    return markup.section(
+        "Configuration",
+        markup.subsection("Server", markup.preformatted(_command_text(command, variables))),
+        markup.subsection("Other servers", markup.preformatted(_instances_text(instances))),
+        markup.subsection("Profile", markup.pairs(flattened(profile))),
+        markup.subsection("Machine", markup.pairs(flattened(environment) | devices)),
+        markup.subsection("Telemetry", markup.pairs(flattened(result.telemetry_meta or {}))),
+    )
+
+
+def _command_text(command: Sequence[str] | None, variables: dict[str, str] | None) -> str:
+    if not command:
+        return ""
+    exports = [f"{name}={shlex.quote(value)}" for name, value in (variables or {}).items()]
+    return " \\\n  ".join([*exports, *_flag_groups(command)])
+
+
+def _flag_groups(command: Sequence[str]) -> list[str]:
+    """The words of a command in lines: each flag with its values."""
+    groups: list[str] = []
+    for word in command:
+        if groups and not word.startswith("-"):
+            groups[-1] += f" {shlex.quote(word)}"
+        else:
+            groups.append(shlex.quote(word))
+    return groups
+
+
+def _instances_text(instances: list[dict[str, Any]] | None) -> str:
+    commands = (_command_text(one.get("command"), one.get("env")) for one in (instances or [])[1:])
+    return "\n\n".join(command for command in commands if command)
+
+
+def _gpu_words(name: str, address: str | None, memory_bytes: int | None) -> str:
+    return ", ".join(
+        [name, *([address] if address else []), *([f"{fixed(gib(memory_bytes), 1)} GiB"] if memory_bytes else [])]
     )

@@ -64,7 +64,7 @@ def _short(value: float) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
-def dressed(figure: go.Figure, *, height: int, layout: Mapping[str, Any] | None = None) -> go.Figure:
+def styled(figure: go.Figure, *, height: int, layout: Mapping[str, Any] | None = None) -> go.Figure:
     """A figure in the common look; `layout` is what it has besides, or otherwise."""
     figure.update_layout(
         height=height,

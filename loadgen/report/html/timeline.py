@@ -23,11 +23,11 @@ from loadgen.report.html.style import (
     SECOND,
     chart_text,
     coloured,
-    dressed,
     faint,
     log_axis,
     ramp,
     shortened,
+    styled,
 )
 
 _ROW_HEIGHT = 92
@@ -72,7 +72,7 @@ def timeline(result: Result) -> go.Figure | None:
             figure.add_trace(trace, row=number, col=1)
         figure.update_yaxes(_axis(row, drawn), row=number, col=1)
     margin = {"l": _LEFT, "r": 18, "t": _TOP, "b": _BOTTOM}
-    dressed(figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified"})
+    styled(figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified"})
     figure.update_xaxes(title_text="seconds since the run began", row=len(rows), col=1)
     # One by one they would be checked anew with each that is added.
     row_titles = [_row_title(row, number) for number, row in enumerate(rows, start=1)]

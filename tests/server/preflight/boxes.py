@@ -8,7 +8,7 @@ from loadgen.plan import plan_of
 from loadgen.profile import Profile, build_profile
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import box_findings, gpus_of_box
-from loadgen.server.preflight.facts import Platform
+from loadgen.vendors import Platform
 from tests.server.gpu_trees import initial_namespace, write
 
 

@@ -5,18 +5,17 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import trustme
 
 from loadgen.errors import ServerError
 from loadgen.profile import Server
 from loadgen.server.process.locks import free_port
 from loadgen.server.vllm import client as client_module
 from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, pick_model
+from tests.conftest import Certificate
 
 Answer = tuple[int, bytes]
 
@@ -143,16 +142,12 @@ async def test_an_answer_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> 
             await client.models()
 
 
-async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    async with answering(always(200, b'{"data": []}'), context) as url:
+async def test_tls(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with answering(always(200, b'{"data": []}'), certificate.server) as url:
         async with ServerClient(url) as client:
             with pytest.raises(ServerError, match=r"TLS failed: .*SSL_CERT_FILE"):
                 await client.models()
-        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
         async with ServerClient(url) as client:
             assert await client.models() == []
 

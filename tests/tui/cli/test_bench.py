@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from loadgen.errors import ProfileError
 from loadgen.profile import Profile
 from loadgen.store.runs import read_result
-from tests.engines import Simulator, simulator
+from tests.engines import Simulator
 from tui.cli.__main__ import main
 from tui.cli.bench import parse, profile_of
 
@@ -29,12 +28,6 @@ concurrency = 9
 [variants.slower.server.args]
 base-ms = 2
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

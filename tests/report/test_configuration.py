@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.metrics.result import Result
 from loadgen.metrics.samples import GpuStatic
-from loadgen.report.compare_config import caveats, configuration_differences, unlikeness
+from loadgen.report.configuration import caveats, configuration_differences, unlikeness
 from tests.metrics.served import run_of
 
 

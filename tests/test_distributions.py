@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.profile.lengths import check_lengths_text, parse_lengths
+from loadgen.distributions import check_lengths_text, parse_lengths
 
 TEXTS = [
     "256",

@@ -1,4 +1,4 @@
-"""What differs between two runs besides their numbers: the configuration, and whether they can be compared at all.
+"""What a run was of: model, hardware, engine and configuration, and what of it differs between two runs.
 
 What must differ from run to run (ports, addresses, seeds) and what the stages say themselves (which loads) is left out.
 """
@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.result import Result
-from loadgen.report.cells import flattened, hardware_of, model_of
 
 _NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env"})
 _LOADS = ("load.concurrency", "load.rate", "load.shapes")
@@ -19,6 +18,44 @@ _BOX = ("engine", "vllm_version", "max_model_len", "host", "cpu", "cpu_cores", "
 _SENT = ("endpoint", "data", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")
 """Keys of `load` that make requests another kind of requests."""
 _SIMULATOR = "simulator"
+
+
+def model_of(result: Result) -> str:
+    """The model that answered, or the one that was to."""
+    server = result.profile.get("server") or {}
+    named = result.environment.get("model") or server.get("served_model_name") or server.get("model")
+    return str(named or result.profile.get("name") or "unknown model")
+
+
+def hardware_of(result: Result) -> str:
+    """The GPUs in words, each name with its count; the processor where none are known."""
+    names: dict[str, int] = {}
+    for gpu in result.gpus:
+        names[gpu.name] = names.get(gpu.name, 0) + 1
+    if names:
+        return ", ".join(
+            f"{count} \N{MULTIPLICATION SIGN} {name}" if count > 1 else name for name, count in names.items()
+        )
+    return str(result.environment.get("cpu") or "unknown hardware")
+
+
+def engine_of(result: Result) -> str:
+    environment = result.environment
+    engine, version = environment.get("engine"), environment.get("vllm_version")
+    words = {"docker": "vLLM", "vllm": "vLLM", "simulator": "the simulator", "attach": "an attached server"}
+    name = words.get(str(engine), str(engine or "no server"))
+    return f"{name} {version}" if version and engine != "simulator" else name
+
+
+def flattened(document: object, prefix: str = "") -> dict[str, object]:
+    """A document as dotted keys and values, without what is empty or unknown: `{"load.isl": 512}`."""
+    if not isinstance(document, dict):
+        return {prefix: document}
+    flat: dict[str, object] = {}
+    for key, value in document.items():
+        if value not in (None, [], {}, ""):
+            flat |= flattened(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
 
 
 class Setting(msgspec.Struct, frozen=True):

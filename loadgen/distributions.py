@@ -1,4 +1,4 @@
-"""How long prompts and answers are: one grammar for profiles and the command line.
+"""How long prompts and answers are, and how unevenly requests come: what profiles and the command line may say of it.
 
     256                          always
     uniform:64:512               from 64 to 512, each as likely
@@ -9,6 +9,7 @@
     data                         as the dataset says
 
 Invariant: a length is a pure function of one number from 0 to 1, so whoever draws that number decides everything.
+Workers read these too, so nothing here imports pydantic.
 """
 
 from __future__ import annotations
@@ -17,12 +18,10 @@ import math
 import re
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from pydantic import BeforeValidator
-
-from loadgen.profile.values import reads
-
+REPLAY = "replay"  # the arrival of a recorded schedule
+_GAMMA = re.compile(r"gamma:([0-9]+(?:\.[0-9]+)?)")
 MOST_TOKENS = 10_000_000
 FROM_DATA = "data"
 _TAIL = 4.0
@@ -72,9 +71,6 @@ def check_lengths_text(value: object) -> object:
         return text
     parse_lengths(text)
     return int(text) if text.isdecimal() else text
-
-
-LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("integer or [lengths](#lengths)")]
 
 
 def _single(text: str) -> Lengths:
@@ -153,3 +149,18 @@ def _positive(value: float) -> float:
     if value <= 0:
         raise ValueError("mean, median and deviation must be above 0")
     return value
+
+
+def burstiness_of(arrival: str) -> float:
+    """The shape of the gaps: 1 is Poisson, below it bursts, above it evens out, infinity is constant.
+
+    Raises ValueError for anything but `poisson`, `constant` and `gamma:B`.
+    """
+    if arrival == "poisson":
+        return 1.0
+    if arrival == "constant":
+        return math.inf
+    match = _GAMMA.fullmatch(arrival)
+    if match is None or not 0.001 <= float(match[1]) <= 1000:
+        raise ValueError("expected poisson, constant, replay, or gamma:B with a burstiness B from 0.001 to 1000")
+    return float(match[1])

@@ -1,30 +1,19 @@
-"""What telemetry says: the lines between a telemetry child and vramp, in one schema for every vendor.
+"""The lines between a telemetry child and vramp, in one schema for every vendor, and what a backend is to its child.
 
-One JSON object a line. Numbers are numbers or null; what is null has its reason in `missing`, so that absence is
-visible and never a zero. Units are in the names. Times are CLOCK_MONOTONIC, which is one clock for the whole machine.
+One JSON object a line; `metrics.gpu` says what its numbers mean. A module of a backend has one function
+`open_...() -> Backend`, which raises `TelemetryError` with the exact reason when it cannot work here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.vendors import BackendName
-
-__all__ = [
-    "GpuProcess",
-    "GpuSample",
-    "GpuStatic",
-    "Opened",
-    "Order",
-    "Refused",
-    "Sampled",
-    "TelemetryLine",
-    "decode_line",
-    "encode_line",
-]
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -36,7 +25,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, tag=True):
-    """One look at all devices."""
+    """All devices at one moment."""
 
     t_s: float
     took_ms: float
@@ -61,3 +50,15 @@ TelemetryLine = Opened | Sampled | Refused
 
 encode_line = msgspec.json.Encoder().encode
 decode_line: msgspec.json.Decoder[TelemetryLine] = msgspec.json.Decoder(TelemetryLine)
+
+ReadSample = Callable[[bool, bool], tuple[GpuSample, ...]]
+"""Whether to read the slow tier too (ECC, caps, links), and whether to list processes; one sample for each device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """An opened backend."""
+
+    opened: Opened
+    sample: ReadSample
+    close: Callable[[], None]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.telemetry.amd.amdsmi_candidates import amdsmi_options, installed_amdsmi
+from loadgen.telemetry.amd.amdsmi_library import amdsmi_options
+from loadgen.telemetry.options import package_version
 
 
 def add_rocm(folder: Path, version: str, *, wrapper: bool = True) -> Path:
@@ -84,7 +85,7 @@ def test_a_variable_that_goes_before_is_set_too(tmp_path: Path) -> None:
 
 def test_without_the_package_rocms_own_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # This Python has the package; one without it cannot be started from the tests.
-    monkeypatch.setattr("loadgen.telemetry.amd.amdsmi_candidates.installed_amdsmi", lambda: None)
+    monkeypatch.setattr("loadgen.telemetry.amd.amdsmi_library.package_version", lambda _: None)
     add_rocm(tmp_path / "opt/rocm", "7.0.2")
     assert [candidate.env["ROCM_PATH"] for candidate in amdsmi_options({}, tmp_path, packages=())] == [
         f"{tmp_path}/opt/rocm"
@@ -93,11 +94,11 @@ def test_without_the_package_rocms_own_is_tried(tmp_path: Path, monkeypatch: pyt
 
 def test_the_version_of_the_installed_package_is_known_without_importing_it() -> None:
     program = (
-        "import sys; from loadgen.telemetry.amd.amdsmi_candidates import installed_amdsmi; "
-        "print(installed_amdsmi(), 'amdsmi' in sys.modules)"
+        "import sys; from loadgen.telemetry.options import package_version; "
+        "print(package_version('amdsmi'), 'amdsmi' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{installed_amdsmi()} False\n"
+    assert done.stdout == f"{package_version('amdsmi')} False\n"
 
 
 def test_a_candidates_environment_makes_a_child_import_rocms_own_wrapper(tmp_path: Path) -> None:

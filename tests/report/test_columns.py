@@ -6,10 +6,10 @@ import io
 import msgspec
 
 from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
+from loadgen.report.columns import curve_lines, moving_points, run_curve
 from loadgen.report.csv import csv_report
-from loadgen.report.html.held import held_key, latency_by_held, throughput_by_held
+from loadgen.report.html.charts import held_key, latency_by_held, throughput_by_held
 from loadgen.report.html.sections import curve_table, stages_section
-from loadgen.report.load_curve import curve_lines, moving_points, run_curve
 from loadgen.report.markdown import markdown_report
 from loadgen.report.table import result_table
 from loadgen.report.vllm_json import vllm_documents
@@ -26,7 +26,7 @@ def point(load: float, direction: str = "", isl: int = 512) -> CurvePoint:
         direction=direction,  # type: ignore[arg-type]  # one of three, as the caller says
         held=load - 0.02,
         measured_s=6.0,
-        output_tokens_per_s=40 * load,
+        output_tokens_per_s=40.0 * load,
         output_tokens_per_s_per_user=40.0,
         ttft_ms=summary_of(*[100 + load] * 3).summary(),
         itl_ms=summary_of(*[10 + load / 10] * 5).summary(),

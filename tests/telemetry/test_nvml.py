@@ -8,7 +8,7 @@ import pytest
 from loadgen.metrics.samples import GpuProcess, GpuSample
 from tests.telemetry.children import Heard, listen
 
-_SOURCE = Path(__file__).parents[1] / "nvml_stub" / "nvml_stub.c"
+_SOURCE = Path(__file__).parent / "nvml_stub" / "nvml_stub.c"
 _GIB = 1024**3
 
 

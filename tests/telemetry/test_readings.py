@@ -7,19 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.telemetry.sanitize import (
+from loadgen.telemetry.readings import (
+    Measured,
     Missing,
-    Reading,
     amount,
     divided,
     first,
-    joules,
     mean,
     number,
     percent,
-    scaled,
     split,
-    tenths_of_gts,
     text,
     total,
     value_of,
@@ -38,11 +35,11 @@ ANYTHING = st.one_of(
 )
 
 
-def thousandths(raw: object) -> Reading:
+def thousandths(raw: object) -> Measured:
     return divided(raw, 1000)
 
 
-CONVERSIONS: list[Callable[[object], Reading]] = [number, percent, amount, watts, joules, tenths_of_gts, thousandths]
+CONVERSIONS: list[Callable[[object], Measured]] = [number, percent, amount, watts, thousandths]
 
 
 @pytest.mark.parametrize(
@@ -98,15 +95,16 @@ def test_watts_are_told_from_microwatts_by_their_size(power_w: int) -> None:
 @given(st.integers(0, 2**63))
 def test_energy_is_in_units_of_two_to_the_minus_16_joules(counter: int) -> None:
     expected = Missing("not available") if counter == 0xFFFFFFFF else counter / 65536
-    assert joules(counter) == expected
+    assert divided(counter, 2**16) == expected
 
 
 def test_conversions_are_exact() -> None:
-    assert tenths_of_gts(320) == 32.0
-    assert tenths_of_gts(25) == 2.5
+    assert divided(320, 10, wide=False) == 32.0
+    assert divided(25, 10, wide=False) == 2.5
+    assert divided(65535, 10, wide=False) == Missing("not available")
     assert divided(65535, 1000) == 65.535
     assert divided(612_000_000, 1e6) == 612.0
-    assert scaled(3, 1024) == 3072
+    assert amount(3, 1024) == 3072
     assert percent(100) == 100
     assert percent(101) == Missing("not a percentage: 101")
 

@@ -1,0 +1,213 @@
+"""The columns of what was measured, each declared once by the name that it has in CSV; a table is a list of names.
+
+A row is a stage of a result or of a snapshot, a server's part of a stage, or a point of the load curve. What a row does
+not know is unknown in its cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from loadgen.format import Statistic, signed_percent
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import Comparison, CurvePoint, InstanceResult, Result, StageResult
+from loadgen.metrics.slo import met_limits
+from loadgen.metrics.snapshot import StageView
+from loadgen.report.assessment import titles
+from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts
+from loadgen.report.tabular import Column, Value, text_lines
+
+Measured = StageResult | StageView | InstanceResult | CurvePoint
+
+
+def _figure(part: str, name: str) -> Callable[[Measured], Value]:
+    """A figure of a part of a result; where a row has no such part, its own."""
+    return lambda row: getattr(getattr(row, part, row), name, None)
+
+
+def _held(row: Measured) -> float | None:
+    if isinstance(row, StageResult):
+        return row.concurrency.mean
+    return row.held if isinstance(row, CurvePoint) else getattr(row, "held_mean", None)
+
+
+def _per_user(row: Measured) -> Value:
+    """Tokens a second that a user sees: while a stage runs the inverse of its median time per output token."""
+    if isinstance(row, StageView):
+        tpot = row.latency.get("tpot")
+        return 1000 / tpot.p50 if tpot is not None and tpot.p50 else None
+    return _figure("throughput", "output_tokens_per_s_per_user")(row)
+
+
+def _met(row: Measured) -> bool | None:
+    return met_limits(row) if isinstance(row, StageResult) else getattr(row, "slo_met", None)
+
+
+def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
+    match row:
+        case StageResult():
+            summary = latencies(row).get(latency)
+        case InstanceResult():
+            summary = row.latency_ms.get(latency)
+        case StageView():
+            summary = row.latency.get(latency)
+        case CurvePoint():
+            summary = getattr(row, f"{latency}_ms", None)
+    return Statistic.of(summary, statistic)
+
+
+def _latency_column(name: str) -> Column[Measured]:
+    """`ttft_p99_ms`, or `itl_count`."""
+    latency, statistic = name.removesuffix("_ms").rsplit("_", 1)
+    title = LATENCY_TITLES[latency]
+    first, count = statistic in ("mean", "p50"), statistic == "count"
+    return Column(
+        "count" if count else f"{title} {statistic}",
+        partial(_statistic, latency, statistic),
+        unit="" if count else "ms",
+        short=f"{title} {statistic}" if first else statistic,
+        group=f"{title}, ms",
+        under=statistic,
+        decimals=0 if count else {"ttft": 1, "e2e": 0}.get(latency, 2),
+        width=9 if first else 6,
+        role=statistic if statistic in ("p50", "p99") else "dim",
+    )
+
+
+_COLUMNS: dict[str, Column[Measured]] = {
+    "shape": Column("ISL/OSL", lambda row: f"{getattr(row, 'isl', '')}/{getattr(row, 'osl', '')}", words=True),
+    "completed": Column("completed", _figure("requests", "completed"), group="requests"),
+    "failed": Column("failed", _figure("requests", "failed"), short="fail", group="requests", alarm=True, width=6),
+    "measured_s": Column("duration s", _figure("", "measured_s")),
+    "concurrency_mean": Column("held", _held, decimals=1, width=6, role="held"),
+    "requests_per_s": Column("req/s", _figure("throughput", "requests_per_s"), group="throughput", width=7),
+    "output_tokens_per_s": Column(
+        "output tok/s",
+        _figure("throughput", "output_tokens_per_s"),
+        short="tok/s",
+        group="throughput",
+        decimals=0,
+        width=7,
+        role="throughput",
+    ),
+    "total_tokens_per_s": Column("total tok/s", _figure("throughput", "total_tokens_per_s"), group="throughput"),
+    "output_tokens_per_s_per_user": Column(
+        "tok/s per user", _per_user, short="/user", group="throughput", decimals=1, width=6
+    ),
+    "joules_per_output_token": Column("J/token", _figure("energy", "joules_per_output_token"), short="J/tok", width=6),
+    "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
+}
+
+
+def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]]:
+    """Columns by their names, such as `requests_per_s ttft_p99_ms`; all with so many decimals where that is given."""
+    found = [_COLUMNS[name] if name in _COLUMNS else _latency_column(name) for name in names.split()]
+    return found if decimals is None else [replace(column, decimals=decimals) for column in found]
+
+
+def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:
+    """The parts of the servers in a stage that several shared."""
+    names = "completed failed output_tokens_per_s ttft_p50_ms tpot_p50_ms"
+    return [Column("server", lambda one: one.url, words=True, width=28), *columns(names, decimals=decimals)]
+
+
+def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:
+    """What to call each of these stages."""
+    names = titles(stages)
+    return Column("load", lambda stage: names[stage.index], words=True)
+
+
+def outcome_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
+    """What became of the requests, a column for each outcome that occurred."""
+    found = {stage.index: {one.name: one.words for one in request_counts(stage.requests)} for stage in stages}
+    names = dict.fromkeys(name for outcomes in found.values() for name in outcomes)
+    return [Column(name, partial(_outcome, found, name)) for name in names]
+
+
+def _outcome(found: Mapping[int, Mapping[str, str]], name: str, stage: StageResult) -> str:
+    return found[stage.index].get(name, "0")
+
+
+PUBLISHED: tuple[Column[Comparison], ...] = (
+    Column("figure", lambda one: f"{one.figure} ({one.of})" if one.of else one.figure, words=True),
+    Column("published", lambda one: one.published, width=12),
+    Column("measured", lambda one: one.measured, width=12),
+    Column("difference", lambda one: signed_percent(one.difference_percent), width=12),
+)
+
+
+def published_columns(stages: Sequence[StageResult]) -> list[Column[Comparison]]:
+    """The same of several stages, with the load of each."""
+    names = titles(stages)
+    return [Column("load", lambda one: names[one.stage], words=True), *PUBLISHED]
+
+
+class NamedSummary(NamedTuple):
+    """A row whose columns are statistics."""
+
+    title: str
+    summary: Summary
+    load: str = ""
+
+
+def statistic_columns(names: str) -> list[Column[NamedSummary]]:
+    """The statistics of a latency, such as `mean p50 p999`."""
+    return [
+        Column(
+            {"p999": "p99.9"}.get(name, name),
+            lambda row, name=name: Statistic.of(row.summary, name),  # type: ignore[misc]
+            short="median" if name == "p50" else "",
+            decimals=0 if name == "count" else 2,
+            width=12,
+        )
+        for name in names.split()
+    ]
+
+
+def load_words(point: CurvePoint) -> str:
+    """The load of a point, and where it was moving."""
+    return f"{point.load:.4g} {point.direction}".rstrip()
+
+
+SHAPE = columns("shape")
+CURVE: tuple[Column[CurvePoint], ...] = (
+    Column("load", load_words, words=True, width=8),
+    *columns("concurrency_mean"),
+    *columns("output_tokens_per_s", decimals=1),
+    replace(_COLUMNS["output_tokens_per_s_per_user"], decimals=None),
+    *columns("ttft_p50_ms ttft_p99_ms ttft_count itl_p50_ms itl_p99_ms itl_count"),
+)
+"""The load curve: figures of the moments in which so many streams were held, with the counts of tokens and gaps.
+
+Of a load that moves these are all the figures that there are; up and down are apart.
+"""
+
+
+def run_curve(result: Result) -> tuple[CurvePoint, ...]:
+    """The curve of the whole run where it says more than its stages do: where a load came up several times."""
+    parts = sum(
+        len(stage.curve) or int(stage.target.rate is None and has_numbers(stage) and bool(stage.measured_s))
+        for stage in result.stages
+    )
+    return result.curve if parts > len(result.curve) else ()
+
+
+def moving_points(result: Result) -> tuple[CurvePoint, ...]:
+    """What there is to draw against the streams held: the run's curve, where its load moved or came up again."""
+    moved = any(stage.curve for stage in result.stages)
+    return result.curve if moved or run_curve(result) else ()
+
+
+def curve_lines(points: Sequence[CurvePoint]) -> list[str]:
+    """A load curve as text, under a head for each shape where there are several."""
+    head, *lines = text_lines(CURVE, points) or [""]
+    shapes = [SHAPE[0].report(point) for point in points]
+    if len(set(shapes)) < 2:
+        return [head, *lines] if points else []
+    found = [head]
+    for shape in dict.fromkeys(shapes):
+        found += [f"ISL/OSL {shape}", *(line for line, own in zip(lines, shapes, strict=True) if own == shape)]
+    return found

@@ -1,0 +1,153 @@
+"""Tables: a column is declared once, and the same rows become aligned text, Markdown or HTML.
+
+Every text is escaped here for the format that it goes into, so that no table has to think of it: a model's name can
+neither make a link nor break out of its cell.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Generic, TypeVar
+
+from loadgen import format as fmt
+from loadgen.format import Statistic
+
+Value = str | bool | int | float | Statistic | None
+"""What a column knows of a row; a bool says whether limits were met."""
+Form = Callable[[float | None, int], str]
+_Row = TypeVar("_Row", contravariant=True)
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
+
+
+class Bad(str):
+    """Words that need somebody."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Column(Generic[_Row]):
+    """One column of a table, in every format."""
+
+    label: str
+    value: Callable[[_Row], Value]
+    unit: str = ""  # where the label does not say it
+    short: str = ""  # the label where there is little room
+    group: str = ""  # what stands over neighbours in HTML
+    under: str = ""  # the label below it
+    words: bool = False  # to the left; else numbers, to the right
+    decimals: int | None = 2  # of what is no integer, in a report; None for three digits that count
+    alarm: bool = False  # bad unless it is zero
+    width: int = 0  # cells with the blanks before it; as wide as it must be without
+    role: str = "dim"  # what the cockpit paints its label in
+
+    def report(self, row: _Row, form: Form = fmt.grouped) -> str:
+        """The cell of a report."""
+        value = self.value(row)
+        decimals = self.decimals
+        written = fmt.significant if decimals is None else lambda number: form(number, decimals)
+        match value:
+            case None:
+                return fmt.UNKNOWN
+            case str():
+                return value
+            case bool():
+                return "met" if value else Bad("missed")
+            case Statistic():
+                return fmt.bounded(value, written)
+            case int():
+                return Bad(form(value, 0)) if self.alarm and value else form(value, 0)
+            case _:
+                return written(value)
+
+    def compact(self, row: _Row) -> str:
+        """The cell on the screen, five at most for a number."""
+        value = self.value(row)
+        match value:
+            case str():
+                return value
+            case bool():
+                return "ok" if value else "MISS"
+            case Statistic():
+                return fmt.bounded_number(value)
+            case int():
+                return fmt.count(value)
+            case _:
+                return fmt.number(value)
+
+
+def text_lines(
+    columns: Sequence[Column[_Row]],
+    rows: Sequence[_Row],
+    form: Form = fmt.grouped,
+    *,
+    head: bool = True,
+    short: bool = True,
+) -> list[str]:
+    """Aligned text; nothing without rows."""
+    if not rows:
+        return []
+    lines = [[(short and column.short) or column.label for column in columns]] if head else []
+    lines += [[column.report(row, form) for column in columns] for row in rows]
+    for place, column in enumerate(columns):
+        gap = 0 if place == 0 else 2
+        width = max(column.width, gap + max(len(line[place]) for line in lines))
+        for line in lines:
+            text = " " * gap + line[place]
+            line[place] = f"{text:<{width}}" if column.words else f"{line[place]:>{width}}"
+    return ["".join(line).rstrip() for line in lines]
+
+
+def markdown_table(columns: Sequence[Column[_Row]], rows: Sequence[_Row], *, short: bool = False) -> str:
+    """A table that GitHub draws; empty without rows."""
+    if not rows:
+        return ""
+    head = [(short and column.short) or column.label for column in columns]
+    rule = [":--" if column.words else "--:" for column in columns]
+    body = [[_markdown_cell(column, column.report(row)) for column in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *body])
+
+
+def _markdown_cell(column: Column[_Row], text: str) -> str:
+    return f"**{escaped(text)}**" if column.words and isinstance(text, Bad) else escaped(text)
+
+
+def escaped(text: str) -> str:
+    """A text as one line of Markdown that shows exactly this."""
+    return _SPECIAL.sub(r"\\\1", fmt.harmless(text).replace("\n", " "))
+
+
+def html_table(columns: Sequence[Column[_Row]], rows: Sequence[_Row]) -> str:
+    """A table of a page; empty without rows."""
+    if not rows:
+        return ""
+    labels = [
+        f"<th{' class=text' if column.words else ''}>{plain(column.under or column.label)}</th>" for column in columns
+    ]
+    lines = [[_html_cell("td", column, column.report(row)) for column in columns] for row in rows]
+    body = "\n".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+    head = f"{_html_groups(columns)}<tr>{''.join(labels)}</tr>"
+    return f"<div class='wide'><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
+
+
+def _html_groups(columns: Sequence[Column[_Row]]) -> str:
+    if not any(column.group for column in columns):
+        return ""
+    spans = [(name, len(list(members))) for name, members in groupby(columns, key=lambda column: column.group)]
+    cells = [f"<th colspan='{width}'{' class=group' if name else ''}>{plain(name)}</th>" for name, width in spans]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _html_cell(tag: str, column: Column[_Row], text: str) -> str:
+    kinds = " ".join([*(["text"] if column.words else []), *(["bad"] if isinstance(text, Bad) else [])])
+    marked = f" class='{kinds}'" if kinds else ""
+    return f"<{tag}{marked}>{plain(text)}</{tag}>"
+
+
+def plain(value: object) -> str:
+    """Any value as text of a page: no tag of its own, no control character."""
+    return html.escape(fmt.harmless(str(value)))
