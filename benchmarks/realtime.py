@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 import msgspec
 
 from loadgen.metrics.result import Result
-from loadgen.profile import build_profile, load_profile
+from loadgen.profile.document import build_profile, load_profile
 from loadgen.run import Run
 from loadgen.server.supervisor import ManagedServer
 

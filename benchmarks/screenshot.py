@@ -9,7 +9,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from loadgen.profile import load_profile
+from loadgen.profile.document import load_profile
 from loadgen.run import Run
 from loadgen.run.operations import Stop
 from tui.app import Cockpit

@@ -39,7 +39,7 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.record import Record
 from loadgen.metrics.samples import HostSample
 from loadgen.metrics.snapshot import LoadView, ServerView, Snapshot
-from loadgen.profile import load_profile
+from loadgen.profile.document import load_profile
 from loadgen.run.lines import run_started
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import Now, snapshot_of

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.truth import ISL, OSL, simulator
-from loadgen.profile import build_profile
+from loadgen.profile.document import build_profile
 from loadgen.run import Run
 from loadgen.telemetry.monitor import Monitor
 from loadgen.telemetry.options import BackendOption, backend_options

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.plan import Stage, plan_of
-from loadgen.profile import Profile, load_document, load_profile, variant_names
+from loadgen.profile.document import load_document, load_profile, variant_names
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.check import check_profile
 
 FOLDER = Path(__file__).parents[1] / "profiles"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.gpu_stage import GpuSamples
+from loadgen.metrics.hardware import GpuSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineStage, EngineView, StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit
+from loadgen.metrics.verdicts import ClientFacts, cap_held_back, client_limit
 
 E2E_WINDOWS = 3.0  # A window of so many times E2E knows it
 _FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
@@ -167,17 +167,17 @@ class StageRecord:
         # Where a cap held requests back they were sent as slots came free, as in a closed loop, and by no schedule.
         scheduled = started.rate is not None and self.capped() is None
         facts = ClientFacts(
-            workers_lost=client.workers_lost,
+            workers_lost=client.counters["workers_lost"],
             span_s=span_ns / 1e9,
-            cpu_share=client.cpu_ns / span_ns if span_ns else None,
-            realtime_share=client.realtime_ns / span_ns if span_ns else None,
-            waited_share=client.waited_ns / span_ns if span_ns else None,
+            cpu_share=client.counters["cpu_ns"] / span_ns if span_ns else None,
+            realtime_share=client.counters["realtime_ns"] / span_ns if span_ns else None,
+            waited_share=client.counters["waited_ns"] / span_ns if span_ns else None,
             lags=client.read_lag.count,
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
-            reads=client.reads,
+            reads=client.counters["reads"],
             coalesced_share=client.coalesced_share,
             ttfts=sum(self.histogram(name).count for name in _FIRST_TOKENS),
-            unsure_ttfts=client.unsure_ttfts,
+            unsure_ttfts=client.counters["unsure_ttfts"],
             # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
             held_mean=self.held_mean if stands and window_s > 1 else None,
             wanted=started.concurrency,

@@ -9,7 +9,7 @@ from loadgen.plan.fixed import listed, search_stage, search_start, stages_of
 from loadgen.plan.knee_search import knee_search
 from loadgen.plan.slo_search import slo_search
 from loadgen.plan.stage import Measured, Plan, Stage
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 
 __all__ = ["Measured", "Plan", "Stage", "check_lengths", "next_stages", "plan_of"]
 

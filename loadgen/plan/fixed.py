@@ -9,11 +9,11 @@ import msgspec
 
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
+from loadgen.metrics.difference import fewest_streams
 from loadgen.metrics.result import Limits
-from loadgen.metrics.slo import fewest_streams
 from loadgen.plan.stage import Measured, Plan, Stage
-from loadgen.profile import Load, Profile, StageSettings
-from loadgen.profile.load import PlanSettings, Ramp
+from loadgen.profile.load import Load, PlanSettings, Ramp, StageSettings
+from loadgen.profile.schema import Profile
 from loadgen.profile.values import mean_rate, per_stream_limits_ms
 from loadgen.workload.work import Work, shape_of
 

@@ -21,8 +21,9 @@ from loadgen.plan.fixed import listed, search_stage, stages_of
 from loadgen.plan.knee_search import knee_search
 from loadgen.plan.slo_search import slo_search
 from loadgen.plan.stage import Measured, Plan, Stage
-from loadgen.profile import Profile, parse_duration_s
 from loadgen.profile.load import PlanSettings
+from loadgen.profile.schema import Profile
+from loadgen.profile.values import parse_duration_s
 
 _KINDS = ("ladder", "ramp", "soak", "search")
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}

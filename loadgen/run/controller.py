@@ -21,7 +21,7 @@ from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, Sta
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan import Measured, Plan, Stage
 from loadgen.plan.request import PlanRequest, following
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.lines import stage_started
 from loadgen.run.measuring import enough
 from loadgen.run.stage_watch import StageWatch

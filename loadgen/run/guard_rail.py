@@ -23,7 +23,7 @@ class FailureBreaker:
         if current is None:
             self._since_s = now_s
             return None
-        successes = record.total.counters["completed"] + record.client.output_tokens
+        successes = record.total.counters["completed"] + record.client.counters["output_tokens"]
         failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
         if successes != self._successes:
             self._successes, self._failures_then, self._since_s = successes, failures, now_s

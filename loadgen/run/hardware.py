@@ -17,7 +17,7 @@ import msgspec
 
 from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
 from loadgen.metrics.samples import GpuStatic
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
 from loadgen.telemetry.options import BackendOption, backend_options

@@ -6,7 +6,7 @@ import msgspec
 
 from loadgen.metrics.journal import EngineView, Milestone, RunState
 from loadgen.metrics.snapshot import ClientView, Phase
-from loadgen.metrics.verdict import kv_limit, queueing
+from loadgen.metrics.verdicts import kv_limit, queueing
 
 
 class HeadlineFacts(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import loadgen
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.journal import EngineView, RunStarted, ServerChanged, StageStarted, Ticked
 from loadgen.plan import Stage
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.environment import describe_environment
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers

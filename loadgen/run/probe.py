@@ -18,7 +18,7 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.plan import Stage, check_lengths
-from loadgen.profile import Load
+from loadgen.profile.load import Load
 from loadgen.server.vllm.client import ServerClient, pick_model
 from loadgen.stream.request import ServerAddress, common_fields, endpoint_url, own_fields
 from loadgen.worker.messages import Vocabulary

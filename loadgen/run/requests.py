@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.fleet.fleet import FleetSettings
 from loadgen.plan import Stage
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.probe import Served
 from loadgen.server.vllm.client import api_key
 from loadgen.stream.request import (

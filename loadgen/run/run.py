@@ -21,7 +21,7 @@ from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
 from loadgen.plan import Measured, Stage, next_stages, plan_of
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.controller import LoadController
 from loadgen.run.guard_rail import FailureBreaker
 from loadgen.run.hardware import HardwareWatch

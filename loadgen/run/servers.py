@@ -16,7 +16,7 @@ from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
 from loadgen.metrics.snapshot import InstanceView, Liveness
 from loadgen.places import cache_folder
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.server.process.gpu_memory import level_now
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock

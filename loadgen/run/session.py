@@ -16,7 +16,7 @@ from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.journal import EngineView
 from loadgen.plan import Stage
 from loadgen.plan.demand import most_workers, workers_for
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.lines import server_changed, ticked

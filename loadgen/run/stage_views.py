@@ -7,17 +7,15 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.curve import LoadCurve, load_curve
+from loadgen.metrics.curve import LoadCurve, distribution_of, load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES, OUTCOMES
-from loadgen.metrics.distribution import distribution_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import CurvePoint, TruthCheck
 from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import first_wave_of, truth_of
+from loadgen.metrics.stage_result import first_wave_of, stage_energy, truth_of
 from loadgen.report.notes import Facts, notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then

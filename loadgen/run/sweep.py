@@ -18,7 +18,7 @@ import msgspec
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.journal import RunState
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.report.sweep_table import Outcome
 from loadgen.store.runs import claim_folder, read_result
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.health import StageFacts, flags, gpu_verdicts, stage_verdicts
 from loadgen.metrics.journal import RunState, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import BaselineView, Comparison, Verdict
@@ -30,6 +29,7 @@ from loadgen.metrics.snapshot import (
 )
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, stage_verdicts
 from loadgen.plan import Stage
 from loadgen.run.headline import HeadlineFacts, headline
 from loadgen.run.stage_views import StageViews, distributions, whole_view

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import loadgen
-from loadgen.metrics.doctor import DeviceFile
+from loadgen.metrics.samples import DeviceFile
 from loadgen.telemetry.amd.amdsmi_library import rocm_version
 from loadgen.telemetry.options import package_version
 from loadgen.vendors import VENDORS, Vendor

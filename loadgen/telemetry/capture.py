@@ -20,8 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.doctor import DeviceFile
-from loadgen.metrics.samples import GpuSample
+from loadgen.metrics.samples import DeviceFile, GpuSample
 from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.protocol import Opened, Sampled

@@ -19,13 +19,21 @@ import numpy as np
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.amount import increase, integral
-from loadgen.metrics.doctor import Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.metrics.energy import increase, integral
+from loadgen.metrics.samples import (
+    Examination,
+    GpuExam,
+    GpuSample,
+    GpuStatic,
+    HostExam,
+    HostSample,
+    Tried,
+    UnitCheck,
+    carried,
+)
 from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
-from loadgen.telemetry.monitor import carried
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.process import Child, last_lines, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled

@@ -22,7 +22,7 @@ import msgspec
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, carried
 from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.process import Child, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
@@ -30,7 +30,6 @@ from loadgen.vendors import VendorName
 
 MISSED_TICKS = 3
 _KEPT_SAMPLES = 3600
-_FIELDS = GpuSample.__struct_fields__
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,25 +282,6 @@ class Monitor:
         if gpu.processes:
             gpu = msgspec.structs.replace(gpu, processes=tuple(_harmless(each) for each in gpu.processes))
         return gpu if number == gpu.index else msgspec.structs.replace(gpu, index=number)
-
-
-def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True) -> GpuSample:
-    """A sample with what it did not look at as it was; what it looked at in vain, for a reason, stays missing.
-
-    Without `processes`, nobody wants an old list of them.
-    """
-    if before is None:
-        return now
-    old = {
-        name: getattr(before, name)
-        for name in _FIELDS
-        if getattr(now, name) is None and name not in now.missing and getattr(before, name) is not None
-    }
-    if not processes:
-        old.pop("processes", None)
-    # Reasons of the slow tier last as long as its values do.
-    reasons = {name: why for name, why in before.missing.items() if getattr(now, name, None) is None}
-    return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
 
 
 def _harmless(process: GpuProcess) -> GpuProcess:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from loadgen.metrics.journal import SearchResult
 from loadgen.plan import Measured, Plan, Stage, next_stages
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 
 
 def profile(**parts: object) -> Profile:

@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.plan import Stage, check_lengths, plan_of
-from loadgen.profile import build_profile
+from loadgen.profile.document import build_profile
 
 
 def plan(**parts: object) -> list[Stage]:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from loadgen.errors import ProfileError
 from loadgen.plan import Measured, Stage, plan_of
 from loadgen.plan.request import PlanRequest, following, parse_wish
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 
 
 def profile(**parts: object) -> Profile:

@@ -10,7 +10,7 @@ import psutil
 from loadgen.errors import VrampError
 from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run import Run
 from loadgen.run.operations import Operation
 

@@ -13,7 +13,7 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan import plan_of
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run import Run
 from loadgen.run.probe import probe, probe_twin
 from loadgen.server.vllm.client import ServerClient

@@ -6,7 +6,7 @@ from typing import Any
 from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run import Run
 from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
 from tests.engines import attach, profile, simulator

@@ -7,7 +7,7 @@ import pytest
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.run import Run
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
 from loadgen.store.files import read_journal

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.samples import GpuProcess, GpuSample
-from loadgen.telemetry.monitor import Monitor, Patience, carried
+from loadgen.metrics.samples import GpuProcess, GpuSample, carried
+from loadgen.telemetry.monitor import Monitor, Patience
 from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import AMD, NVIDIA, VendorName
 from tests.telemetry.children import stand_in

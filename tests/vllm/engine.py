@@ -6,7 +6,8 @@ from pathlib import Path
 import psutil
 
 from loadgen.metrics.result import Result
-from loadgen.profile import Profile, build_profile, load_profile
+from loadgen.profile.document import build_profile, load_profile
+from loadgen.profile.schema import Profile
 from loadgen.run import Run
 
 CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))

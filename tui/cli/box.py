@@ -20,7 +20,7 @@ from loadgen.vendors import BackendName
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
 
 if TYPE_CHECKING:
-    from loadgen.metrics.doctor import Examination
+    from loadgen.metrics.samples import Examination
     from loadgen.server.process.locks import ServerRecord
     from loadgen.telemetry.examine import BackendTrial
 

@@ -13,7 +13,7 @@ from loadgen.errors import ProfileError
 from loadgen.format import harmless
 
 if TYPE_CHECKING:
-    from loadgen.profile import Profile
+    from loadgen.profile.schema import Profile
 
 INTERRUPTED = 130
 """The exit code of what the operator ended; the others are those of the errors."""
@@ -82,7 +82,7 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
 
 def document_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The document that the options name, as it is, and its name in messages; raises `ProfileError`."""
-    from loadgen.profile import load_document
+    from loadgen.profile.document import load_document
     from tui.catalog import find_profile
 
     if options.url is not None and options.profile is None:
@@ -96,7 +96,7 @@ def variants_from(document: Mapping[str, Any], where: str, options: argparse.Nam
 
     "base" is the document without any of them. One that is not valid under the options is not offered.
     """
-    from loadgen.profile import variant_names
+    from loadgen.profile.document import variant_names
 
     names = variant_names(document) if options.url is None else []
     offered = {}
@@ -109,7 +109,7 @@ def variants_from(document: Mapping[str, Any], where: str, options: argparse.Nam
 
 def profile_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> Profile:
     """A document under its variant and the options; raises `ProfileError`."""
-    from loadgen.profile import apply_variant, build_profile
+    from loadgen.profile.document import apply_variant, build_profile
 
     chosen = apply_variant(document, options.variant, where=where)
     if options.url is not None:
@@ -119,7 +119,7 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
 
 
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
-    from loadgen.profile import Load
+    from loadgen.profile.load import Load
 
     server = document.setdefault("server", {})
     load = document.setdefault("load", {})

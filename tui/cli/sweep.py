@@ -14,7 +14,7 @@ from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, p
 from tui.cli.run import exit_code
 
 if TYPE_CHECKING:
-    from loadgen.profile import Profile
+    from loadgen.profile.schema import Profile
     from loadgen.run import Run
     from loadgen.run.sweep import Sweep, Variant
 
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
     """The profile of each variant, all valid; raises `ProfileError`."""
-    from loadgen.profile import load_document, variant_names
+    from loadgen.profile.document import load_document, variant_names
 
     if options.profile is None:
         raise ProfileError("vramp sweep: needs a profile; the variants are its [variants]")

@@ -9,11 +9,11 @@ from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
 from loadgen.plan import Stage, plan_of
-from loadgen.profile import Profile, Reference, Server
+from loadgen.profile.schema import Profile, Reference, Server
 from loadgen.report.findings import findings_count
 from tui.catalog import Entry, PastRun
-from tui.panels.findings import finding_rows
 from tui.panels.past import ago, best_words, state_word, wrapped
+from tui.panels.startup import finding_rows
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
 
 _LABEL_CELLS = 11

@@ -22,7 +22,7 @@ from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
-from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
+from tui.panels import gpus, header, health, latency, load, messages, stages, startup
 from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
 from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
 from tui.screens.log import LogBook, LogView
@@ -77,7 +77,7 @@ class CockpitScreen(Screen[None]):
                 for name, chart in OVERVIEW_CHARTS.items():
                     yield Panel(of_chart(chart), id=name)
             with Vertical(id="startup"):
-                yield Panel(findings.findings, id="findings")
+                yield Panel(startup.findings, id="findings")
                 yield Panel(startup.startup, id="milestones")
                 yield Panel(messages.log, id="startup-log")
             yield from compose(self._log_book)

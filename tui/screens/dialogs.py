@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 
 from loadgen import format as fmt
 from loadgen.errors import VrampError
-from loadgen.profile import build_profile
+from loadgen.profile.document import build_profile
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 

@@ -27,7 +27,7 @@ from textual.widgets import TextArea
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.plan import plan_of
-from loadgen.profile import build_profile, variant_names
+from loadgen.profile.document import build_profile, variant_names
 from tui import keys
 from tui.catalog import Choice, is_shipped
 from tui.config import keymap_of

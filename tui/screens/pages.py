@@ -15,8 +15,6 @@ from tui.keys import OVERVIEW
 from tui.panels import (
     comparison,
     curve,
-    failures,
-    findings,
     gpus,
     health,
     latency,
@@ -24,6 +22,7 @@ from tui.panels import (
     loads,
     messages,
     results,
+    startup,
 )
 from tui.panels.frame import Frame, Paint, Panel, of_chart
 from tui.screens import tables
@@ -68,13 +67,13 @@ def compose(book: LogBook) -> Iterator[Widget]:
     charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]
     yield _page("engine", Grid(*charts, id="engine-charts"), _board(health.engine, "engine-table"))
     yield _page("log", LogView(book, id="log-view"))
-    yield _page("errors", _board(failures.failures, "failures"))
+    yield _page("errors", _board(messages.failures, "failures"))
     yield _page("events", _board(messages.chronicle, "chronicle"))
     yield _page(
         "verdicts",
         _board(health.verdicts, "all-verdicts"),
         _board(comparison.baseline, "all-baseline"),
-        _board(findings.findings, "all-findings"),
+        _board(startup.findings, "all-findings"),
     )
     yield _page("results", _board(results.results, "results"))
 

@@ -25,7 +25,7 @@ from textual.widgets import Input, OptionList
 from loadgen.errors import VrampError
 from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
-from loadgen.profile import build_profile
+from loadgen.profile.document import build_profile
 from loadgen.server.preflight.check import check_profile
 from tui import keys
 from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
-from tui.panels.failures import seen
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.loads import tells_more
-from tui.panels.messages import happened
+from tui.panels.messages import happened, seen
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

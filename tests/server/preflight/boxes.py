@@ -5,7 +5,8 @@ from typing import Any
 
 from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import box_findings, gpus_of_box
 from loadgen.vendors import Platform

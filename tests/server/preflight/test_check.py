@@ -10,7 +10,7 @@ import pytest
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding
 from loadgen.plan import plan_of
-from loadgen.profile import build_profile
+from loadgen.profile.document import build_profile
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.vendors import Platform, platform_here

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from loadgen.plan import plan_of
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.facts import Facts, ModelFacts, facts_of, model_facts
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.preflight.installation import newest_recorded
