@@ -13,6 +13,9 @@ import contextlib
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Diagnosis, Milestone
 from loadgen.metrics.snapshot import Liveness
@@ -28,8 +31,6 @@ from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_re
 from loadgen.server.vllm.command import server_command, server_environment, stop_commands
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills, read_oom_kills
 from loadgen.server.vllm.startup import CpuTime, StartupWatch, signs_of_life
-from pathlib import Path
-from typing import Any, Literal, Self
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 

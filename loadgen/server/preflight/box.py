@@ -12,13 +12,14 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
 from loadgen.plan import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.server.process.log import clean_line
 from loadgen.server.process.masking import masked_command
 from loadgen.vendors import Platform
-from pathlib import Path
 
 GIB = 1024**3
 _MAX_COMMAND_CHARS = 120

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import httpx
-import msgspec
 import os
 import socket
 import ssl
 from collections.abc import Sequence
+from typing import Any, Self, TypeVar
+
+import httpx
+import msgspec
+
 from loadgen.errors import ServerError
 from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
-from typing import Any, Self, TypeVar
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _LIMITS = httpx.Limits(keepalive_expiry=2.0)

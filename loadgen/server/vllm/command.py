@@ -15,12 +15,13 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from loadgen.errors import ProfileError, ServerError
 from loadgen.profile.schema import Docker, Server
 from loadgen.server.preflight.flags import list_form
 from loadgen.vendors import Vendor, vendor_of
-from pathlib import Path
-from typing import Any
 
 _DOCKER_KEY = "server.docker.executable"
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import msgspec
-import psutil
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+import psutil
+from msgspec.structs import replace
+
 from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import Liveness
 from loadgen.places import write_whole
 from loadgen.profile.schema import Profile
-from msgspec.structs import replace
-from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
 
 _State = Literal["running", "done"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
