@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.plan import Stage
-from loadgen.profile.schema import Profile
+from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, vendor_of
 
@@ -71,6 +71,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return "latency" if self.peak_streams == 1 else None
 
 
+def environment_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a server started from `environ` will see: a container gets the profile's only."""
+    return {**({} if server.engine == "docker" else environ), **server.env}
+
+
 def facts_of(
     profile: Profile,
     plan: Sequence[Stage],
@@ -81,11 +86,9 @@ def facts_of(
     gpus: int | None = None,
 ) -> Facts:
     server = profile.server
-    # A container gets the variables of the profile only.
-    inherited = {} if server.engine == "docker" else os.environ
     return Facts(
         args=normal_args(server.args),
-        env={**inherited, **server.env},
+        env=environment_of(server, os.environ),
         platform=platform,
         model=model,
         hbm_bytes=hbm_bytes,

@@ -30,13 +30,14 @@ class ProcessInfo:
     id: ProcessId
     name: str
     parent: int
+    group: int
     session: int
     alive: bool  # false for a zombie: it holds no memory, and only its parent can remove it
 
 
-def look_at(pid: int) -> ProcessInfo | None:
+def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     head, _, tail = text.rpartition(")")  # the name itself may hold blanks and parentheses
@@ -46,6 +47,7 @@ def look_at(pid: int) -> ProcessInfo | None:
         id=ProcessId(pid, int(fields[19])),
         name=head.partition("(")[2],
         parent=int(fields[1]),
+        group=int(fields[2]),
         session=int(fields[3]),
         # A zombie with more than one thread is a process whose first thread ended and whose others run on.
         alive=state not in "ZX" or threads > 1,
