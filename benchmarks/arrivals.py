@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from loadgen.metrics.result import Result
 from loadgen.profile.document import build_profile
-from loadgen.run import Run
+from loadgen.run.run import Run
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer, Request
 from loadgen.simulator.physics import PRESETS

@@ -18,7 +18,7 @@ from pathlib import Path
 from loadgen.metrics.result import StageResult
 from loadgen.profile.document import load_profile
 from loadgen.profile.schema import Profile, Server
-from loadgen.run import Run
+from loadgen.run.run import Run
 from loadgen.server.supervisor import ManagedServer
 from loadgen.simulator.physics import PRESETS
 

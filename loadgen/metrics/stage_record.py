@@ -182,7 +182,7 @@ class StageRecord:
             held_mean=self.held_mean if stands and window_s > 1 else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
-            unsent=self.counters["unsent"] if started.most is None else 0,
+            unsent=self.counters["unsent"] if started.max_concurrency is None else 0,
             send_lag_mean_ms=client.send_lag.mean_ms(),
             e2e_mean_ms=self.histogram("e2e").mean_ms(),
             send_lag_p99_ms=client.send_lag.percentile_ms(99) if scheduled else None,
@@ -195,7 +195,7 @@ class StageRecord:
         ttft_ms, from_intended_ms = (self.histogram(name).mean_ms() for name in ("ttft", "ttft_from_intended"))
         waited_ms = None if ttft_ms is None or from_intended_ms is None else from_intended_ms - ttft_ms
         started, unsent = self.started, self.counters["unsent"]
-        return cap_held_back(started.rate, started.most, unsent=unsent, waited_mean_ms=waited_ms)
+        return cap_held_back(started.rate, started.max_concurrency, unsent=unsent, waited_mean_ms=waited_ms)
 
     @property
     def settled_s(self) -> float | None:
@@ -205,14 +205,14 @@ class StageRecord:
     @property
     def waits(self) -> bool:
         """It is measured from the line `StageSettled` on."""
-        return bool(self.started.settle_s or self.started.sheds or self.started.awaits_first_wave)
+        return bool(self.started.settle_s or self.started.waits_for_drain or self.started.awaits_first_wave)
 
     @property
     def _awaited(self) -> str:
         if self.started.settle_s:
             return "its transient was over"
         awaited = []
-        if self.started.sheds:
+        if self.started.waits_for_drain:
             awaited.append("the streams of a higher load had ended")
         if self.started.awaits_first_wave:
             awaited.append("its first wave had its first tokens")
@@ -239,6 +239,6 @@ class StageRecord:
         problems = []
         if not self.settled.settled:
             problems.append(f"it was measured before {self._awaited}: {self.settled_s:.1f} s were not enough")
-        if self.counters["completed"] < self.started.completed:
-            problems.append(f"{self.counters['completed']} of at least {self.started.completed} streams completed")
+        if self.counters["completed"] < self.started.min_completed:
+            problems.append(f"{self.counters['completed']} of at least {self.started.min_completed} streams completed")
         return "; ".join(problems) or None

@@ -16,7 +16,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import latencies
-from loadgen.report.tabular import Column, text_lines
+from loadgen.report.tabular import Column, json_text, text_lines
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110
@@ -86,7 +86,7 @@ def sweep_table(rows: Sequence[SweepRow]) -> str:
 def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow]) -> str:
     """The rows as a JSON document."""
     report = SweepReport(profile=profile, seed=seed, rows=list(rows))
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+    return json_text(report) + "\n"
 
 
 def _rows_of(outcome: Outcome) -> Iterator[SweepRow]:

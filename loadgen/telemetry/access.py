@@ -14,7 +14,7 @@ from pathlib import Path
 import loadgen
 from loadgen.metrics.samples import DeviceFile
 from loadgen.telemetry.amd.amdsmi_library import rocm_version
-from loadgen.telemetry.options import package_version
+from loadgen.telemetry.backends import package_version
 from loadgen.vendors import VENDORS, Vendor
 
 _PACKAGES = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")

@@ -21,8 +21,8 @@ import msgspec
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.samples import DeviceFile, GpuSample
+from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.child import Orders, Output
-from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VendorName
 

@@ -32,9 +32,9 @@ from loadgen.metrics.samples import (
     carried,
 )
 from loadgen.telemetry.access import device_files, groups, user_words, versions
+from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
-from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.telemetry.process import Child, last_lines, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VENDORS, TelemetryMode, VendorName

@@ -23,7 +23,7 @@ import msgspec
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, carried
-from loadgen.telemetry.options import BackendOption
+from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.process import Child, opened_line, sampled_line, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VendorName

@@ -64,7 +64,7 @@ _REASONS = {
 
 
 @dataclass(slots=True)
-class _Device:
+class _NvmlDevice:
     """One GPU, or one MIG instance of it."""
 
     handle: Any  # none for a GPU that is lost
@@ -129,12 +129,12 @@ def _memory_of(handle: Any) -> Any:  # noqa: ANN401 - a handle and a struct of t
     return _read(pynvml.nvmlDeviceGetMemoryInfo, handle) if isinstance(separate, Missing) else separate
 
 
-def _list_devices() -> list[_Device]:
+def _list_devices() -> list[_NvmlDevice]:
     """Every GPU in PCI order, each followed by its MIG instances; raises `TelemetryError` if there is none to ask."""
     count = _read(pynvml.nvmlDeviceGetCount)
     if isinstance(count, Missing):
         raise TelemetryError(f"NVML does not list GPUs: {count.reason}")
-    devices: list[_Device] = []
+    devices: list[_NvmlDevice] = []
     for position in range(count):
         devices += _gpu(position, len(devices))
     if not devices:
@@ -144,20 +144,20 @@ def _list_devices() -> list[_Device]:
     return devices
 
 
-def _gpu(position: int, index: int) -> Iterator[_Device]:
+def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
     handle = _read(pynvml.nvmlDeviceGetHandleByIndex, position)
     if isinstance(handle, Missing):
         lost = GpuStatic(index=index, vendor="nvidia", name="NVIDIA GPU that does not answer", socket=f"#{position}")
-        yield _Device(None, lost, lost=handle.reason)
+        yield _NvmlDevice(None, lost, lost=handle.reason)
         return
     instances = list(_instances(handle))
     # A GPU without a bridge has links too, all down: only those that ever were up can fail.
     every_link = range(pynvml.NVML_NVLINK_MAX_LINKS)
     links = tuple(link for link in every_link if _read(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1)
     static = _static(handle, index, socket=f"#{position}", links=len(links), split=bool(instances))
-    yield _Device(handle, static, split=bool(instances), links=links)
+    yield _NvmlDevice(handle, static, split=bool(instances), links=links)
     for partition, instance in enumerate(instances, start=1):
-        yield _Device(instance, _instance(instance, static, partition), instance=True)
+        yield _NvmlDevice(instance, _instance(instance, static, partition), instance=True)
 
 
 def _instances(handle: Any) -> Iterator[Any]:  # noqa: ANN401 - handles of the library
@@ -212,7 +212,7 @@ def _instance(handle: Any, parent: GpuStatic, partition: int) -> GpuStatic:  # n
     )
 
 
-def _sample(device: _Device, *, slow: bool, processes: bool) -> GpuSample:
+def _sample(device: _NvmlDevice, *, slow: bool, processes: bool) -> GpuSample:
     if device.handle is None:
         missing = {"power_w": device.lost, "gfx_percent": device.lost}
         return GpuSample(device.static.index, time.monotonic(), missing=missing)
@@ -241,7 +241,7 @@ def _fast(handle: Any) -> dict[str, Any]:  # noqa: ANN401 - a handle of the libr
     }
 
 
-def _fields(device: _Device) -> dict[str, Any]:
+def _fields(device: _NvmlDevice) -> dict[str, Any]:
     """What has no function of its own, in one call."""
     wanted = {name: field for name, field in _FIELDS.items() if device.links or not name.startswith("link")}
     values = _read(pynvml.nvmlDeviceGetFieldValues, device.handle, list(wanted.values()))
@@ -260,7 +260,7 @@ def _value(value: Any) -> object:  # noqa: ANN401 - a struct of the library
     return raw
 
 
-def _throttled(device: _Device) -> dict[str, float] | Missing:
+def _throttled(device: _NvmlDevice) -> dict[str, float] | Missing:
     """The share of the time since the last sample by counter; all or nothing at the moment of it without one."""
     now = _event_shares(_read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device.handle))
     counted = _violation_shares(device)
@@ -278,7 +278,7 @@ def _event_shares(bits: int | Missing) -> dict[str, float] | Missing:
     return {**shares, "hardware": 100.0 if unexplained else 0.0}
 
 
-def _violation_shares(device: _Device) -> dict[str, float]:
+def _violation_shares(device: _NvmlDevice) -> dict[str, float]:
     shares: dict[str, float] = {}
     for reason, policy in _VIOLATIONS.items():
         status = _read(pynvml.nvmlDeviceGetViolationStatus, device.handle, policy)
@@ -293,7 +293,7 @@ def _violation_shares(device: _Device) -> dict[str, float]:
     return shares
 
 
-def _slow(device: _Device) -> dict[str, Any]:
+def _slow(device: _NvmlDevice) -> dict[str, Any]:
     handle = device.handle
     readings = {
         "power_cap_w": divided(_read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1000),

@@ -13,8 +13,8 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
-from loadgen.run import Run
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
+from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator

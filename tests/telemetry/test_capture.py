@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.capture import Candidate, Header, Part, played, read_capture, replay_options, write_capture
 from loadgen.telemetry.monitor import Monitor, Patience
-from loadgen.telemetry.options import BackendOption
 from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VendorName
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
 from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.telemetry.backends import PROGRAM
 from loadgen.telemetry.child import Orders, Output, next_due_s, serve
-from loadgen.telemetry.options import PROGRAM
 from loadgen.telemetry.protocol import Backend, Opened, Refused, Sampled, decode_line
 
 _LOOK = Sampled(t_s=1.0, took_ms=1.0, gpus=(GpuSample(index=0, t_s=1.0, missing={"power_w": "x" * 1000}),))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.capture import Header, read_capture, write_capture
 from loadgen.telemetry.examine import (
     NOTHING,
@@ -19,7 +20,6 @@ from loadgen.telemetry.examine import (
     try_all,
     unit_checks,
 )
-from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import VendorName
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.metrics.samples import GpuProcess, GpuSample, carried
+from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor, Patience
-from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import AMD, NVIDIA, VendorName
 from tests.telemetry.children import stand_in
 
@@ -190,7 +190,7 @@ async def test_closing_while_a_child_starts_leaves_nothing(tmp_path: Path) -> No
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import asyncio, os, pathlib
-from loadgen.telemetry.options import backend_options
+from loadgen.telemetry.backends import backend_options
 from loadgen.telemetry.monitor import Monitor
 async def main():
     monitor = Monitor(backend_options("sim"), folder=pathlib.Path({str(tmp_path)!r}))

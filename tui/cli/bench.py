@@ -104,7 +104,7 @@ def bench(words: list[str]) -> int:
     """Run one of the benchmarks and print its table; the exit codes are those of `vramp run`."""
     import asyncio
 
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from tui.cli.progress import follow
     from tui.cli.run import conclude
 

@@ -41,12 +41,12 @@ def check(words: list[str]) -> int:
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
     )
     options = parser.parse_args(words)
-    from loadgen.plan import plan_of
-    from loadgen.report.findings import findings_json, findings_text
+    from loadgen.plan.from_profile import stages_of
+    from loadgen.report.examination import findings_json, findings_text
     from loadgen.server.preflight.check import check_profile
 
     profile, _ = profile_of(options)
-    findings = asyncio.run(check_profile(profile, plan_of(profile), recorded=options.installation))
+    findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
     print(harmless(findings_json(findings) if options.json else findings_text(findings)))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
 
@@ -54,7 +54,7 @@ def check(words: list[str]) -> int:
 def doctor(words: list[str]) -> int:
     """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
     options = _doctor_parser().parse_args(words)
-    from loadgen.report.doctor import doctor_json, doctor_text
+    from loadgen.report.examination import doctor_json, doctor_text
     from loadgen.telemetry.examine import DUMP_PACE, Pace, examine
 
     if options.dump is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
+from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
     from loadgen.profile.schema import Profile
@@ -54,7 +55,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     kind = load.add_mutually_exclusive_group()
     kind.add_argument("--concurrency", metavar="N[,N...]", help="closed loop, one stage each")
     kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
-    kind.add_argument("--search", choices=("knee", "slo"), help="find the load: where it pays, or what meets --slo")
+    kind.add_argument("--search", choices=tuple(SEARCHES), help="find the load: where it pays, or what meets --slo")
     load.add_argument("--arrival", metavar="HOW", help="poisson, constant, gamma:BURSTINESS or replay")
     load.add_argument("--requests", metavar="N", help="measured requests per stage")
     load.add_argument("--duration", metavar="30s", help="measured time per stage")
@@ -136,7 +137,7 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
         load.pop("rate", None)
-        for name in ("ladder", "ramp", "soak", "search"):
+        for name in PLAN_KEYS:
             document.get("plan", {}).pop(name, None)
     if options.search is not None:
         document.setdefault("plan", {})["search"] = options.search

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from loadgen.metrics.result import Result
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
     Table = Callable[[Result], str]
 
@@ -79,7 +79,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """The run of a document under the options; raises `ProfileError`."""
     from loadgen.metrics.baseline import baseline_of
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from loadgen.store.runs import open_result
     from loadgen.telemetry.capture import replay_options
 
@@ -150,8 +150,7 @@ def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
         for path in run.result_paths:
             if path.exists():
                 say(f"result: {path}")
-    words = [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result is not None else []
-    for line in words:
+    for line in [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result else []:
         say(f"vramp: {line}")
     return exit_code(run, interrupted=interrupted)
 

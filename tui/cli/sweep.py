@@ -15,7 +15,7 @@ from tui.cli.run import exit_code
 
 if TYPE_CHECKING:
     from loadgen.profile.schema import Profile
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from loadgen.run.sweep import Sweep, Variant
 
 _ALL = "all"
@@ -104,7 +104,7 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
     """One run; whatever goes wrong in it is the end of this variant only."""
     import asyncio
 
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from loadgen.run.sweep import Variant, result_path
     from tui.cli.progress import follow
 

@@ -8,40 +8,22 @@ reported as such and never ends the other checks.
 from __future__ import annotations
 
 import asyncio
+import msgspec
 import os
 from collections.abc import Callable, Iterator, Sequence
-
-import msgspec
-
 from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.box import Box, Setup
 from loadgen.server.preflight.box_gpus import gpu_memory, leftover_findings
 from loadgen.server.preflight.box_model import disk_space, hub_model, local_model
-from loadgen.server.preflight.box_system import (
-    clock,
-    container,
-    governor,
-    gpu_devices,
-    huge_pages,
-    numa_balancing,
-    open_files,
-    port,
-    shared_gpus,
-    shared_memory,
-)
+from loadgen.server.preflight.box_system import clock, container, governor, gpu_devices, huge_pages, numa_balancing, open_files, port, shared_gpus, shared_memory
 from loadgen.server.preflight.facts import environment_of, facts_of, model_facts
 from loadgen.server.preflight.flags import flag_findings
-from loadgen.server.preflight.installation import (
-    ask_installation,
-    newest_recorded,
-    python_of,
-    recorded_installation,
-)
+from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
 from loadgen.server.vllm.command import find_executable, vllm_of

@@ -31,7 +31,7 @@ _GONE = frozenset({"NOT_FOUND", "NOT_INIT"})
 
 
 @dataclass(slots=True)
-class _Device:
+class _AmdDevice:
     """A device, the handle by which the library knows it, and the counters of throttling at the last sample."""
 
     handle: Any
@@ -70,7 +70,7 @@ def _require_answers(samples: Sequence[GpuSample]) -> None:
     raise TelemetryError(f"None of {len(samples)} GPUs tells memory or activity: {', '.join(reasons)}")
 
 
-def _meta(library: Library, device: _Device) -> dict[str, Any]:
+def _meta(library: Library, device: _AmdDevice) -> dict[str, Any]:
     return {
         "wrapper": library.found.wrapper,
         "wrapper_path": library.found.wrapper_path,
@@ -81,7 +81,7 @@ def _meta(library: Library, device: _Device) -> dict[str, Any]:
     }
 
 
-def _list_devices(library: Library) -> list[_Device]:
+def _list_devices(library: Library) -> list[_AmdDevice]:
     """Every GPU that the library has; raises `TelemetryError` if it has none."""
     handles = library.ask("amdsmi_get_processor_handles")
     if isinstance(handles, Missing):
@@ -97,7 +97,7 @@ def _list_devices(library: Library) -> list[_Device]:
     return devices
 
 
-def _device(library: Library, index: int, handle: object) -> _Device:
+def _device(library: Library, index: int, handle: object) -> _AmdDevice:
     asic = _dict(library, "amdsmi_get_gpu_asic_info", handle)
     board = _dict(library, "amdsmi_get_gpu_board_info", handle)
     usage = _dict(library, "amdsmi_get_gpu_vram_usage", handle)
@@ -118,7 +118,7 @@ def _device(library: Library, index: int, handle: object) -> _Device:
         hbm_total_bytes=_whole(amount(usage.get("vram_total"), _MIB)),
         virtualization=_virtualization(library, handle),
     )
-    device = _Device(handle, static, str(asic.get("device_id", "")))
+    device = _AmdDevice(handle, static, str(asic.get("device_id", "")))
     if not device.secondary:
         device.static = msgspec.structs.replace(static, **_limits(library, handle))
     return device
@@ -163,7 +163,7 @@ def _arch(raw: object) -> str | None:
     return None if arch is not None and set(arch.removeprefix("gfx")) == {"f"} else arch
 
 
-def _sample(library: Library, device: _Device, *, slow: bool, processes: bool) -> GpuSample:
+def _sample(library: Library, device: _AmdDevice, *, slow: bool, processes: bool) -> GpuSample:
     table = ELSEWHERE if device.secondary else library.gpu_metrics(device.handle)
     readings: dict[str, Any] = {
         "hbm_used_bytes": _hbm_used(library, device),
@@ -181,14 +181,14 @@ def _sample(library: Library, device: _Device, *, slow: bool, processes: bool) -
     return GpuSample(index=device.static.index, t_s=t_s, missing=missing, **values)
 
 
-def _hbm_used(library: Library, device: _Device) -> Measured:
+def _hbm_used(library: Library, device: _AmdDevice) -> Measured:
     usage = library.ask("amdsmi_get_gpu_vram_usage", device.handle)
     if isinstance(usage, Missing) and usage.reason in _GONE:
         raise TelemetryError(f"GPU {device.static.index} says {usage.reason}: the devices have changed, open again")
     return usage if isinstance(usage, Missing) else amount(usage["vram_used"], _MIB)
 
 
-def _slow(library: Library, device: _Device) -> dict[str, Measured]:
+def _slow(library: Library, device: _AmdDevice) -> dict[str, Measured]:
     if device.secondary:
         return dict.fromkeys(("power_cap_w", "ecc_correctable", "ecc_uncorrectable", "links_up"), ELSEWHERE)
     cap = library.ask("amdsmi_get_power_cap_info", device.handle)

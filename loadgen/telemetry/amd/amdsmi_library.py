@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import TelemetryError
-from loadgen.telemetry.options import BackendOption, package_version
+from loadgen.telemetry.backends import BackendOption, package_version
 from loadgen.telemetry.readings import Missing
 
 _WRAPPER = "share/amd_smi"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.metrics.journal import Finding
-from loadgen.plan import plan_of
+from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.server.preflight.box import Box
@@ -44,7 +44,7 @@ def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:
 def check(box: Box, profile: Profile, platform: Platform = "cpu") -> list[Finding]:
     started = profile.server.engine in ("vllm", "docker")
     gpus, unknown = gpus_of_box(box, platform) if started else ([], [])
-    return [*unknown, *box_findings(profile, plan_of(profile), box, platform=platform, gpus=gpus)]
+    return [*unknown, *box_findings(profile, stages_of(profile), box, platform=platform, gpus=gpus)]
 
 
 def only(box: Box, profile: Profile, platform: Platform = "cpu") -> Finding:

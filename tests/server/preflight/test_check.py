@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding
-from loadgen.plan import plan_of
+from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import blocked_words, check_profile
@@ -20,7 +20,7 @@ from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_
 
 async def findings(recorded: str | None = None, **server: Any) -> list[Finding]:
     profile = build_profile({"server": server}, where="test")
-    return await check_profile(profile, plan_of(profile), recorded=recorded)
+    return await check_profile(profile, stages_of(profile), recorded=recorded)
 
 
 def named(found: list[Finding]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.telemetry.amd.amdsmi_library import amdsmi_options
-from loadgen.telemetry.options import package_version
+from loadgen.telemetry.backends import package_version
 
 
 def add_rocm(folder: Path, version: str, *, wrapper: bool = True) -> Path:
@@ -94,7 +94,7 @@ def test_without_the_package_rocms_own_is_tried(tmp_path: Path, monkeypatch: pyt
 
 def test_the_version_of_the_installed_package_is_known_without_importing_it() -> None:
     program = (
-        "import sys; from loadgen.telemetry.options import package_version; "
+        "import sys; from loadgen.telemetry.backends import package_version; "
         "print(package_version('amdsmi'), 'amdsmi' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

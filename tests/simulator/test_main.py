@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.simulator.__main__ import milestones
 from loadgen.simulator.physics import PRESETS
-from loadgen.simulator.startup import milestones
 from tests.simulator.conftest import Running, request, simulator
 
 ARGV = [sys.executable, "-m", "loadgen.simulator", "--port", "0", "--preset", "fast"]

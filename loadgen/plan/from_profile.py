@@ -1,8 +1,9 @@
-"""Plans that are known before the run: stages as listed, ladder, ramp, matrix and soak."""
+"""From a profile to its plan: stages as listed, ladder, ramp, matrix and soak, and the probes of a search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import Load, PlanSettings, Ramp, StageSettings
 from loadgen.profile.schema import Profile
 from loadgen.profile.values import mean_rate, per_stream_limits_ms
+from loadgen.searches import SEARCHES
 from loadgen.workload.work import Work, shape_of
 
 REQUESTS_A_STREAM = 10
@@ -61,6 +63,20 @@ def _stages_once(profile: Profile) -> list[Stage]:
     ]
 
 
+def next_stages(profile: Profile) -> Plan:
+    """The plan of a profile as a function of what has been measured."""
+    if profile.plan.search is not None:
+        return search_plan(profile, search_start(profile))
+    return listed(stages_of(profile))
+
+
+def search_plan(profile: Profile, start: float) -> Plan:
+    """The search of a profile, from a load on."""
+    assert profile.plan.search is not None
+    plan: Plan = SEARCHES[profile.plan.search].load()(profile.plan, start, partial(search_stage, profile))
+    return plan
+
+
 def listed(stages: Sequence[Stage]) -> Plan:
     """One stage after another, whatever they measure."""
 
@@ -103,7 +119,7 @@ def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
 def search_start(profile: Profile) -> float:
     """Where a search begins: at the profile's own load, within the bounds of the search; a knee needs the lowest."""
     plan, load = profile.plan, profile.load
-    if plan.search == "knee":
+    if plan.search is not None and SEARCHES[plan.search].from_below:
         return plan.least
     first = load.rate[0] if plan.by == "rate" and load.rate else float(load.concurrency[0])
     return min(plan.most, max(plan.least, first))
@@ -112,7 +128,7 @@ def search_start(profile: Profile) -> float:
 def search_stage(profile: Profile, load: float, *, certain: bool = False) -> Stage:
     """A probe of a search: settled, with a least number of streams; `certain` is one that goes on until it is sure."""
     plan, judged = profile.plan, None
-    if plan.search == "slo":
+    if plan.search is not None and SEARCHES[plan.search].needs_limits:
         judged = Limits(profile.slo.limits_ms, failed=profile.slo.failed, goodput=plan.goodput)
     fewest = max(SEARCH_COMPLETED, fewest_streams(judged) if judged is not None and certain else 0)
     settled = plan.model_copy(update={"settle": plan.settle or SEARCH_SETTLE_S, "completed": plan.completed or fewest})
@@ -154,7 +170,7 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         rate=rate,
         arrival=arrival,
         rate_points=points,
-        most=load.max_concurrency if rate is not None else None,
+        max_concurrency=load.max_concurrency if rate is not None else None,
         isl=shape.isl,
         osl=shape.osl,
         work=shape.work,
@@ -210,6 +226,6 @@ def _settled(stage: Stage, plan: PlanSettings) -> Stage:
         warmup_requests=0,
         warmup_s=0.0,
         settle_s=plan.settle,
-        completed=max(stage.requests or 0, plan.completed or 0),
-        longest_s=max(plan.longest, duration_s),
+        min_completed=max(stage.requests or 0, plan.completed or 0),
+        max_duration_s=max(plan.longest, duration_s),
     )

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.plan import Measured, Stage, plan_of
-from loadgen.plan.request import PlanRequest, following, parse_wish
+from loadgen.plan.from_here import following
+from loadgen.plan.from_profile import stages_of
+from loadgen.plan.request import PlanRequest, parse_plan
+from loadgen.plan.stage import Measured, Stage
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 
@@ -18,7 +20,7 @@ def profile(**parts: object) -> Profile:
 
 
 def present(parts: Profile, **changes: object) -> Stage:
-    (stage, *_) = plan_of(parts)
+    (stage, *_) = stages_of(parts)
     return stage.by_hand(**changes) if changes else stage
 
 
@@ -46,7 +48,7 @@ def all_of(wish: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
     ],
 )
 def test_the_words_of_a_wish(text: str, wish: PlanRequest) -> None:
-    assert parse_wish(text) == wish
+    assert parse_plan(text) == wish
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,13 @@ def test_the_words_of_a_wish(text: str, wish: PlanRequest) -> None:
 )
 def test_what_is_no_wish_is_told(text: str, complaint: str) -> None:
     with pytest.raises(ProfileError, match=complaint):
-        parse_wish(text)
+        parse_plan(text)
 
 
 @given(st.text())
 def test_any_text_is_a_wish_or_a_complaint(text: str) -> None:
     try:
-        wish = parse_wish(text)
+        wish = parse_plan(text)
     except ProfileError as error:
         assert str(error)
     else:
@@ -80,7 +82,7 @@ def test_any_text_is_a_wish_or_a_complaint(text: str) -> None:
 
 @given(st.lists(st.floats(min_value=0.001, max_value=1e6), min_size=1, max_size=9))
 def test_a_ladder_is_read_back(loads: list[float]) -> None:
-    assert parse_wish(", ".join(map(repr, loads))).loads == tuple(loads)
+    assert parse_plan(", ".join(map(repr, loads))).loads == tuple(loads)
 
 
 def test_a_ladder_has_the_stages_of_the_profile_and_the_shape_of_the_present_stage() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.plan import Stage, demand
-from loadgen.plan.demand import most_workers, streams_of, workers_for
+from loadgen.plan import stage as demand
+from loadgen.plan.stage import Stage, most_workers, streams_of, workers_for
 
 
 def closed(concurrency: int) -> Stage:
@@ -26,7 +26,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_streams_of_a_stage() -> None:
     assert streams_of(closed(64), 0.02) == 64
     assert streams_of(opened(10.0), 0.02) == 20
-    assert streams_of(opened(10.0, most=5), 0.02) == 5
+    assert streams_of(opened(10.0, max_concurrency=5), 0.02) == 5
     assert streams_of(opened(10.0, requests=7), 0.02) == 7
     assert streams_of(opened(10.0, rate_points=((0.0, 1.0), (60.0, 30.0))), 0.02) == 60
 
@@ -45,8 +45,8 @@ def test_streams_of_a_stage() -> None:
         (opened(200.0), None, 2),
         (opened(200.0), 0.01, 1),
         (opened(2000.0), 0.005, 8),
-        (opened(2000.0, most=20), None, 4),
-        (opened(200.0, most=20), None, 1),
+        (opened(2000.0, max_concurrency=20), None, 4),
+        (opened(200.0, max_concurrency=20), None, 1),
         (opened(5000.0, requests=10), 0.01, 10),
     ],
 )

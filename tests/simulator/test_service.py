@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from loadgen.simulator.clock import Timer
+from loadgen.simulator.service import Timer
 
 
 @pytest.mark.parametrize("delay_ns", [-1_000_000, 0, 2_000_000])
