@@ -12,12 +12,13 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.facts import environment_of
 from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.vendors import Platform
-from pathlib import Path
 
 GIB = 1024**3
 _TIMEX = ctypes.c_long * 64  # larger than `struct timex` on every machine; its first word says what to change: nothing

@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
+
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
@@ -16,7 +18,6 @@ from loadgen.server.preflight.box import GIB, Setup, gib, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_executable
 from loadgen.vendors import Vendor, vendor_of
-from pathlib import Path
 
 _QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}

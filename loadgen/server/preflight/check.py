@@ -8,9 +8,11 @@ reported as such and never ends the other checks.
 from __future__ import annotations
 
 import asyncio
-import msgspec
 import os
 from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
 from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding, by_severity
@@ -20,7 +22,18 @@ from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.box import Box, Setup
 from loadgen.server.preflight.box_gpus import gpu_memory, leftover_findings
 from loadgen.server.preflight.box_model import disk_space, hub_model, local_model
-from loadgen.server.preflight.box_system import clock, container, governor, gpu_devices, huge_pages, numa_balancing, open_files, port, shared_gpus, shared_memory
+from loadgen.server.preflight.box_system import (
+    clock,
+    container,
+    governor,
+    gpu_devices,
+    huge_pages,
+    numa_balancing,
+    open_files,
+    port,
+    shared_gpus,
+    shared_memory,
+)
 from loadgen.server.preflight.facts import environment_of, facts_of, model_facts
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import msgspec
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, vendor_of
-from pathlib import Path
-from typing import Any, Literal
 
 MANY_STREAMS = 64  # from here on a plan is after throughput: the concurrency at which the publications speak of scale
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
