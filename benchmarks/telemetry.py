@@ -53,13 +53,15 @@ async def parent_cost(folder: Path, seconds: float = 10.0) -> None:
     monitor.start()
     while not monitor.settled:
         await monitor.change()
-    cpu_s, began_s, looks = time.process_time(), time.monotonic(), 0
+    cpu_s, began_s, samples = time.process_time(), time.monotonic(), 0
     while time.monotonic() - began_s < seconds:
         await monitor.change()
-        looks += len(monitor.take())
+        samples += len(monitor.take())
     cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - began_s
     await monitor.close()
-    print(f"watching {len(monitor.gpus)} GPUs: {looks} looks in {wall_s:.1f} s, {cpu_s / wall_s:.3%} of a core here")
+    print(
+        f"watching {len(monitor.gpus)} GPUs: {samples} samples in {wall_s:.1f} s, {cpu_s / wall_s:.3%} of a core here"
+    )
 
 
 async def everything(folder: Path, streams: int) -> None:
