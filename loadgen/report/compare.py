@@ -17,25 +17,15 @@ lower bound is known is held against a limit only where that settles it.
 from __future__ import annotations
 
 import math
+import msgspec
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
-
-import msgspec
-
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
-from loadgen.metrics.figures import FIGURES, Load, compared, figures_of, sound_stage, stages_by_load, without_words
+from loadgen.metrics.figures import FIGURES, LoadShape, compared, figures_of, sound_stage, stages_by_load, without_words
 from loadgen.metrics.result import Compared, Difference, Result, StageResult
-from loadgen.report.configuration import (
-    Setting,
-    caveats,
-    configuration_differences,
-    engine_of,
-    hardware_of,
-    model_of,
-    unlikeness,
-)
+from loadgen.report.configuration import Setting, caveats, configuration_differences, engine_of, hardware_of, model_of, unlikeness
+from typing import Literal
 
 _TOKENS_WITHIN = 0.05
 _FAILED_SHARE = 0.01
@@ -154,7 +144,7 @@ def _side(name: str, result: Result) -> Side:
     )
 
 
-def _by_load(result: Result, name: str) -> tuple[dict[Load, StageResult], list[str]]:
+def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], list[str]]:
     """The stage that counts for each load, and a note where there are several."""
     found = stages_by_load(result)
     chosen = {load: sound_stage(stages) for load, stages in found.items()}
@@ -167,7 +157,7 @@ def _by_load(result: Result, name: str) -> tuple[dict[Load, StageResult], list[s
     return chosen, notes
 
 
-def _match_any_shape(left_a: dict[Load, StageResult], left_b: dict[Load, StageResult]) -> list[_Pair]:
+def _match_any_shape(left_a: dict[LoadShape, StageResult], left_b: dict[LoadShape, StageResult]) -> list[_Pair]:
     """Pairs of the same load and another shape, taken out of what is left."""
     pairs = []
     for load_a in list(left_a):

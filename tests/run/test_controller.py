@@ -1,6 +1,6 @@
 """The operator's hand on the stages: held open, made longer, followed by another plan; what is refused, in words."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -20,20 +20,8 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.run import Run
-from tests.engines import Simulator, attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import flowing, in_turn, outcome
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
-@pytest.fixture
-def engine(shared: Simulator) -> Simulator:
-    shared.forget()
-    return shared
 
 
 def lasting(text: str, **load: object) -> dict[str, object]:
