@@ -17,15 +17,25 @@ lower bound is known is held against a limit only where that settles it.
 from __future__ import annotations
 
 import math
-import msgspec
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
 from loadgen.metrics.figures import FIGURES, LoadShape, compared, figures_of, sound_stage, stages_by_load, without_words
 from loadgen.metrics.result import Compared, Difference, Result, StageResult
-from loadgen.report.configuration import Setting, caveats, configuration_differences, engine_of, hardware_of, model_of, unlikeness
-from typing import Literal
+from loadgen.report.configuration import (
+    Setting,
+    caveats,
+    configuration_differences,
+    engine_of,
+    hardware_of,
+    model_of,
+    unlikeness,
+)
 
 _TOKENS_WITHIN = 0.05
 _FAILED_SHARE = 0.01
