@@ -9,18 +9,33 @@ a day takes half an hour; `--hours 2` tells most of it.
 from __future__ import annotations
 
 import argparse
-import msgspec
-import numpy as np
 import os
-import psutil
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
 from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineView, GpusSampled, Happened, HostSampled, Line, StageEnded, StageStarted, TelemetryChanged, Ticked
+from loadgen.metrics.journal import (
+    EngineView,
+    GpusSampled,
+    Happened,
+    HostSampled,
+    Line,
+    StageEnded,
+    StageStarted,
+    TelemetryChanged,
+    Ticked,
+)
 from loadgen.metrics.record import Record
 from loadgen.metrics.samples import HostSample
 from loadgen.metrics.snapshot import LoadView, ServerView, Snapshot
@@ -29,11 +44,8 @@ from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
-from numpy.typing import NDArray
-from pathlib import Path
 from tui.charts.timeline import Timeline
 from tui.screens.log import LogBook
-from typing import Any
 
 PROFILE = Path(__file__).parents[1] / "profiles/simulator.toml"
 TICK_S = 0.25

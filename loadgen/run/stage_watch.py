@@ -9,8 +9,12 @@ its whole transient (`Transient`). It ends early when the queue of an open loop 
 from __future__ import annotations
 
 import math
-import numpy as np
 from itertools import pairwise
+from statistics import fmean, stdev
+
+import numpy as np
+from numpy.typing import NDArray
+
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.journal import StageLoad, StageStarted
@@ -19,8 +23,6 @@ from loadgen.metrics.result import Limits
 from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
-from numpy.typing import NDArray
-from statistics import fmean, stdev
 
 _WAVE_SHARE = 0.1  # of the streams that a stage wants: if fewer begin at once, they are requests like any other
 LONGEST_FILL_S = 30.0
