@@ -117,7 +117,7 @@ def compare_runs(
     pairs = [_Pair(load.words, stage, stages_b[load]) for load, stage in stages_a.items() if load in stages_b]
     left_a = {load: stage for load, stage in stages_a.items() if load not in stages_b}
     left_b = {load: stage for load, stage in stages_b.items() if load not in stages_a}
-    unlike = unlikeness(result_a, result_b)
+    unlike = list(unlikeness(result_a, result_b))
     if any_shape:
         odd = _match_any_shape(left_a, left_b)
         pairs += odd

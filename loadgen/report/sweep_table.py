@@ -177,11 +177,10 @@ def _troubles(row: SweepRow) -> str:
 
 
 def _endings(rows: Sequence[SweepRow], width: int) -> list[str]:
-    ended = {row.variant: row for row in rows if row.state != "complete"}
-    return [_ending(row, width) for row in ended.values()]
-
-
-def _ending(row: SweepRow, width: int) -> str:
-    first, *_ = row.reason.splitlines() or [""]
-    words = "no numbers" if row.stage is None else row.state
-    return f"{row.variant:<{width}}  {words}: {first if len(first) <= _REASON else first[: _REASON - 3] + '...'}"
+    lines = []
+    for row in {row.variant: row for row in rows if row.state != "complete"}.values():
+        first = row.reason.partition("\n")[0]
+        words = "no numbers" if row.stage is None else row.state
+        shown = first if len(first) <= _REASON else f"{first[: _REASON - 3]}..."
+        lines.append(f"{row.variant:<{width}}  {words}: {shown}")
+    return lines
