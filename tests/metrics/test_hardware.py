@@ -43,7 +43,7 @@ def test_what_the_slow_tier_told_stays_known() -> None:
 
 def test_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
     record = HardwareRecord()
-    record.found(TelemetryChanged(0.0, GPUS, {}))
+    record.gpus = GPUS
     record.sampled(sampled(0.0, 0.3, 0.3))
     assert record.of_server({}) == list(GPUS)
     assert record.of_server({0: sampled(1.0, 0.4, 9.0).gpus[:1], 1: sampled(1.0, 0.4, 9.0).gpus[1:]}) == [GPUS[1]]
@@ -81,7 +81,7 @@ def record() -> Record:
     record.apply(started)
     record.apply(TelemetryChanged(0.0, GPUS, {"sim": {"attempt": "sim"}}))
     record.apply(sampled(100.0, 0.3, 0.3, energy_j=0.0, power_w=0.0))
-    record.apply(StageStarted(1.0, 0, "", 8, None, "poisson", 16, 16, None, 20.0, 0, 0.0))
+    record.apply(StageStarted(t_s=1.0, index=0, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
     for second in range(1, 21):
         record.apply(sampled(100.0 + second, 100.0, 0.3, energy_j=300.0 * second, power_w=300.0, gfx_percent=95.0))
         record.apply(host(100.0 + second, 50.0))

@@ -11,7 +11,7 @@ from loadgen.metrics.journal import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
-from loadgen.report.findings import findings_count
+from loadgen.report.examination import findings_count
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, best_words, state_word
 from tui.panels.startup import finding_rows
