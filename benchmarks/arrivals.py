@@ -29,8 +29,8 @@ import uvloop
 from numpy.typing import NDArray
 
 from loadgen.metrics.result import Result
-from loadgen.profile import build_profile
-from loadgen.run import Run
+from loadgen.profile.document import build_profile
+from loadgen.run.run import Run
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer, Request
 from loadgen.simulator.physics import PRESETS

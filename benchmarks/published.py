@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 
 from loadgen.metrics.result import StageResult
-from loadgen.profile import Profile, Server, load_profile
-from loadgen.run import Run
+from loadgen.profile.document import load_profile
+from loadgen.profile.schema import Profile, Server
+from loadgen.run.run import Run
 from loadgen.server.supervisor import ManagedServer
 from loadgen.simulator.physics import PRESETS
 

@@ -18,8 +18,8 @@ from statistics import fmean, stdev
 import msgspec
 
 from loadgen.metrics.result import Result
-from loadgen.profile import build_profile, load_profile
-from loadgen.run import Run
+from loadgen.profile.document import build_profile, load_profile
+from loadgen.run.run import Run
 from loadgen.server.supervisor import ManagedServer
 
 CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))

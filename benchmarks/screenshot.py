@@ -9,9 +9,9 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from loadgen.profile import load_profile
-from loadgen.run import Run
+from loadgen.profile.document import load_profile
 from loadgen.run.operations import Stop
+from loadgen.run.run import Run
 from tui.app import Cockpit
 
 ROOT = Path(__file__).parents[1]

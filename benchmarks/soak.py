@@ -39,10 +39,9 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.record import Record
 from loadgen.metrics.samples import HostSample
 from loadgen.metrics.snapshot import LoadView, ServerView, Snapshot
-from loadgen.profile import load_profile
-from loadgen.run.lines import run_started
+from loadgen.profile.document import load_profile
 from loadgen.run.stage_views import StageViews
-from loadgen.run.view import Now, snapshot_of
+from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tui.charts.timeline import Timeline
@@ -181,8 +180,18 @@ class Onlooker:
             osl=1024,
             stage_elapsed_s=t_s - started.t_s if started else 0.0,
         )
-        now = Now(t_s, t_s, "running", "soak", server, load, workers=2)
-        snapshot = snapshot_of(record, now, self.views)
+        snapshot = snapshot_of(
+            record,
+            self.views,
+            t_s=t_s,
+            unix_s=t_s,
+            phase="running",
+            profile="soak",
+            server=server,
+            load=load,
+            workers=2,
+            telemetry="",
+        )
         self.timeline.add(snapshot)
         self.book.see(server)
         return snapshot
@@ -192,7 +201,8 @@ def soak(hours: float, every: int, *, trace: bool) -> None:
     """Let a day pass, and tell how it went at its quarters."""
     profile = load_profile(PROFILE)
     ledger = RunWriter("soak", json_path=None, records=None, baseline=None)
-    ledger.log(run_started(profile, "soak", 1, 2, STAGES_A_DAY, monotonic_s=0.0))
+    ledger.began_s = 0.0
+    ledger.begin(profile, seed=1, workers=2, stages_planned=STAGES_A_DAY)
     onlooker, day = Onlooker(), Day()
     fold_s = beat_s = slowest_s = 0.0
     folded = beats = 0

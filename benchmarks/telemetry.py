@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.truth import ISL, OSL, simulator
-from loadgen.profile import build_profile
-from loadgen.run import Run
+from loadgen.profile.document import build_profile
+from loadgen.run.run import Run
+from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor
-from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import VendorName
 
 _HANGS = "import time; time.sleep(3600)"

@@ -23,8 +23,8 @@ import httpx
 from benchmarks import floor
 from benchmarks.screen import run_in_terminal
 from loadgen.metrics.result import Result
-from loadgen.profile import build_profile
-from loadgen.run import Run
+from loadgen.profile.document import build_profile
+from loadgen.run.run import Run
 from loadgen.store.runs import read_result
 
 ISL = OSL = 128

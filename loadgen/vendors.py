@@ -63,10 +63,12 @@ class Vendor:
     library: str = ""  # a sign of the driver too
     integrated: bool = False  # ordinary processors bring small GPUs of this vendor along
 
+    def on_windows(self, dev: Path = Path("/dev")) -> bool:
+        return bool(self.windows_file) and (dev / self.windows_file).exists()
+
     def computes_here(self, dev: Path = Path("/dev")) -> bool:
         """Whether there is a device file that a server computes through."""
-        patterns = (self.device_files[0], *filter(None, [self.windows_file]))
-        return any(any(dev.glob(pattern)) for pattern in patterns)
+        return any(dev.glob(self.device_files[0])) or self.on_windows(dev)
 
     def has_sign(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
         """Whether there is any sign of a GPU or a driver of this vendor, working or not."""
@@ -92,8 +94,8 @@ AMD = Vendor(
     backends=(
         BackendEntry(
             "amdsmi",
-            "loadgen.telemetry.amd.amdsmi_backend:open_amdsmi",
-            options="loadgen.telemetry.amd.amdsmi_candidates:amdsmi_options",
+            "loadgen.telemetry.amd.amdsmi:open_amdsmi",
+            options="loadgen.telemetry.amd.amdsmi_library:amdsmi_options",
         ),
         BackendEntry(
             "amd-sysfs",
@@ -117,7 +119,7 @@ NVIDIA = Vendor(
     platform="cuda",
     pci_id="0x10de",
     device_files=("nvidia[0-9]*",),
-    backends=(BackendEntry("nvml", "loadgen.telemetry.nvidia.nvml:open_nvml", "the library of NVIDIA's driver"),),
+    backends=(BackendEntry("nvml", "loadgen.telemetry.nvml:open_nvml", "the library of NVIDIA's driver"),),
     memory_reader="loadgen.server.process.gpu_memory:read_nvidia",
     module="nvidia",
     driver_version=("proc/driver/nvidia/version", r"\b\d{3,}\.\d+(?:\.\d+)?\b"),

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 
 LISTENS = re.compile(r"Starting vLLM server on (http://\S+)")
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.plan import Stage, plan_of
-from loadgen.profile import Profile, load_document, load_profile, variant_names
+from loadgen.plan.from_profile import stages_of
+from loadgen.plan.stage import Stage
+from loadgen.profile.document import load_document, load_profile, variant_names
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.check import check_profile
 
 FOLDER = Path(__file__).parents[1] / "profiles"
@@ -30,7 +32,7 @@ def profile(name: str, variant: str | None = None) -> Profile:
 
 
 def plan(name: str, variant: str | None = None) -> list[Stage]:
-    return plan_of(profile(name, variant))
+    return stages_of(profile(name, variant))
 
 
 def figures(name: str, variant: str | None = None, *, of: str = "") -> dict[str, float]:

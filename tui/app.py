@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import App, SystemCommand
@@ -26,10 +26,10 @@ from textual.worker import Worker, WorkerState
 
 from loadgen.errors import VrampError
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.run import Run
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
+from loadgen.run.run import Run
 from loadgen.store.files import JOURNAL
 from tui.catalog import Choice
 from tui.config import DEFAULTS, Config
@@ -67,28 +67,28 @@ class ReadsAgain(Message):
 class TerminalDriver(LinuxDriver):
     """Drawing never waits for the terminal."""
 
-    _outlet: NonBlockingWriter | None = None
+    _writer: NonBlockingWriter | None = None
 
     def start_application_mode(self) -> None:
         """Take the terminal; one that is taken is drawn anew."""
-        if self._outlet is not None:  # a SIGCONT although nothing stopped us: tmux sends one of its own
+        if self._writer is not None:  # a SIGCONT although nothing stopped us: tmux sends one of its own
             self._caught_up()
             return
         # Where Textual writes; its own thread starts too, and gets nothing to write.
         assert sys.__stderr__ is not None
-        self._outlet = NonBlockingWriter(sys.__stderr__, caught_up=self._caught_up, gone=_hang_up)
+        self._writer = NonBlockingWriter(sys.__stderr__, caught_up=self._caught_up, gone=_hang_up)
         super().start_application_mode()  # type: ignore[no-untyped-call]  # Textual gave it no types
 
     def write(self, data: str) -> None:
-        if self._outlet is not None:
-            self._outlet.write(data)
+        if self._writer is not None:
+            self._writer.write(data)
 
     def close(self) -> None:
         """Leave the terminal once it has got the last words, if it takes them."""
         super().close()
-        if self._outlet is not None:
-            self._outlet.close()
-            self._outlet = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def _caught_up(self) -> None:
         self.send_message(ReadsAgain())
@@ -97,14 +97,6 @@ class TerminalDriver(LinuxDriver):
 def _hang_up() -> None:
     """What the kernel says to the leader of a session whose terminal closes; whoever started us may have kept it."""
     signal.raise_signal(signal.SIGHUP)
-
-
-class _Base(Protocol):
-    """What every screen below the dialogs can do."""
-
-    def action_leave(self) -> None: ...
-
-    def interrupt(self) -> None: ...
 
 
 class Cockpit(App[None]):
@@ -136,8 +128,8 @@ class Cockpit(App[None]):
         self._make_run = make_run
         self._api_key_env = api_key_env
         self.config = config
-        self._seat = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
-        """The screen of the run that shows."""
+        # The screen of the run that shows, and what it steers.
+        self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
         self._control = run
         self._feed: Worker[None] | None = None
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
@@ -148,11 +140,11 @@ class Cockpit(App[None]):
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
-        if self._seat is not None and self._control is not None:
-            self._feed = self._follow(self._seat, self._control)
+        if self._run_screen is not None and self._control is not None:
+            self._feed = self._follow(self._run_screen, self._control)
 
     def get_default_screen(self) -> Screen[None]:
-        return self._seat if self._seat is not None else PickerScreen(api_key_env=self._api_key_env)
+        return self._run_screen if self._run_screen is not None else PickerScreen(api_key_env=self._api_key_env)
 
     # The terminal.
 
@@ -168,14 +160,14 @@ class Cockpit(App[None]):
     # The run that shows.
 
     @work(exclusive=True, exit_on_error=False, group="feed")
-    async def _follow(self, seat: CockpitScreen, control: RunControl) -> None:
+    async def _follow(self, screen: CockpitScreen, control: RunControl) -> None:
         async for snapshot in control.snapshots():
-            seat.gather(snapshot)
-            self.post_message(SnapshotArrived(seat, snapshot))
+            screen.gather(snapshot)
+            self.post_message(SnapshotArrived(screen, snapshot))
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         """Draw it; the last one may be what the operator waits for to leave."""
-        if message.screen is not self._seat:
+        if message.screen is not self._run_screen:
             return
         message.screen.take(message.snapshot)
         if message.screen.leaving and message.screen.over:
@@ -183,30 +175,30 @@ class Cockpit(App[None]):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """The feed is over, or broke; a broken one leaves nothing to show."""
-        seat, error = self._seat, event.worker.error
-        if event.worker is not self._feed or seat is None or event.state not in _OVER:
+        screen, error = self._run_screen, event.worker.error
+        if event.worker is not self._feed or screen is None or event.state not in _OVER:
             return
         if isinstance(error, VrampError) and self._control not in self.runs and len(self.screen_stack) > 1:
             self._complain("Cannot be shown", error)
-            self._leave_seat(seat)
+            self._leave_run(screen)
             return
         self.failure = error
-        if self.failure is not None or seat.leaving:
+        if self.failure is not None or screen.leaving:
             self.exit()
-        seat.finish()
+        screen.finish()
         if len(self.screen_stack) > 1:
             back, leave = (key_of(id, self.config.keys) for id in ("to_picker", "leave"))
             self.notify(f"It is over: {back} goes back to the list, {leave} leaves", timeout=8, markup=False)
 
     def _check_age(self) -> None:
-        if self._seat is not None:
-            self._seat.check_age()
+        if self._run_screen is not None:
+            self._run_screen.check_age()
 
     # From the picker to a run, and back.
 
     def on_picker_screen_start(self, message: PickerScreen.Start) -> None:
         """Make the run; what cannot be is told where it was asked for."""
-        if self._make_run is None or self._seat is not None:
+        if self._make_run is None or self._run_screen is not None:
             return
         try:
             run = self._make_run(message.choice)
@@ -218,7 +210,7 @@ class Cockpit(App[None]):
 
     def on_past_screen_open(self, message: PastScreen.Open) -> None:
         """See a run again, or look at one that goes on elsewhere."""
-        if self._seat is not None:
+        if self._run_screen is not None:
             return
         live = message.run.state == "goes on"
         try:
@@ -230,28 +222,28 @@ class Cockpit(App[None]):
         self._show(control, watching=True, read_only=live)
 
     def _show(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
-        self._seat = CockpitScreen(control, watching=watching, read_only=read_only)
+        self._run_screen = CockpitScreen(control, watching=watching, read_only=read_only)
         self._control = control
-        self.push_screen(self._seat)
-        self._feed = self._follow(self._seat, control)
+        self.push_screen(self._run_screen)
+        self._feed = self._follow(self._run_screen, control)
 
     async def action_to_picker(self) -> None:
         """Back to where the run was chosen; not from one that goes on."""
-        seat = self._seat
-        if seat is None or len(self.screen_stack) == 1:
+        screen = self._run_screen
+        if screen is None or len(self.screen_stack) == 1:
             self.notify("There is no list to go back to", timeout=3, markup=False)
-        elif self._control in self.runs and not seat.over:
+        elif self._control in self.runs and not screen.over:
             words = f"The run goes on: {key_of('leave', self.config.keys)} asks how to end it"
             self.notify(words, severity="warning", timeout=3, markup=False)
         else:
             await self.close_runs()
-            self._leave_seat(seat)
+            self._leave_run(screen)
 
-    def _leave_seat(self, seat: CockpitScreen) -> None:
+    def _leave_run(self, screen: CockpitScreen) -> None:
         """Nothing of what showed is left before another can."""
-        self._seat = None
+        self._run_screen = None
         self.workers.cancel_group(self, "feed")
-        while seat in self.screen_stack:
+        while screen in self.screen_stack:
             self.pop_screen()
 
     def _complain(self, title: str, error: VrampError) -> None:
@@ -265,8 +257,11 @@ class Cockpit(App[None]):
     # What all screens share.
 
     @property
-    def _base(self) -> Screen[Any]:
-        return next(screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen))
+    def _base(self) -> CockpitScreen | PickerScreen | PastScreen | EditorScreen:
+        """The screen below the dialogs."""
+        base = next(screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen))
+        assert isinstance(base, CockpitScreen | PickerScreen | PastScreen | EditorScreen)
+        return base
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """The colours of the series, under every theme."""
@@ -277,10 +272,8 @@ class Cockpit(App[None]):
         base = self._base
         for binding in base.BINDINGS:
             if isinstance(binding, Binding) and binding.id and not binding.id.endswith("_too"):
-                key = self.config.keys.get(binding.id, binding.key)
-                yield SystemCommand(
-                    f"{binding.description} ({key})", binding.tooltip, partial(base.run_action, binding.action)
-                )
+                name = f"{binding.description} ({self.config.keys.get(binding.id, binding.key)})"
+                yield SystemCommand(name, binding.tooltip, partial(base.run_action, binding.action))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("screenshot", "Keep the screen as an SVG file in this folder", self._keep_screenshot)
 
@@ -288,15 +281,10 @@ class Cockpit(App[None]):
         self.deliver_screenshot(path=".")
 
     async def action_quit(self) -> None:
-        _as_base(self._base).action_leave()
+        self._base.action_leave()
 
     def action_interrupt(self) -> None:
-        _as_base(self._base).interrupt()
-
-
-def _as_base(screen: Screen[Any]) -> _Base:
-    assert isinstance(screen, CockpitScreen | PickerScreen | PastScreen | EditorScreen)
-    return screen
+        self._base.interrupt()
 
 
 async def open_cockpit(cockpit: Cockpit) -> bool:

@@ -18,7 +18,8 @@ import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.metrics.result import StageResult
-from loadgen.profile import Profile, build_profile, load_document, variant_names
+from loadgen.profile.document import build_profile, load_document, variant_names
+from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
 from loadgen.store.files import JOURNAL, journal_is_held
 from loadgen.store.runs import RESULT, run_folders

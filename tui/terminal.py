@@ -46,7 +46,7 @@ class NonBlockingWriter:
         self._lost = False
         self._closed = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="vramp-outlet", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="vramp-writer", daemon=True)
         self._thread.start()
 
     def write(self, text: str) -> None:

@@ -23,8 +23,7 @@ from loadgen.errors import WorkerError
 from loadgen.fleet.worker_process import WorkerProcess
 from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.plan import Stage
-from loadgen.plan.demand import workers_for
+from loadgen.plan.stage import Stage, workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.stream.samples import StreamLimits
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary
@@ -213,7 +212,7 @@ class Fleet:
                     rate=stage.rate,
                     arrival=stage.arrival,
                     rate_points=stage.rate_points,
-                    max_concurrency=_share(stage.most, rank, ranks),
+                    max_concurrency=_share(stage.max_concurrency, rank, ranks),
                     work=stage.work,
                     start_ns=start_ns,
                     warmup_requests=stage.warmup_requests,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from loadgen.metrics.curve import recorded_distribution
 from loadgen.metrics.difference import Estimate
-from loadgen.metrics.distribution import recorded_distribution
 from loadgen.metrics.figures import (
     FIGURES,
     Load,

@@ -1,16 +1,20 @@
 """The load curve: what was measured against the streams held, from a load that moves and from stages that stand.
 
 All that was measured at one load is one point, however the load came there: stages of a plan, of the operator's hand,
-and the steps of ramps. Ramps up and down are kept apart, so that hysteresis shows.
+and the steps of ramps. Ramps up and down are kept apart, so that hysteresis shows. The other curve is the distribution
+of a stage's latencies, sampled where the screen draws it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
+from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import CurvePoint
+from loadgen.metrics.result import CurvePoint, StageResult
+from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution
+from loadgen.metrics.stage import LoadSum
 from loadgen.metrics.stage_record import StageRecord
 
 Direction = Literal["", "up", "down"]
@@ -25,61 +29,45 @@ class _Place(NamedTuple):
     load: float
 
 
-class _Sum:
-    """Everything that was measured at one place."""
-
-    def __init__(self) -> None:
-        self.span_s = 0.0
-        self.held_area_s = 0.0
-        self.output_tokens = 0
-        self.ttft = Histogram()
-        self.itl = Histogram()
-
-    def add(self, other: _Sum) -> None:
-        self.span_s += other.span_s
-        self.held_area_s += other.held_area_s
-        self.output_tokens += other.output_tokens
-        self.ttft.add(other.ttft)
-        self.itl.add(other.itl)
-
-    def point(self, place: _Place) -> CurvePoint:
-        return CurvePoint(
-            isl=place.isl,
-            osl=place.osl,
-            load=place.load,
-            direction=place.direction,
-            held=self.held_area_s / self.span_s if self.span_s else 0.0,
-            measured_s=self.span_s,
-            output_tokens_per_s=self.output_tokens / self.span_s if self.span_s else None,
-            output_tokens_per_s_per_user=self.output_tokens / self.held_area_s if self.held_area_s else None,
-            ttft_ms=self.ttft.summary(),
-            itl_ms=self.itl.summary(),
-        )
+def _point(place: _Place, total: LoadSum) -> CurvePoint:
+    span_s, held_area_s = total.span_ns / 1e9, total.held_area_ns / 1e9
+    return CurvePoint(
+        isl=place.isl,
+        osl=place.osl,
+        load=place.load,
+        direction=place.direction,
+        held=held_area_s / span_s if span_s else 0.0,
+        measured_s=span_s,
+        output_tokens_per_s=total.output_tokens / span_s if span_s else None,
+        output_tokens_per_s_per_user=total.output_tokens / held_area_s if held_area_s else None,
+        ttft_ms=total.ttft.summary(),
+        itl_ms=total.itl.summary(),
+    )
 
 
 class LoadCurve:
     """The curve of the stages that are over, to which those that go on are added for a look."""
 
     def __init__(self) -> None:
-        self._sums: dict[_Place, _Sum] = {}
+        self._sums: dict[_Place, LoadSum] = {}
         self._points: dict[_Place, CurvePoint] = {}
 
     def add(self, stage: StageRecord) -> None:
         """Take in a stage to which nothing more comes."""
         for place, part in _parts(stage):
-            self._sums.setdefault(place, _Sum()).add(part)
-            self._points[place] = self._sums[place].point(place)
+            self._sums.setdefault(place, LoadSum()).add(part)
+            self._points[place] = _point(place, self._sums[place])
 
     def points(self, running: Iterable[StageRecord] = ()) -> tuple[CurvePoint, ...]:
         """A point for each load at which something was measured, by shape, direction and load."""
-        present: dict[_Place, _Sum] = {}
+        present: dict[_Place, LoadSum] = {}
         for stage in running:
             for place, part in _parts(stage):
                 if place not in present:
-                    present[place] = _Sum()
-                    present[place].add(self._sums.get(place, _Sum()))
+                    present[place] = LoadSum()
+                    present[place].add(self._sums.get(place, LoadSum()))
                 present[place].add(part)
-        points = self._points | {place: total.point(place) for place, total in present.items()}
+        points = self._points | {place: _point(place, total) for place, total in present.items()}
         return tuple(points[place] for place in sorted(points))
 
 
@@ -94,22 +82,42 @@ def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
     return "up" if steps[-1][1] > steps[0][1] else "down"
 
 
-def _parts(stage: StageRecord) -> Iterator[tuple[_Place, _Sum]]:
+def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
     started = stage.started
     load = started.rate if started.rate is not None else started.concurrency
     place = _Place(started.isl, started.osl, direction_of(started.steps), float(load or 0))
     if not started.steps:
         if stage.window_s and started.rate is None:
-            part = _Sum()
-            part.span_s, part.held_area_s = stage.window_s, stage.counters["held_area_ns"] / 1e9
+            part = LoadSum()
+            part.span_ns, part.held_area_ns = round(stage.window_s * 1e9), stage.counters["held_area_ns"]
             part.output_tokens = stage.counters["window_output_tokens"]
-            part.ttft, part.itl = (stage.histogram(name) for name in ("ttft", "itl"))
+            part.ttft, part.itl = stage.histogram("ttft"), stage.histogram("itl")
             yield place, part
         return
     for step, moved in sorted(stage.metrics.bins.items()):
-        part = _Sum()
-        # The span was added over the workers, which hold their shares at the same time.
-        workers = max(1, stage.workers)
-        part.span_s, part.held_area_s = moved.span_ns / 1e9 / workers, moved.held_area_ns / 1e9
-        part.output_tokens, part.ttft, part.itl = moved.output_tokens, moved.ttft, moved.itl
+        part = LoadSum()
+        part.add(moved)
+        # These were added over the workers, which hold their shares at the same time.
+        part.span_ns //= max(1, stage.workers)
         yield place._replace(load=started.steps[step][1] if step < len(started.steps) else place.load), part
+
+
+def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -> Distribution:
+    """The values at `CURVE_PERCENTS` in milliseconds, of those latencies that have any; `number` is the stage's."""
+    known = {name: latency[name] for name in MAIN_LATENCIES if name in latency and latency[name].count}
+    return Distribution(
+        stage=number,
+        label=label,
+        counts={name: histogram.count for name, histogram in known.items()},
+        curves_ms={
+            name: tuple(value_us / 1000 for value_us in histogram.percentile_us(*CURVE_PERCENTS))
+            for name, histogram in known.items()
+        },
+    )
+
+
+def recorded_distribution(label: str, stage: StageResult) -> Distribution:
+    """The same of a stage in a result, with the number 0; raises `ResultError` for what is no HdrHistogram."""
+    summaries = {name: stage.latency_ms[name] for name in MAIN_LATENCIES if name in stage.latency_ms}
+    latency = {name: Histogram.from_hdr(summary.hdr) for name, summary in summaries.items() if summary.hdr is not None}
+    return distribution_of(0, label, latency)

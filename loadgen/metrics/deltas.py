@@ -20,44 +20,9 @@ _LONGEST_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
 
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 """Names of the latency histograms, in the order of the result."""
-
-
 MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # those that are shown while a run goes on, and compared
-
-
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
 """What becomes of a stream that was sent, once its stage has ended: the counts add up to `sent`."""
-
-
-COUNTERS = (
-    "warmup",
-    "warmup_failed",
-    "first_wave",
-    "sent",
-    "completed",
-    "good",
-    "failed",
-    "cancelled",
-    "unfinished",
-    "lost",
-    "carried_over",
-    "carried_in",
-    "carried_failed",
-    "beyond",
-    "unsent",
-    "retried",
-    "clock_steps",
-    "tpot_parts",
-    "input_tokens",
-    "output_tokens",
-    "counted_by_events",
-    "window_requests",
-    "window_input_tokens",
-    "window_output_tokens",
-    "held_area_ns",
-)
-
-
 MESSAGES_KEPT = 3  # first messages kept per kind of failure and tick
 
 
@@ -196,6 +161,15 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     connects: int = 0
     read_lag: EncodedHistogram | None = None
     send_lag: EncodedHistogram | None = None
+
+
+COUNTERS = tuple(
+    field.name
+    for field in msgspec.structs.fields(StageDelta)
+    if field.type is int and field.name not in ("unsent_wait_ns", "peak")
+)
+"""The fields of a `StageDelta` that add up."""
+CLIENT_COUNTERS = tuple(field.name for field in msgspec.structs.fields(ClientDelta) if field.type is int)
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):

@@ -26,9 +26,11 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Difference, Word
+from loadgen.metrics.result import Difference, Limits, Word
+from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
 CONFIDENCE = 0.99  # of each interval by itself: of a hundred comparisons of equals, about one may say otherwise
+SLO_CONFIDENCE = 0.95  # of a verdict on a limit
 LEAST_PERCENT = 2.0
 """A smaller difference is never evidence, however narrow its interval: two starts of one server differ as much."""
 
@@ -94,6 +96,25 @@ def share_interval(share: float, count: float, confidence: float) -> tuple[float
     middle, spread = share + z2 / (2 * count), math.sqrt(z2 * share * (1 - share) / count + z2**2 / (4 * count**2))
     low, high = (middle - spread) / (1 + z2 / count), (middle + spread) / (1 + z2 / count)
     return max(0.0, min(low, share)), min(1.0, max(high, share))
+
+
+def streams_needed(wanted: float, missed: float = 0.0, confidence: float = SLO_CONFIDENCE) -> float:
+    """How many independent streams show that a share is at least the wanted one, if so many miss: Wilson's bound.
+
+    381 for a p99 without a miss.
+    """
+    spread = normal_quantile(confidence) * math.sqrt(wanted * (1 - wanted))
+    allowed = 1 - wanted
+    return float(((spread + math.sqrt(spread**2 + 4 * allowed * missed)) / (2 * allowed)) ** 2)
+
+
+def fewest_streams(limits: Limits) -> int:
+    """How many independent streams can show that every limit is met, at the least."""
+    percents = [limit_of(name)[1] or 0.0 for name in stage_limits_ms(limits.latency_ms)]
+    shares = [percent / 100 for percent in percents] + (
+        [limits.goodput] if per_stream_limits_ms(limits.latency_ms) else []
+    )
+    return math.ceil(max((streams_needed(share) for share in shares if share), default=0.0))
 
 
 def chance_of_misses(misses: float, count: float, allowed: float) -> float:

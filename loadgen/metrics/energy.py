@@ -3,59 +3,63 @@
 Invariants: pure; a socket counts once, however many devices its vendor makes of it; a window that is too short, or
 seen for less than nine tenths, has no energy rather than a wrong one; what was not seen of it is taken to be like the
 rest. It is the energy of the sockets: no CPU, no network, no fans.
+
+Samples come at their own times and windows begin and end at others: both edges are interpolated between the two
+samples around them, so that windows that meet add up. A counter that fell was reset: what it gained in between is
+unknown and dropped, and so is the time (`covered_s`). Of several samples at one time the first counts, and those that
+are out of order, or unknown (NaN), are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from loadgen.metrics.amount import WindowGain, increase, integral
-from loadgen.metrics.result import EnergySource, SocketEnergy
+from loadgen.metrics.result import EnergyResult, EnergySource, SocketEnergy
 from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.metrics.series import Floats
 
 SHORTEST_WINDOW_S = 4.9
-"""Sensors average over up to a second, so the edges of a shorter window weigh too much.
-
-Just under five: the window of a stage of five seconds ends with its last token.
-"""
+"""Sensors average over up to a second, so the edges of a shorter window weigh too much. Just under five seconds: the
+window of a stage of five ends with its last token."""
 _CHECKED_FROM_S = 10.0
 _TRUSTED_WITHIN = 0.1
 _COVERED = 0.9
 _LONGEST_GAP_S = 15.0
 
 
-class Energy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What all sockets used in a window."""
+class WindowGain(NamedTuple):
+    """What was gained within a window, and for how much of the window that is known."""
 
-    joules: float | None  # none if that of any socket is unknown
-    source: EnergySource | None  # `power` as soon as it was needed for one socket
-    distrusted: bool
-    window_s: float
-    sockets: tuple[SocketEnergy, ...]
+    amount: float
+    covered_s: float
 
 
 def window_energy(
-    gpus: Sequence[GpuStatic], looks: Mapping[int, Sequence[GpuSample]], start_s: float, end_s: float
-) -> Energy | None:
+    gpus: Sequence[GpuStatic], looks: Mapping[int, Sequence[GpuSample]], start_s: float, end_s: float, tokens: int = 0
+) -> EnergyResult | None:
     """The energy from `start_s` to `end_s` (CLOCK_MONOTONIC); None without devices or if the window is too short.
 
-    `gpus` are those that count; their `looks`, by number, should reach beyond both ends of the window.
+    `gpus` are those that count; their `looks`, by number, should reach beyond both ends of the window. `tokens` are the
+    output tokens of the window.
     """
     leaders = sockets(gpus)
     window_s = end_s - start_s
     if not leaders or window_s < SHORTEST_WINDOW_S:
         return None
     parts = tuple(_socket(gpu, looks.get(gpu.index, []), start_s, end_s) for gpu in leaders)
-    joules = [part.joules for part in parts if part.joules is not None]
-    complete = len(joules) == len(parts)
-    return Energy(
-        joules=sum(joules) if complete else None,
-        source=_source(parts) if complete else None,
+    known = [part.joules for part in parts if part.joules is not None]
+    joules = sum(known) if len(known) == len(parts) else None
+    source: EnergySource = "power" if any(part.source == "power" for part in parts) else "counter"
+    return EnergyResult(
+        joules=joules,
+        source=source if joules is not None else None,
         distrusted=any(part.distrusted for part in parts),
         window_s=window_s,
+        joules_per_output_token=joules / tokens if joules is not None and tokens > 0 else None,
+        tokens_per_s_per_w=tokens / joules if joules else None,
         sockets=parts,
     )
 
@@ -74,20 +78,6 @@ def socket_of(gpu: GpuStatic) -> str:
     return gpu.socket or f"{gpu.vendor} {gpu.index}"
 
 
-def joules_per_token(joules: float | None, tokens: int) -> float | None:
-    """J per token; None without either."""
-    return joules / tokens if joules is not None and tokens > 0 else None
-
-
-def tokens_per_s_per_w(joules: float | None, tokens: int) -> float | None:
-    """Tokens/s for each watt, which is tokens per joule; None without energy."""
-    return tokens / joules if joules else None
-
-
-def _source(parts: Iterable[SocketEnergy]) -> EnergySource:
-    return "power" if any(part.source == "power" for part in parts) else "counter"
-
-
 def _socket(gpu: GpuStatic, samples: Sequence[GpuSample], start_s: float, end_s: float) -> SocketEnergy:
     window_s = end_s - start_s
     # What is None becomes NaN.
@@ -96,25 +86,20 @@ def _socket(gpu: GpuStatic, samples: Sequence[GpuSample], start_s: float, end_s:
     watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
     counter = _whole(increase(times_s, joules_so_far, start_s, end_s), window_s)
     power = _whole(integral(times_s, watts, start_s, end_s, longest_gap_s=_LONGEST_GAP_S), window_s)
-    distrusted = window_s >= _CHECKED_FROM_S and _differ(counter, power)
-    joules, source = _chosen(counter, power, distrusted=distrusted)
+    distrusted = False
+    if window_s >= _CHECKED_FROM_S and counter is not None and power is not None:
+        distrusted = abs(counter - power) > _TRUSTED_WITHIN * max(counter, power)
+    source: EnergySource
+    joules, source = (power, "power") if distrusted or counter is None else (counter, "counter")
     return SocketEnergy(
         socket=socket_of(gpu),
         index=gpu.index,
         joules=joules,
-        source=source,
+        source=source if joules is not None else None,
         counter_joules=counter,
         power_joules=power,
         distrusted=distrusted,
     )
-
-
-def _chosen(
-    counter: float | None, power: float | None, *, distrusted: bool
-) -> tuple[float | None, EnergySource | None]:
-    if counter is not None and not distrusted:
-        return counter, "counter"
-    return (power, "power") if power is not None else (None, None)
 
 
 def _whole(part: WindowGain, window_s: float) -> float | None:
@@ -124,7 +109,31 @@ def _whole(part: WindowGain, window_s: float) -> float | None:
     return part.amount * window_s / part.covered_s
 
 
-def _differ(counter: float | None, power: float | None) -> bool:
-    if counter is None or power is None:
-        return False
-    return abs(counter - power) > _TRUSTED_WITHIN * max(counter, power)
+def increase(times_s: Floats, values: Floats, start_s: float, end_s: float) -> WindowGain:
+    """What a counter gained from `start_s` to `end_s`."""
+    times_s, values = _in_order(times_s, values)
+    gains, spans_s = np.diff(values), np.diff(times_s)
+    overlaps_s = np.minimum(times_s[1:], end_s) - np.maximum(times_s[:-1], start_s)
+    counted = (overlaps_s > 0) & (gains >= 0)
+    shares = overlaps_s[counted] / spans_s[counted]
+    return WindowGain(float((gains[counted] * shares).sum()), float(overlaps_s[counted].sum()))
+
+
+def integral(times_s: Floats, values: Floats, start_s: float, end_s: float, *, longest_gap_s: float) -> WindowGain:
+    """The area under a gauge from `start_s` to `end_s`, by trapezoids; a longer gap between samples is not covered."""
+    times_s, values = _in_order(times_s, values)
+    before_s, after_s = times_s[:-1], times_s[1:]
+    slopes = np.diff(values) / (after_s - before_s)
+    left_s, right_s = np.maximum(before_s, start_s), np.minimum(after_s, end_s)
+    means = values[:-1] + slopes * ((left_s + right_s) / 2 - before_s)
+    counted = (right_s > left_s) & (after_s - before_s <= longest_gap_s)
+    spans_s = (right_s - left_s)[counted]
+    return WindowGain(float((means[counted] * spans_s).sum()), float(spans_s.sum()))
+
+
+def _in_order(times_s: Floats, values: Floats) -> tuple[Floats, Floats]:
+    known = ~np.isnan(values)
+    times_s, values = times_s[known], values[known]
+    later = np.ones(len(times_s), dtype=np.bool_)
+    later[1:] = times_s[1:] > np.maximum.accumulate(times_s)[:-1]
+    return times_s[later], values[later]

@@ -241,9 +241,16 @@ class Histogram:
             clipped=self.clipped,
         )
 
+    def encode_some(self) -> EncodedHistogram | None:
+        """None where nothing was recorded."""
+        return self.encode() if self.count else None
+
     @classmethod
-    def decode(cls, encoded: EncodedHistogram) -> Self:
+    def decode(cls, encoded: EncodedHistogram | None) -> Self:
+        """What `encode` made; without anything, an empty one."""
         histogram = cls()
+        if encoded is None:
+            return histogram
         if encoded.count:
             steps, counts = encoded.counters()
             indices = np.cumsum(steps)

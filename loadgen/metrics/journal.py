@@ -18,6 +18,7 @@ import msgspec
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
@@ -75,7 +76,7 @@ class SearchPoint(msgspec.Struct, frozen=True):
 class SearchResult(msgspec.Struct, frozen=True):
     """What a search has found."""
 
-    kind: Literal["slo", "knee"]
+    kind: SearchName
     by: Literal["concurrency", "rate"]
     found: float | None
     """`slo`: the highest load that met the limits; `knee`: the load of most throughput for its latency."""
@@ -211,7 +212,11 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     variant: str | None = None  # of the profile; None where it has none
 
 
-class StageStarted(msgspec.Struct, frozen=True, tag=True):
+_ENCODED = {"waits_for_drain": "sheds", "min_completed": "completed", "max_concurrency": "most"}
+"""Names of fields in journals that were written before they had these."""
+
+
+class StageStarted(msgspec.Struct, frozen=True, tag=True, rename=_ENCODED):
     """A stage began."""
 
     t_s: _RunS
@@ -228,13 +233,14 @@ class StageStarted(msgspec.Struct, frozen=True, tag=True):
     warmup_s: float
     manual: bool = False  # the operator asked for it
     settle_s: float = 0.0  # above zero: it is measured from the line `StageSettled` on
-    sheds: bool = False  # measured from there on because more streams were open than it wants, which had to go first
+    waits_for_drain: bool = False
+    """Measured from there on because more streams were open than it wants, which had to go first."""
     awaits_first_wave: bool = False
     """Measured from there on because many of its streams begin at once, which need their first tokens first."""
     first_wave: Literal["apart", "counted"] = "counted"  # whether those streams are in its statistics
     steps: Steps = ()  # of a load that moves
-    completed: int = 0  # so many streams must complete for a conclusion
-    most: int | None = None  # open loop: most streams at once; what would be more is sent late
+    min_completed: int = 0  # so many streams must complete for a conclusion
+    max_concurrency: int | None = None  # open loop: most streams at once; what would be more is sent late
     variant: str | None = None  # of the server that it ran on; None for a profile without any
 
     def load_at(self, measured_s: float) -> float | None:

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from loadgen.errors import ResultError
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
+from loadgen.metrics.figures import compare
 from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.health import gpu_verdicts
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
     Checked,
@@ -42,16 +42,15 @@ from loadgen.metrics.journal import (
     TelemetryChanged,
     Ticked,
 )
-from loadgen.metrics.reference import compare
 from loadgen.metrics.result import ClientResult, Comparison, Limits, ReferenceResult, Result, RunEvent, StageResult
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.slo import limits_of
 from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Point
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.metrics.stage_hardware import StageHardware, stage_hardware
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import stage_result
-from loadgen.profile import Reference
+from loadgen.metrics.stage_result import StageHardware, stage_hardware, stage_result
+from loadgen.metrics.verdicts import gpu_verdicts
+from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 
 _SERIES = tuple(name for name in Point.__struct_fields__ if name != "t_s")
@@ -262,9 +261,9 @@ class Record:
     @property
     def timestamps(self) -> Literal["kernel", "user"] | None:
         """Who stamped the reads (but for a stray few); None before the first."""
-        if self.client.reads == 0:
+        if self.client.counters["reads"] == 0:
             return None
-        return "kernel" if self.client.unstamped_reads < 0.01 * self.client.reads else "user"
+        return "kernel" if self.client.counters["unstamped_reads"] < 0.01 * self.client.counters["reads"] else "user"
 
     # The result.
 
@@ -352,12 +351,12 @@ class Record:
         return ClientResult(
             timestamps=self.timestamps,
             workers=self.workers,
-            cpu_s=round(client.cpu_ns / 1e9, 3),
+            cpu_s=round(client.counters["cpu_ns"] / 1e9, 3),
             read_lag_ms=client.read_lag.summary(),
             send_lag_ms=client.send_lag.summary(),
             coalesced_reads=client.coalesced_share,
-            unstamped_reads=client.unstamped_reads,
-            connects=client.connects,
+            unstamped_reads=client.counters["unstamped_reads"],
+            connects=client.counters["connects"],
             limited=bool(limits),
             why="; ".join(f"stage {index + 1}: {why}" for index, why in limits) or None,
             realtime=_realtime_share(self.stages.values()),
@@ -379,7 +378,7 @@ def _understood(run: RunStarted) -> Reference | None:
 
 def _realtime_share(stages: Iterable[StageRecord]) -> float | None:
     """Of the time of all workers; None where there was none."""
-    times = [(stage.client.realtime_ns, stage.client_span_ns) for stage in stages]
+    times = [(stage.client.counters["realtime_ns"], stage.client_span_ns) for stage in stages]
     span_ns = sum(span for _, span in times)
     return min(1.0, sum(realtime for realtime, _ in times) / span_ns) if span_ns else None
 

@@ -8,7 +8,7 @@ the processes that read sensors are to stay small.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -120,6 +120,25 @@ def rate(before: Reading, after: Reading) -> float | None:
     return None if gain is None or span_s <= 0 else gain / span_s
 
 
+def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True) -> GpuSample:
+    """A sample with what it did not look at as it was; what it looked at in vain, for a reason, stays missing.
+
+    Without `processes`, nobody wants an old list of them.
+    """
+    if before is None:
+        return now
+    old = {
+        name: getattr(before, name)
+        for name in GpuSample.__struct_fields__
+        if getattr(now, name) is None and name not in now.missing and getattr(before, name) is not None
+    }
+    if not processes:
+        old.pop("processes", None)
+    # Reasons of the slow tier last as long as its values do.
+    reasons = {name: why for name, why in before.missing.items() if getattr(now, name, None) is None}
+    return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
+
+
 class GpuFigure(msgspec.Struct, frozen=True):
     """One quantity of one GPU over a window."""
 
@@ -168,3 +187,81 @@ Columns = dict[str, list[float | int | None]]
 Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
 without `x_min` the two are equal everywhere.
 """
+
+
+DOCTOR_SCHEMA = "vramp.doctor/1"
+
+
+class UnitCheck(msgspec.Struct, frozen=True):
+    """Whether a value can be true in the unit that it is said to have."""
+
+    quantity: str
+    raw: float  # as the backend told it, in the unit of its name
+    value: float  # in `unit`
+    unit: str
+    low: float
+    high: float
+    plausible: bool  # whether the value lies between `low` and `high`
+
+
+class GpuExam(msgspec.Struct, frozen=True):
+    """One device as one candidate tells it."""
+
+    gpu: GpuStatic
+    sample: GpuSample  # every field as it was told last, processes too
+    missing: dict[str, str]  # field name to reason, for every field of either that is null
+    checks: tuple[UnitCheck, ...]
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """One way to measure, and what came of it."""
+
+    vendor: str
+    name: str
+    why: str  # why it is tried, and in this place of the order
+    failure: str | None  # none if it works
+    first_look_ms: float | None  # from its start to its first look at all devices
+    meta: dict[str, Any]  # versions of wrapper, library and driver
+    printed: tuple[str, ...]  # the last lines that it or its library printed
+    gpus: tuple[GpuExam, ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether it measured to the end."""
+        return self.failure is None
+
+
+class DeviceFile(msgspec.Struct, frozen=True):
+    """A file through which a GPU is reached."""
+
+    path: str
+    state: Literal["usable", "denied", "absent"]
+    owner: str = ""  # mode, user and group, such as `crw-rw---- root:render`
+    fix: str = ""
+
+
+class HostExam(msgspec.Struct, frozen=True):
+    """The host, over the last part of a second."""
+
+    sample: HostSample
+    missing: dict[str, str]
+
+
+class Examination(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was found."""
+
+    schema: str = DOCTOR_SCHEMA
+    versions: dict[str, str | None]
+    """Of vramp, Python, the system, the packages, the drivers and the vendors' stacks; None is "not here"."""
+    user: str
+    groups: tuple[str, ...]
+    devices: tuple[DeviceFile, ...]
+    nothing: str = ""  # why no candidate was tried
+    tried: tuple[Tried, ...]
+    host: HostExam
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Vendors of which something was tried and nothing works."""
+        working = {each.vendor for each in self.tried if each.works}
+        return tuple(dict.fromkeys(each.vendor for each in self.tried if each.vendor not in working))

@@ -18,14 +18,21 @@ from typing import Any, Protocol
 import msgspec
 
 from loadgen.metrics.batch_means import LEAST_BLOCKS, PERCENTS
-from loadgen.metrics.difference import chance_of_misses, mean_estimate, normal_quantile, share_interval, worth
+from loadgen.metrics.difference import (
+    SLO_CONFIDENCE,
+    chance_of_misses,
+    mean_estimate,
+    normal_quantile,
+    share_interval,
+    streams_needed,
+    worth,
+)
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.verdict import MOST_SEND_LAG_MS
+from loadgen.metrics.verdicts import MOST_SEND_LAG_MS
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
-CONFIDENCE = 0.95
 _TELLING = 5  # from so many misses on, the share of them says how it will go on
 _HOPELESS = 1_000_000
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
@@ -103,26 +110,7 @@ def _most_needed(stage: Judged) -> tuple[str, int]:
     return max(needs.items(), key=lambda item: item[1])
 
 
-def streams_needed(wanted: float, missed: float = 0.0, confidence: float = CONFIDENCE) -> float:
-    """How many independent streams show that a share is at least the wanted one, if so many miss: Wilson's bound.
-
-    381 for a p99 without a miss.
-    """
-    spread = normal_quantile(confidence) * math.sqrt(wanted * (1 - wanted))
-    allowed = 1 - wanted
-    return float(((spread + math.sqrt(spread**2 + 4 * allowed * missed)) / (2 * allowed)) ** 2)
-
-
-def fewest_streams(limits: Limits) -> int:
-    """How many independent streams can show that every limit is met, at the least."""
-    percents = [limit_of(name)[1] or 0.0 for name in stage_limits_ms(limits.latency_ms)]
-    shares = [percent / 100 for percent in percents] + (
-        [limits.goodput] if per_stream_limits_ms(limits.latency_ms) else []
-    )
-    return math.ceil(max((streams_needed(share) for share in shares if share), default=0.0))
-
-
-def judge(stage: StageRecord, limits: Limits, confidence: float = CONFIDENCE) -> Judgement:
+def judge(stage: StageRecord, limits: Limits, confidence: float = SLO_CONFIDENCE) -> Judgement:
     """A stage as far as it has come, against the limits."""
     return Judgement(
         slo={

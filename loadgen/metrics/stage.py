@@ -22,12 +22,12 @@ from typing import Self
 
 import msgspec
 
-from loadgen.metrics.deltas import COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
+from loadgen.metrics.deltas import CLIENT_COUNTERS, COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
 
 
-class LoadBinMetrics:
-    """The sum of the bins of one step; `LoadBinMetrics()` is zero."""
+class LoadSum:
+    """What was measured while so many streams were held; `LoadSum()` is zero."""
 
     def __init__(self) -> None:
         self.span_ns = 0
@@ -36,25 +36,23 @@ class LoadBinMetrics:
         self.ttft = Histogram()
         self.itl = Histogram()
 
-    def add(self, delta: LoadBin) -> None:
-        """Take in what one worker did in a tick."""
-        self.span_ns += delta.span_ns
-        self.held_area_ns += delta.held_area_ns
-        self.output_tokens += delta.output_tokens
-        if delta.ttft is not None:
-            self.ttft.add(Histogram.decode(delta.ttft))
-        if delta.itl is not None:
-            self.itl.add(Histogram.decode(delta.itl))
+    def add(self, other: LoadSum) -> None:
+        self.span_ns += other.span_ns
+        self.held_area_ns += other.held_area_ns
+        self.output_tokens += other.output_tokens
+        self.ttft.add(other.ttft)
+        self.itl.add(other.itl)
+
+    @classmethod
+    def decode(cls, delta: LoadBin) -> Self:
+        total = cls()
+        total.span_ns, total.held_area_ns, total.output_tokens = delta.span_ns, delta.held_area_ns, delta.output_tokens
+        total.ttft, total.itl = Histogram.decode(delta.ttft), Histogram.decode(delta.itl)
+        return total
 
     def encode(self) -> LoadBin:
-        """The whole sum as one delta."""
-        return LoadBin(
-            span_ns=self.span_ns,
-            held_area_ns=self.held_area_ns,
-            output_tokens=self.output_tokens,
-            ttft=self.ttft.encode() if self.ttft.count else None,
-            itl=self.itl.encode() if self.itl.count else None,
-        )
+        ttft, itl = self.ttft.encode_some(), self.itl.encode_some()
+        return LoadBin(self.span_ns, self.held_area_ns, self.output_tokens, ttft, itl)
 
 
 class StageMetrics:
@@ -67,7 +65,7 @@ class StageMetrics:
         self.tail_start_ns: int | None = None
         self.unsent_wait_ns = 0
         self.peak = 0
-        self.bins: dict[int, LoadBinMetrics] = {}
+        self.bins: dict[int, LoadSum] = {}
         self.models: dict[str, int] = {}
         self.errors: dict[str, int] = {}
         self.messages: dict[str, list[str]] = {}
@@ -83,11 +81,10 @@ class StageMetrics:
         self.unsent_wait_ns = max(self.unsent_wait_ns, delta.unsent_wait_ns)
         self.peak = max(self.peak, delta.peak)
         for step, part in delta.bins.items():
-            self.bins.setdefault(step, LoadBinMetrics()).add(part)
-        for model, count in delta.models.items():
-            self.models[model] = self.models.get(model, 0) + count
-        for kind, count in delta.errors.items():
-            self.errors[kind] = self.errors.get(kind, 0) + count
+            self.bins.setdefault(step, LoadSum()).add(LoadSum.decode(part))
+        for counts, more in ((self.models, delta.models), (self.errors, delta.errors)):
+            for name, count in more.items():
+                counts[name] = counts.get(name, 0) + count
         for kind, messages in delta.messages.items():
             kept = self.messages.get(kind, [])
             # Which messages came first is not known across workers; the smallest few are, in any order of merging.
@@ -156,37 +153,16 @@ class ClientMetrics:
     """The sum of client deltas; `ClientMetrics()` is zero."""
 
     def __init__(self) -> None:
-        self.cpu_ns = 0
-        self.realtime_ns = 0
-        self.waited_ns = 0
-        self.workers_lost = 0
-        self.reads = 0
-        self.coalesced_reads = 0
-        self.unstamped_reads = 0
-        self.unsure_ttfts = 0
-        self.requests = 0
-        self.output_tokens = 0
-        self.connects = 0
+        self.counters: dict[str, int] = dict.fromkeys(CLIENT_COUNTERS, 0)
         self.read_lag = Histogram()
         self.send_lag = Histogram()
 
     def add(self, delta: ClientDelta) -> None:
         """Take in a tick of one worker."""
-        self.cpu_ns += delta.cpu_ns
-        self.realtime_ns += delta.realtime_ns
-        self.waited_ns += delta.waited_ns
-        self.workers_lost += delta.workers_lost
-        self.reads += delta.reads
-        self.coalesced_reads += delta.coalesced_reads
-        self.unstamped_reads += delta.unstamped_reads
-        self.unsure_ttfts += delta.unsure_ttfts
-        self.requests += delta.requests
-        self.output_tokens += delta.output_tokens
-        self.connects += delta.connects
-        if delta.read_lag is not None:
-            self.read_lag.add(Histogram.decode(delta.read_lag))
-        if delta.send_lag is not None:
-            self.send_lag.add(Histogram.decode(delta.send_lag))
+        for name in CLIENT_COUNTERS:
+            self.counters[name] += getattr(delta, name)
+        self.read_lag.add(Histogram.decode(delta.read_lag))
+        self.send_lag.add(Histogram.decode(delta.send_lag))
 
     def pack(self) -> None:
         """Take less memory: nothing more is expected to come."""
@@ -195,26 +171,13 @@ class ClientMetrics:
 
     def encode(self) -> ClientDelta:
         """The whole sum as one delta."""
-        return ClientDelta(
-            cpu_ns=self.cpu_ns,
-            realtime_ns=self.realtime_ns,
-            waited_ns=self.waited_ns,
-            workers_lost=self.workers_lost,
-            reads=self.reads,
-            coalesced_reads=self.coalesced_reads,
-            unstamped_reads=self.unstamped_reads,
-            unsure_ttfts=self.unsure_ttfts,
-            requests=self.requests,
-            output_tokens=self.output_tokens,
-            connects=self.connects,
-            read_lag=self.read_lag.encode() if self.read_lag.count else None,
-            send_lag=self.send_lag.encode() if self.send_lag.count else None,
-        )
+        lags = {"read_lag": self.read_lag.encode_some(), "send_lag": self.send_lag.encode_some()}
+        return ClientDelta(**self.counters, **lags)  # type: ignore[arg-type]  # all counters are ints
 
     @property
     def coalesced_share(self) -> float | None:
         """The share of reads that carried more than one output event."""
-        return self.coalesced_reads / self.reads if self.reads else None
+        return self.counters["coalesced_reads"] / self.counters["reads"] if self.counters["reads"] else None
 
 
 def _least(left: int | None, right: int | None) -> int | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.gpu_stage import GpuSamples
+from loadgen.metrics.hardware import GpuSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineStage, EngineView, StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit
+from loadgen.metrics.verdicts import ClientFacts, cap_held_back, client_limit
 
 E2E_WINDOWS = 3.0  # A window of so many times E2E knows it
 _FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
@@ -167,22 +167,22 @@ class StageRecord:
         # Where a cap held requests back they were sent as slots came free, as in a closed loop, and by no schedule.
         scheduled = started.rate is not None and self.capped() is None
         facts = ClientFacts(
-            workers_lost=client.workers_lost,
+            workers_lost=client.counters["workers_lost"],
             span_s=span_ns / 1e9,
-            cpu_share=client.cpu_ns / span_ns if span_ns else None,
-            realtime_share=client.realtime_ns / span_ns if span_ns else None,
-            waited_share=client.waited_ns / span_ns if span_ns else None,
+            cpu_share=client.counters["cpu_ns"] / span_ns if span_ns else None,
+            realtime_share=client.counters["realtime_ns"] / span_ns if span_ns else None,
+            waited_share=client.counters["waited_ns"] / span_ns if span_ns else None,
             lags=client.read_lag.count,
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
-            reads=client.reads,
+            reads=client.counters["reads"],
             coalesced_share=client.coalesced_share,
             ttfts=sum(self.histogram(name).count for name in _FIRST_TOKENS),
-            unsure_ttfts=client.unsure_ttfts,
+            unsure_ttfts=client.counters["unsure_ttfts"],
             # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
             held_mean=self.held_mean if stands and window_s > 1 else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
-            unsent=self.counters["unsent"] if started.most is None else 0,
+            unsent=self.counters["unsent"] if started.max_concurrency is None else 0,
             send_lag_mean_ms=client.send_lag.mean_ms(),
             e2e_mean_ms=self.histogram("e2e").mean_ms(),
             send_lag_p99_ms=client.send_lag.percentile_ms(99) if scheduled else None,
@@ -195,7 +195,7 @@ class StageRecord:
         ttft_ms, from_intended_ms = (self.histogram(name).mean_ms() for name in ("ttft", "ttft_from_intended"))
         waited_ms = None if ttft_ms is None or from_intended_ms is None else from_intended_ms - ttft_ms
         started, unsent = self.started, self.counters["unsent"]
-        return cap_held_back(started.rate, started.most, unsent=unsent, waited_mean_ms=waited_ms)
+        return cap_held_back(started.rate, started.max_concurrency, unsent=unsent, waited_mean_ms=waited_ms)
 
     @property
     def settled_s(self) -> float | None:
@@ -205,14 +205,14 @@ class StageRecord:
     @property
     def waits(self) -> bool:
         """It is measured from the line `StageSettled` on."""
-        return bool(self.started.settle_s or self.started.sheds or self.started.awaits_first_wave)
+        return bool(self.started.settle_s or self.started.waits_for_drain or self.started.awaits_first_wave)
 
     @property
     def _awaited(self) -> str:
         if self.started.settle_s:
             return "its transient was over"
         awaited = []
-        if self.started.sheds:
+        if self.started.waits_for_drain:
             awaited.append("the streams of a higher load had ended")
         if self.started.awaits_first_wave:
             awaited.append("its first wave had its first tokens")
@@ -239,6 +239,6 @@ class StageRecord:
         problems = []
         if not self.settled.settled:
             problems.append(f"it was measured before {self._awaited}: {self.settled_s:.1f} s were not enough")
-        if self.counters["completed"] < self.started.completed:
-            problems.append(f"{self.counters['completed']} of at least {self.started.completed} streams completed")
+        if self.counters["completed"] < self.started.min_completed:
+            problems.append(f"{self.counters['completed']} of at least {self.started.min_completed} streams completed")
         return "; ".join(problems) or None

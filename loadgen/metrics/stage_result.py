@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from loadgen.metrics.crosscheck import ClientAccount, truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import LATENCIES, OUTCOMES
+from loadgen.metrics.energy import window_energy
+from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import (
     Concurrency,
+    EnergyResult,
     FirstWave,
     InstanceResult,
     Limits,
@@ -22,9 +27,10 @@ from loadgen.metrics.result import (
     TruthCheck,
     Verdict,
 )
+from loadgen.metrics.samples import GpuSample, GpuStage
 from loadgen.metrics.slo import judge
-from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.verdicts import StageFacts, stage_verdicts
 
 MOST_TAIL = 0.2  # of the window: with more, the figures are also those of a lower load
 _REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
@@ -178,3 +184,57 @@ def _throughput(stage: StageRecord) -> Throughput:
         total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
         output_tokens_per_s_per_user=output / held if output is not None and held else None,
     )
+
+
+_BUSY_FROM_PERCENT = 5.0
+
+
+class StageHardware(msgspec.Struct, frozen=True):
+    """What a stage did to the machine."""
+
+    gpu: list[GpuStage]
+    energy: EnergyResult | None
+    host: dict[str, float | None]
+    verdicts: list[Verdict]
+
+
+def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardware:
+    """Everything over the window so far; without a window there is none."""
+    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
+    if start_ns is None or end_ns is None:
+        return StageHardware([], None, {}, [])
+    start_s, end_s = start_ns / 1e9, end_ns / 1e9
+    gpus = gpu_stages(hardware.gpus, stage.looks.within(start_s, end_s))
+    host = host_means(stage.looks.host, start_s, end_s)
+    verdicts = stage_verdicts(f"stage {stage.started.index + 1}", _facts(stage, gpus, host))
+    return StageHardware(gpus, stage_energy(stage, hardware), host, verdicts)
+
+
+def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult | None:
+    """The energy of the server's sockets over the window; None without GPUs, or before five seconds."""
+    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
+    if start_ns is None or end_ns is None or not hardware.gpus:
+        return None
+    looks: Mapping[int, Sequence[GpuSample]] = stage.looks.by_gpu
+    tokens = stage.counters["window_output_tokens"]
+    return window_energy(hardware.of_server(looks), looks, start_ns / 1e9, end_ns / 1e9, tokens)
+
+
+def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:
+    busy = [gpu for gpu in gpus if gpu.gfx_percent is not None and gpu.gfx_percent.mean >= _BUSY_FROM_PERCENT]
+    engine = stage.engine
+    return StageFacts(
+        client_limit=stage.limit(),
+        capped=stage.capped(),
+        waiting=stage.gauges.waiting_mean,
+        kv_usage=stage.gauges.kv_usage_max,
+        preemptions=engine.preemptions if engine is not None else None,
+        gfx_percent=_mean([gpu.gfx_percent.mean for gpu in busy if gpu.gfx_percent is not None]),
+        memory_percent=_mean([gpu.memory_percent.mean for gpu in busy if gpu.memory_percent is not None]),
+        host_percent=host.get("cpu_percent"),
+        busiest_core_percent=host.get("cpu_busiest_percent"),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -57,8 +57,8 @@ class Knee(msgspec.Struct, frozen=True):
     high: float
 
 
-def knee_search(plan: PlanSettings, probe: Callable[[float], Stage]) -> Plan:
-    """The search as a plan; `probe` makes the stage of a load."""
+def knee_search(plan: PlanSettings, _start: float, probe: Callable[[float], Stage]) -> Plan:
+    """The search as a plan, from `plan.least` on; `probe` makes the stage of a load."""
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
         latest = {point.stage.load: point for point in done if not point.abandoned}

@@ -1,4 +1,4 @@
-"""One load setting and how long it holds; what was measured under it; and what a plan is.
+"""One load setting and how long it holds; what was measured under it; what a plan is; how many workers it takes.
 
 A plan is a pure function of what was measured so far: it gives the next stage, or nothing more, or what it has found.
 A fixed plan looks only at how many stages are done; a search looks at their numbers. Neither knows a clock or a run.
@@ -11,10 +11,18 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.cores import usable_cores
 from loadgen.distributions import REPLAY
+from loadgen.errors import ProfileError
 from loadgen.metrics.journal import SearchPoint, SearchResult, Steps, load_at
 from loadgen.metrics.result import Limits, SloVerdict
 from loadgen.workload.work import Work
+
+SLOW_TOKEN_S = 0.05
+"""A token under heavy load, to guess how many streams an open loop has in flight before anything is known."""
+_STREAMS_A_WORKER = 512
+_TOKENS_A_WORKER = 25_000  # A second: a half of a core, at 10 to 25 us a token
+_REQUESTS_A_WORKER = 500  # A second: each has a prompt to be written, and its own time to be sent at
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -27,7 +35,7 @@ class Stage(msgspec.Struct, frozen=True):
     arrival: str = "poisson"
     rate_points: tuple[tuple[float, float], ...] = ()  # the rate over time, with `rate` its mean
     steps: Steps = ()  # of a load that moves; `concurrency` is then its first, and `rate` its mean
-    most: int | None = None  # open loop: most streams at once
+    max_concurrency: int | None = None  # open loop: most streams at once
     work: Work = Work()  # what is sent, beyond its lengths
     requests: int | None = None  # measured requests, warm-up not counted
     duration_s: float | None = None
@@ -37,9 +45,9 @@ class Stage(msgspec.Struct, frozen=True):
     label: str = ""
     settle_s: float = 0.0
     """Above zero: measured once its transient is over, or after this long; such a stage is bounded by time."""
-    completed: int = 0
+    min_completed: int = 0
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
-    longest_s: float = 0.0  # the longest measured time of a settled stage that waits for them
+    max_duration_s: float = 0.0  # the longest measured time of a settled stage that waits for them
     first_wave: Literal["apart", "counted"] = "apart"
     """Whether the streams that fill a closed loop all at once are in its statistics."""
     ends_saturated: bool = True
@@ -57,8 +65,8 @@ class Stage(msgspec.Struct, frozen=True):
             "warmup_s": 0.0,
             "label": "",
             "settle_s": 0.0,
-            "completed": 0,
-            "longest_s": 0.0,
+            "min_completed": 0,
+            "max_duration_s": 0.0,
             "steps": (),
             "judged": None,
             "certain": False,
@@ -91,7 +99,7 @@ class Stage(msgspec.Struct, frozen=True):
     def most_streams(self) -> int | None:
         """As many as it ever holds; None for an open loop without a limit."""
         if self.concurrency is None:
-            return self.most
+            return self.max_concurrency
         return max([self.concurrency, *(int(load) for _, load in self.steps)])
 
     @property
@@ -127,3 +135,64 @@ class Measured(msgspec.Struct, frozen=True):
 
 Plan = Callable[[Sequence[Measured]], Stage | SearchResult | None]
 """From the stages that are done to the next; None, or what a search has found, when there is none."""
+
+
+def check_lengths(plan: list[Stage], max_model_len: int | None, *, where: str) -> None:
+    """Refuse a plan with a stage longer than the served model takes; raises `ProfileError`."""
+    if max_model_len is None:
+        return
+    for number, stage in enumerate(plan, start=1):
+        longest = stage.work.longest(stage.isl, stage.osl)
+        if longest > max_model_len:
+            fixed = longest == stage.isl + stage.osl
+            words = f"isl {stage.isl} + osl {stage.osl} =" if fixed else "prompt and answer have up to"
+            raise ProfileError(
+                f"{where}: stage {number}: {words} {longest} tokens, but the "
+                f"server's max_model_len is {max_model_len}; shorten isl or osl, or raise max-model-len"
+            )
+
+
+def streams_of(stage: Stage, token_s: float) -> int:
+    """How many streams it has open at once, at so much time a token of a stream (Little's law)."""
+    if stage.rate is None:
+        return stage.most_streams or 0
+    bounds = [bound for bound in (stage.requests, stage.max_concurrency) if bound is not None]
+    return min([round(_peak_rate(stage) * stage.osl * token_s), *bounds])
+
+
+def workers_for(wanted: int | None, stages: Sequence[Stage], *, servers: int, token_s: float | None = None) -> int:
+    """How many workers the heaviest of these stages takes, as many for each server; `token_s` where it is known.
+
+    A wanted number is what it is; otherwise no more than `most_workers`.
+    """
+    most = most_workers(wanted, servers=servers)
+    if wanted is not None:
+        return most
+    needed = max((_needed(stage, token_s) for stage in stages), default=1)
+    return min(most, _for_each(servers, needed))
+
+
+def most_workers(wanted: int | None, *, servers: int) -> int:
+    """How many workers there may ever be: the wanted number, or for half of the cores that may be used."""
+    return _for_each(servers, wanted or max(1, int(usable_cores()) // 2))
+
+
+def _needed(stage: Stage, token_s: float | None) -> int:
+    streams, requests_per_s = streams_of(stage, token_s or SLOW_TOKEN_S), _peak_rate(stage)
+    # Of streams that are held nothing is known before they have run.
+    unheld_per_s = requests_per_s * stage.osl if stage.max_concurrency is None else 0.0
+    tokens_per_s = streams / token_s if token_s else unheld_per_s
+    return max(
+        1,
+        -(-streams // _STREAMS_A_WORKER),
+        -int(-tokens_per_s // _TOKENS_A_WORKER),
+        -int(-requests_per_s // _REQUESTS_A_WORKER),
+    )
+
+
+def _peak_rate(stage: Stage) -> float:
+    return max((rate for _, rate in stage.rate_points), default=stage.rate or 0.0)
+
+
+def _for_each(servers: int, workers: int) -> int:
+    return -(-workers // servers) * servers

@@ -26,6 +26,7 @@ from loadgen.profile.values import (
     Tokens,
     Warmup,
 )
+from loadgen.searches import PLAN_KEYS, SEARCHES, SearchName
 
 _OWN_FIELDS = frozenset(
     {"model", "prompt", "messages", "input", "stream", "stream_options", "store", "temperature", "ignore_eos"}
@@ -210,7 +211,7 @@ class PlanSettings(Table):
     """`{ start = 1, end = 64, over = "2m", steps = 10 }`: a load that moves."""
     soak: Seconds | None = None
     """One stage of this length under the first load of `[load]`."""
-    search: Literal["slo", "knee"] | None = None
+    search: SearchName | None = None
     """`slo`: the highest load that meets the limits; `knee`: where throughput stops paying for latency."""
     least: float = Field(default=1.0, gt=0, le=MOST_RATE)
     """The lowest load of a search."""
@@ -230,11 +231,15 @@ class PlanSettings(Table):
     longest: Seconds = 120.0
     """The longest measured time of a stage that waits for them; then it is inconclusive."""
 
+    @property
+    def kinds(self) -> list[str]:
+        """The keys that are plans of their own, of which there is at most one."""
+        return [name for name in PLAN_KEYS if getattr(self, name) is not None]
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = [name for name in ("ladder", "ramp", "soak", "search") if getattr(self, name) is not None]
-        if len(kinds) > 1:
-            raise ValueError(f"{' and '.join(kinds)} are plans of their own: give one of them")
+        if len(self.kinds) > 1:
+            raise ValueError(f"{' and '.join(self.kinds)} are plans of their own: give one of them")
         if self.completed is not None and self.settle is None and self.search is None:
             raise ValueError('completed is for settled stages: give settle too, such as settle = "30s"')
         return self
@@ -248,10 +253,8 @@ class PlanSettings(Table):
     @model_validator(mode="after")
     def _loads_are_of_their_kind(self) -> Self:
         if self.by == "rate":
-            if self.search == "knee":
-                raise ValueError(
-                    'search = "knee" goes by concurrency: above its capacity, a rate measures nothing but the queue'
-                )
+            if self.search is not None and SEARCHES[self.search].refuses_rate:
+                raise ValueError(f'search = "{self.search}" {SEARCHES[self.search].refuses_rate}')
             return self
         loads = [("least", self.least), ("most", self.most)]
         if isinstance(self.ladder, list):

@@ -13,17 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_valid
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
-from loadgen.profile.values import (
-    BaseUrl,
-    Concurrency,
-    Flags,
-    Milliseconds,
-    Rate,
-    Seconds,
-    Share,
-    Tokens,
-    slo_problem,
-)
+from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Rate, Seconds, Share, Tokens, slo_problem
+from loadgen.searches import SEARCHES
 from loadgen.vendors import Platform, TelemetryMode
 
 _FIGURE = re.compile(
@@ -244,9 +235,11 @@ class Profile(Table):
     @model_validator(mode="after")
     def _plan_fits(self) -> Self:
         plan = self.plan
-        if plan.search == "slo" and not self.slo.asks:
-            raise ValueError('plan.search = "slo" has no limit to search for: give one, such as slo.ttft_p99 = "2s"')
-        named = next((name for name in ("ladder", "ramp", "soak", "search") if getattr(plan, name) is not None), None)
+        if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.asks:
+            raise ValueError(
+                f'plan.search = "{plan.search}" has no limit to search for: give one, such as slo.ttft_p99 = "2s"'
+            )
+        named = next(iter(plan.kinds), None)
         if named is not None and self.stages:
             raise ValueError(f"plan.{named} and [[stages]] are two plans: give one of them")
         if named is not None and named != "ladder" and self.load.shapes:

@@ -13,6 +13,7 @@ import msgspec
 from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.notes import has_numbers
+from loadgen.searches import SEARCHES
 
 _QUEUES = ("kv-limited", "queueing")
 _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
@@ -152,14 +153,10 @@ def _search_words(result: Result) -> list[str]:
     if search is None:
         return []
     if search.found is None or not search.resolved:
-        return [f"The search for the {_search_name(search.kind)} is unresolved: {search.why}."]
+        return [f"The search for the {SEARCHES[search.kind].label} is unresolved: {search.why}."]
     low, high = search.low, search.high
     bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
-    return [f"The {_search_name(search.kind)} is at {search.by} {search.found:g}{bounds}."]
-
-
-def _search_name(kind: str) -> str:
-    return "knee" if kind == "knee" else "highest load within the limits"
+    return [f"The {SEARCHES[search.kind].label} is at {search.by} {search.found:g}{bounds}."]
 
 
 def _queue_words(stages: Sequence[StageResult]) -> str:

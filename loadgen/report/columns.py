@@ -72,7 +72,7 @@ def _latency_column(name: str) -> Column[Measured]:
         group=f"{title}, ms",
         under=statistic,
         decimals=0 if count else {"ttft": 1, "e2e": 0}.get(latency, 2),
-        width=9 if first else 6,
+        width=9 if first else 5 if count else 6,
         role=statistic if statistic in ("p50", "p99") else "dim",
     )
 

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from loadgen.format import GIB, counted, fixed, gib
-from loadgen.metrics.doctor import DeviceFile, Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.samples import GpuProcess, GpuStatic
+from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 
 _WIDTH = 100
 _COLUMN = 16

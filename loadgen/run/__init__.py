@@ -1,5 +1,1 @@
-"""A run: server, fleet and journal under one hand, and the snapshots that a screen draws."""
-
-from loadgen.run.run import Run
-
-__all__ = ["Run"]
+"""Runs: what starts, drives, watches and replays one."""

@@ -19,12 +19,11 @@ from loadgen.errors import ProfileError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Measured, Plan, Stage
-from loadgen.plan.request import PlanRequest, following
-from loadgen.profile import Profile
-from loadgen.run.lines import stage_started
-from loadgen.run.measuring import enough
-from loadgen.run.stage_watch import StageWatch
+from loadgen.plan.from_here import following
+from loadgen.plan.request import PlanRequest
+from loadgen.plan.stage import Measured, Plan, Stage
+from loadgen.profile.schema import Profile
+from loadgen.run.stage_watch import StageWatch, enough
 from loadgen.stream.request import RequestTemplate
 
 TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the requests of a stage, a template for each server
@@ -58,19 +57,19 @@ class LoadController:
         self._clock_s = clock_s
         self._fleet: Fleet | None = None
         self._templates_of: TemplatesOf | None = None
-        self._boundary: Boundary = _no_boundary
-        self._due: asyncio.TimerHandle | None = None
+        self._boundary: Boundary = lambda ended, begun: None
+        self._timer: asyncio.TimerHandle | None = None
         self._last = known[0]
         self._begun_s = 0.0
         self._watch: StageWatch | None = None
-        self._held = 0  # streams that were open at the last tick
+        self._open_streams = 0  # streams that were open at the last tick
         self._window_s: float | None = None  # when the measured window of a stage that waits for its own was opened
-        self._longest_s = 0.0
+        self._max_duration_s = 0.0
         self._paused: tuple[Stage, bool] | None = None
-        self._early: tuple[Stage, bool] | None = None
+        self._pending: tuple[Stage, bool] | None = None
         """What begins once there is a server, and whether by hand: what the operator asked for while there is none, or
         what ran on the one before."""
-        self._bounded: Stage | None = None  # the running stage with its end, while the operator holds it open
+        self._before_hold: Stage | None = None  # the running stage with its end, while the operator holds it open
         self._next_index = 0
         self._finished = False
         self.current: Stage | None = None
@@ -85,10 +84,10 @@ class LoadController:
         self._fleet, self._templates_of, self._boundary = fleet, templates_of, boundary
         if self.paused:
             return
-        if self._early is None:
+        if self._pending is None:
             self.advance("")
             return
-        stage, manual = self._early
+        stage, manual = self._pending
         self._insert(stage, "", manual=manual)
 
     def detach(self, reason: str) -> None:
@@ -99,7 +98,7 @@ class LoadController:
         if stage is not None:
             self._note_done(abandoned=True)
             self._switch(None, reason, manual=False, abort=True)
-            self._early = (stage.by_hand(rate=stage.rate), True)
+            self._pending = (stage.by_hand(rate=stage.rate), True)
         else:
             self._fleet.end_load(abort=True)
         self._fleet = None
@@ -107,7 +106,7 @@ class LoadController:
     @property
     def last(self) -> Stage:
         """The stage to show: the paused one, or the last that ran, or the first to come."""
-        waiting = self._paused or self._early
+        waiting = self._paused or self._pending
         return waiting[0] if waiting is not None else self._last
 
     @property
@@ -128,7 +127,7 @@ class LoadController:
     @property
     def held_open(self) -> bool:
         """The operator lets the running stage go on past its end."""
-        return self._bounded is not None
+        return self._before_hold is not None
 
     # The plan.
 
@@ -137,16 +136,16 @@ class LoadController:
         self._note_done(saturated=saturated)
         self._go_on(reason)
 
-    def finish(self, reason: str, *, abort: bool) -> None:
-        """End the running stage and send nothing more, ever; with `abort`, cut the running streams off."""
+    def finish(self, reason: str) -> None:
+        """End the running stage, cut its streams off and send nothing more, ever."""
         self._finished = True
         self._plan = None
         self._paused = None
-        self._switch(None, reason, manual=False, abort=abort)
+        self._switch(None, reason, manual=False, abort=True)
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
         """The running or paused stage is over; one of the plan's own is told to it."""
-        stage, manual = self._paused or (self._bounded or self.current, self.manual)
+        stage, manual = self._paused or (self._before_hold or self.current, self.manual)
         if stage is not None and not manual:
             self._done.append(self._measure(self.index, stage, saturated=saturated, abandoned=abandoned))
 
@@ -164,13 +163,13 @@ class LoadController:
     def _switch(self, stage: Stage | None, reason: str, *, manual: bool, abort: bool = False) -> None:
         if self._fleet is None or self._templates_of is None:
             return
-        self._cancel_due()
+        self._cancel_timer()
         ended = self.index if self.current is not None else None
         if self.current is not None:
             self._last = self.present
         if ended is not None:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
-        self.current, self.manual, self._early, self._bounded = stage, manual, None, None
+        self.current, self.manual, self._pending, self._before_hold = stage, manual, None, None
         if stage is None:
             self._fleet.end_load(abort=abort)
             self._boundary(ended, None)
@@ -187,19 +186,18 @@ class LoadController:
         self.index, self._next_index = self._next_index, self._next_index + 1
         # The last tick may be older than the last change of the load.
         lasting = (self._last.concurrency or 0) if ended is not None else 0
-        held = max(self._held, lasting)
+        held = max(self._open_streams, lasting)
         watch = self._watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
         self._last = stage
-        now_s, variant = self._clock_s(), self.variant
-        self._log(stage_started(stage, self.index, now_s, manual=self.manual, watch=watch, variant=variant))
+        self._log(watch.started(self.index, self._clock_s(), manual=self.manual, variant=self.variant))
         self._boundary(ended, self.index)
         templates, apart = self._templates_of(stage), watch.first_wave_apart
         self._fleet.begin_stage(self.index, stage, templates, waits=watch.waits, first_wave_apart=apart)
-        self._begun_s, self._window_s, self._longest_s = self._clock_s(), None, stage.longest_s
+        self._begun_s, self._window_s, self._max_duration_s = self._clock_s(), None, stage.max_duration_s
         if stage.settle_s:
-            self._due_in(stage.settle_s, self._open_window, False)
+            self._start_timer(stage.settle_s, self._open_window, False)
         elif stage.duration_s is not None and not watch.waits:
-            self._due_in(stage.warmup_s + stage.duration_s, self.advance, "its time was up")
+            self._start_timer(stage.warmup_s + stage.duration_s, self.advance, "its time was up")
 
     def _measured_s(self, stage: Stage) -> float:
         """How long the running stage has been measured; below 0 during its warm-up."""
@@ -212,20 +210,20 @@ class LoadController:
         """The running stage is not measured, and does not end, at times that were known when it began."""
         return self._watch is not None and self._watch.waits
 
-    def _due_in(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
-        self._cancel_due()
-        self._due = asyncio.get_running_loop().call_later(delay_s, action, *arguments)
+    def _start_timer(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, action, *arguments)
 
-    def _cancel_due(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # Stages that are watched.
 
     def observe(self, tick: FleetTick, record: StageRecord | None) -> None:
         """React to a tick: open the window of a stage that has settled, end one that has enough or is beyond help."""
-        self._held = tick.held
+        self._open_streams = tick.held
         stage, watch = self.current, self._watch
         if stage is None or watch is None or record is None or record.started.index != self.index:
             return
@@ -236,7 +234,7 @@ class LoadController:
         elif self._window_s is None and (watch.settled or watch.late):
             self._open_window(watch.settled)
         elif self._window_s is not None and not self.manual:
-            why = enough(stage, record, self._clock_s() - self._window_s, self._longest_s)
+            why = enough(stage, record, self._clock_s() - self._window_s, self._max_duration_s)
             if why is not None:
                 self.advance(why)
 
@@ -250,7 +248,7 @@ class LoadController:
     def _open_window(self, settled: bool) -> None:
         if self._fleet is None or self.current is None or self._window_s is not None:
             return
-        self._cancel_due()
+        self._cancel_timer()
         self._window_s = self._clock_s()
         self._log(StageSettled(t_s=self._window_s, index=self.index, settled=settled))
         self._fleet.open_window(self.index)
@@ -262,7 +260,7 @@ class LoadController:
 
         Only one that time bounds has a length.
         """
-        stage = self._bounded or self.current
+        stage = self._before_hold or self.current
         if stage is None or self.manual or stage.duration_s is None:
             self._refuse("extend", "nothing runs" if stage is None else f"{stage.title} is not bounded by time")
             return
@@ -273,16 +271,16 @@ class LoadController:
         if more_s <= 0 or not needs_s:
             more_s = stage.duration_s
         longer = msgspec.structs.replace(stage, duration_s=before_s + more_s)
-        self.current, self._bounded = longer, None
-        self._longest_s = max(before_s + self._longest_s, longer.duration_s or 0.0)
+        self.current, self._before_hold = longer, None
+        self._max_duration_s = max(before_s + self._max_duration_s, longer.duration_s or 0.0)
         self._event("load", f"{stage.title} goes on for {more_s:g} s more")
         if not self._waits:
             left_s = before_s + more_s - self._measured_s(stage)
-            self._due_in(left_s, self.advance, "its time was up")
+            self._start_timer(left_s, self.advance, "its time was up")
 
     def redo(self) -> None:
         """Measure the running stage of the plan again from its beginning, or else the last one that is done."""
-        own = self._bounded or (None if self.manual else self.current)
+        own = self._before_hold or (None if self.manual else self.current)
         if self._fleet is None or self._plan is None or (own is None and not self._done):
             self._refuse("redo", "there is no stage of a plan to measure again")
             return
@@ -291,22 +289,15 @@ class LoadController:
         self._event("load", f"{stage.title} once more")
         self._insert(stage, "the operator measures it again", manual=False)
 
-    def set_concurrency(self, concurrency: int) -> None:
-        """Hold this many streams from now on."""
-        self._change(f"conc {concurrency}", concurrency=max(1, concurrency), rate=None)
-
-    def set_rate(self, requests_per_s: float) -> None:
-        """Send this many requests a second from now on."""
-        self._change(f"rate {requests_per_s:g}/s", concurrency=None, rate=max(0.001, requests_per_s))
-
-    def set_shape(self, isl: int, osl: int, *, longest: int | None = None) -> None:
+    def set_shape(self, isl: int, osl: int, *, longest: int | None) -> None:
         """Send requests of this shape from now on; not more than `longest` tokens, prompt and answer together."""
         if longest is not None and isl + osl > longest:
             self._refuse("shape", f"{isl} + {osl} = {isl + osl} tokens, but the server's max_model_len is {longest}")
             return
-        self._change(f"shape {isl}/{osl}", isl=max(1, isl), osl=max(1, osl))
+        self.change(f"shape {isl}/{osl}", isl=isl, osl=osl)
 
-    def _change(self, words: str, **changes: object) -> None:
+    def change(self, words: str, **changes: object) -> None:
+        """Go on with fields of the present stage changed, until told; `words` are the load then."""
         if self._finished:
             self._refuse("load", "the run is ending")
             return
@@ -317,7 +308,7 @@ class LoadController:
             self._note_done(abandoned=True)
             self._paused = (stage, True)
         elif self._fleet is None:
-            self._early = (stage, True)
+            self._pending = (stage, True)
         else:
             self._note_done(abandoned=True)
             self._insert(stage, "the operator changed the load", manual=True)
@@ -336,7 +327,7 @@ class LoadController:
         self._plan, self._done = wished.plan, []
         self.stages_planned = self._next_index + (wished.stages or 0)
         if self._fleet is None:
-            self._early = self._paused = None
+            self._pending = self._paused = None
         else:
             self._go_on("the operator began another plan")
 
@@ -353,10 +344,10 @@ class LoadController:
             self._note_done(abandoned=True)
             self._insert(stage.by_hand(rate=stage.rate), "the operator held it", manual=True)
             return
-        self._bounded = stage
+        self._before_hold = stage
         self.current = msgspec.structs.replace(stage, duration_s=None, ends_saturated=False)
         if not self._waits:
-            self._cancel_due()
+            self._cancel_timer()
 
     def pause(self) -> None:
         """Send nothing more until `resume`; running streams finish."""
@@ -365,7 +356,7 @@ class LoadController:
         if self.current is None:
             self._refuse("pause", "nothing runs")
             return
-        stage, manual = self._bounded or self.current, self.manual
+        stage, manual = self._before_hold or self.current, self.manual
         self._event("pause", "paused")
         self._switch(None, "the operator paused", manual=manual)
         self._paused = (stage, manual)
@@ -376,7 +367,7 @@ class LoadController:
         stage, manual = self._paused
         self._event("resume", "resumed")
         if self._fleet is None:
-            self._early, self._paused = self._paused, None
+            self._pending, self._paused = self._paused, None
             return
         self._paused = None
         self._insert(stage, "", manual=manual)
@@ -394,7 +385,3 @@ class LoadController:
 
     def _event(self, kind: str, text: str) -> None:
         self._log(Happened(t_s=self._clock_s(), kind=kind, text=text))
-
-
-def _no_boundary(ended: int | None, begun: int | None) -> None:
-    return

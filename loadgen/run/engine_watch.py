@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from itertools import chain
+from typing import Any, NamedTuple
 
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, EngineView, Happened, Line
 from loadgen.metrics.snapshot import WINDOW_S
-from loadgen.run.engine_sum import sum_of
 from loadgen.server.vllm.client import ServerClient
 from loadgen.server.vllm.engine_metrics import (
     LATENCIES,
-    EngineDelta,
+    EngineHistogram,
     EngineLatency,
     EngineSample,
     delta,
@@ -57,7 +58,7 @@ class EngineWatch:
         self._log = log
         self._clock_s = clock_s
         self._poll: asyncio.Task[None] | None = None
-        self._marks: set[asyncio.Task[None]] = set()
+        self._readings: set[asyncio.Task[None]] = set()
         self._began: dict[int, _Reading] = {}
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
         self._recent: deque[_Reading] = deque()  # the readings of the last `WINDOW_S` seconds, oldest first
@@ -78,15 +79,15 @@ class EngineWatch:
         if self._poll is None or (ended is None and begun is None):
             return
         if between is not None and self._clock_s() - between.ended_s < _AT_ONCE_S:
-            self._mark(ended, begun, between)
+            self._assign(ended, begun, between)
             return
         if not self._began and ended is None and begun is not None and all(self._latest.samples):
             # Nothing has been sent since the first reading.
             self._began[begun] = self._latest
             return
-        task = asyncio.create_task(self._read_and_mark(ended, begun))
-        self._marks.add(task)
-        task.add_done_callback(self._marks.discard)
+        task = asyncio.create_task(self._read_and_assign(ended, begun))
+        self._readings.add(task)
+        task.add_done_callback(self._readings.discard)
 
     async def read_between(self) -> None:
         """Nothing is open: take the reading of the boundary that comes next, before anything is sent after it."""
@@ -95,14 +96,14 @@ class EngineWatch:
 
     async def settle(self) -> None:
         """Wait for readings of boundaries that are under way."""
-        await asyncio.gather(*self._marks)
+        await asyncio.gather(*self._readings)
 
     async def close(self) -> None:
         if self._poll is not None:
             self._poll.cancel()
-        for task in self._marks:
+        for task in self._readings:
             task.cancel()
-        await asyncio.gather(*([self._poll] if self._poll else []), *self._marks, return_exceptions=True)
+        await asyncio.gather(*([self._poll] if self._poll else []), *self._readings, return_exceptions=True)
         self._poll = None
 
     async def _poll_forever(self) -> None:
@@ -110,10 +111,10 @@ class EngineWatch:
             await asyncio.sleep(_PERIOD_S)
             await self._read()
 
-    async def _read_and_mark(self, ended: int | None, begun: int | None) -> None:
-        self._mark(ended, begun, await self._read())
+    async def _read_and_assign(self, ended: int | None, begun: int | None) -> None:
+        self._assign(ended, begun, await self._read())
 
-    def _mark(self, ended: int | None, begun: int | None, reading: _Reading) -> None:
+    def _assign(self, ended: int | None, begun: int | None, reading: _Reading) -> None:
         if begun is not None:
             self._began[begun] = reading
         before = self._began.pop(ended, None) if ended is not None else None
@@ -121,7 +122,7 @@ class EngineWatch:
             self._measured(ended, before, reading)
 
     def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
-        between = _Between(
+        between = _Interval(
             span_s=after.ended_s - before.began_s,
             oldest_s=None if before.idle_s is None else after.ended_s - before.idle_s,
         )
@@ -187,21 +188,23 @@ def _rate(count: float | None, span_s: float) -> float | None:
     return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
 
 
-class _Between(NamedTuple):
+class _Interval(NamedTuple):
     """What is known of the time between two readings."""
 
     span_s: float
     oldest_s: float | None  # no request that was open had begun more than this before its end
 
 
-def _stage_numbers(before: EngineSample | None, after: EngineSample | None, between: _Between) -> EngineStage | None:
+def _stage_numbers(before: EngineSample | None, after: EngineSample | None, between: _Interval) -> EngineStage | None:
     if before is None or after is None:
         return None
     change = delta(before, after)
     if change is None:
         return EngineStage(doubts={"all": _RESTARTED})
     doubts = engine_doubts(before, after, span_s=between.span_s, oldest_s=between.oldest_s)
-    latency = _latencies_ms(change, doubts)
+    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in LATENCIES if name not in doubts}
+    latency = {name: _latency_ms(known) for name, known in found.items() if known is not None}
+    idle = is_idle(before), is_idle(after)
     engines = {name: _stage_numbers(before.engines.get(name), one, between) for name, one in after.engines.items()}
     return EngineStage(
         **{f"{name}_mean_ms": known.mean for name, known in latency.items()},
@@ -213,19 +216,9 @@ def _stage_numbers(before: EngineSample | None, after: EngineSample | None, betw
         admission_rejections=_whole(change.admission_rejections),
         latency_ms=latency,
         engines={name: engine for name, engine in engines.items() if engine is not None},
-        idle_around=_idle_around(before, after),
+        idle_around=None if None in idle else all(idle),
         doubts=doubts,
     )
-
-
-def _idle_around(before: EngineSample, after: EngineSample) -> bool | None:
-    known = is_idle(before), is_idle(after)
-    return None if None in known else all(known)
-
-
-def _latencies_ms(change: EngineDelta, doubts: Container[str]) -> dict[str, EngineLatencyMs]:
-    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in LATENCIES if name not in doubts}
-    return {name: _latency_ms(latency) for name, latency in found.items() if latency is not None}
 
 
 def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
@@ -244,3 +237,35 @@ def _ms(value_s: float | None) -> float | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
+
+
+def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
+    """All samples added, of the use of the KV cache the fullest; None if one is missing, a metric if one lacks it."""
+    known = [sample for sample in samples if sample is not None]
+    if len(known) < len(samples) or not known:
+        return None
+    if len(known) == 1:
+        return known[0]
+    # Engines are kept apart within their server only: elsewhere the same label means another.
+    names = [field.name for field in fields(EngineSample) if field.name != "engines"]
+    return EngineSample(**{name: _sum(name, [getattr(sample, name) for sample in known]) for name in names})
+
+
+def _sum(name: str, values: list[Any]) -> Any:  # noqa: ANN401 - a number, a mapping or a histogram, as the field is
+    if None in values:
+        return None
+    if isinstance(values[0], Mapping):
+        return {key: sum(value.get(key, 0.0) for value in values) for key in sorted({*chain(*values)})}
+    if isinstance(values[0], EngineHistogram):
+        return _histogram(values)
+    return max(values) if name == "kv_usage" else sum(values)
+
+
+def _histogram(parts: Iterable[EngineHistogram]) -> EngineHistogram:
+    sum_s, count = 0.0, 0.0
+    buckets: dict[float, float] = {}
+    for part in parts:
+        sum_s, count = sum_s + part.sum_s, count + part.count
+        for bound, below in part.buckets:
+            buckets[bound] = buckets.get(bound, 0.0) + below
+    return EngineHistogram(sum_s, count, tuple(sorted(buckets.items())))

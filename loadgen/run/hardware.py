@@ -17,10 +17,10 @@ import msgspec
 
 from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
 from loadgen.metrics.samples import GpuStatic
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
+from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
-from loadgen.telemetry.options import BackendOption, backend_options
 from loadgen.vendors import VendorName
 
 _PERIOD_S = 1.0
@@ -51,7 +51,7 @@ class HardwareWatch:
         self._server_pids, self._worker_pids = server_pids, worker_pids
         self._host = HostSampler()
         self._monitor: Monitor | None = None
-        self._told: tuple[tuple[GpuStatic, ...], dict[str, Any]] | None = None
+        self._logged: tuple[tuple[GpuStatic, ...], dict[str, Any]] | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -66,7 +66,7 @@ class HardwareWatch:
             return "off"
         if self._monitor is None:
             return "not started"
-        return telemetry_words({source.vendor: _lasting(source) for source in self._monitor.status})
+        return telemetry_words({source.vendor: _status_of(source) for source in self._monitor.status})
 
     def start(self) -> None:
         """Begin to watch; simulated GPUs come with their simulator."""
@@ -74,7 +74,7 @@ class HardwareWatch:
             self._watch(self._replay)
         elif self._mode != "sim":
             self._watch(backend_options(self._mode))
-        self._task = asyncio.create_task(self._go_on())
+        self._task = asyncio.create_task(self._sample_forever())
 
     def start_simulated(self, url: str) -> None:
         """The simulator is there: its GPUs can be."""
@@ -102,7 +102,7 @@ class HardwareWatch:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            self._look()
+            self._sample()
         if self._monitor is not None:
             await self._monitor.close()
 
@@ -110,35 +110,35 @@ class HardwareWatch:
         self._monitor = Monitor(attempts, folder=self._folder, interval_s=_PERIOD_S)
         self._monitor.start()
 
-    async def _go_on(self) -> None:
+    async def _sample_forever(self) -> None:
         due_s = time.monotonic()
         while True:
-            self._look()
+            self._sample()
             due_s = max(due_s + _PERIOD_S, time.monotonic())
             await asyncio.sleep(due_s - time.monotonic())
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         if self._monitor is not None:
-            self._tell_changes(self._monitor)
+            self._log_changes(self._monitor)
             for look in self._monitor.take():
                 self._log(GpusSampled(t_s=self._clock_s(), gpus=look.gpus))
         host = self._host.sample(server=self._server_pids(), files_of=self._worker_pids())
         self._log(HostSampled(t_s=self._clock_s(), host=host))
 
-    def _tell_changes(self, monitor: Monitor) -> None:
-        lasting: dict[str, Any] = {source.vendor: _lasting(source) for source in monitor.status}
-        now = (monitor.gpus, lasting)
-        if not monitor.settled or now == self._told:
+    def _log_changes(self, monitor: Monitor) -> None:
+        status: dict[str, Any] = {source.vendor: _status_of(source) for source in monitor.status}
+        now = (monitor.gpus, status)
+        if not monitor.settled or now == self._logged:
             return
         failed = [f"{name}: {why}" for each in monitor.status for name, why in each.failures.items()]
-        before = self._told
-        self._told = now
-        self._log(TelemetryChanged(t_s=self._clock_s(), gpus=monitor.gpus, meta=lasting))
-        if failed and (before is None or before[1] != lasting):
+        before = self._logged
+        self._logged = now
+        self._log(TelemetryChanged(t_s=self._clock_s(), gpus=monitor.gpus, meta=status))
+        if failed and (before is None or before[1] != status):
             self._log(Happened(t_s=self._clock_s(), kind="telemetry", text="; ".join(failed)))
 
 
-def _lasting(source: SourceStatus) -> dict[str, Any]:
+def _status_of(source: SourceStatus) -> dict[str, Any]:
     """All but what changes from one moment to the next."""
     words: dict[str, Any] = msgspec.to_builtins(source)
     words.pop("stale", None)

@@ -1,7 +1,8 @@
 """What must be known of a server before load is sent: its model, its limits, what prompts can be made of.
 
 Everything here goes through httpx and nothing is timed. The first request is sent here too, so that a refused key, an
-unknown field or a broken model is one clear message before the load starts, and not a table of failures.
+unknown field or a broken model is one clear message before the load starts, and not a table of failures. What is found
+is what the workers are told: `fleet_settings` for all of a run, `templates_of` for a stage.
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.plan import Stage, check_lengths
-from loadgen.profile import Load
-from loadgen.server.vllm.client import ServerClient, pick_model
-from loadgen.stream.request import ServerAddress, common_fields, endpoint_url, own_fields
+from loadgen.fleet.fleet import FleetSettings
+from loadgen.plan.stage import Stage, check_lengths
+from loadgen.profile.load import Load
+from loadgen.profile.schema import Profile
+from loadgen.server.vllm.client import ServerClient, api_key, pick_model
+from loadgen.stream.request import (
+    Cancellation,
+    RequestTemplate,
+    ServerAddress,
+    common_fields,
+    endpoint_url,
+    model_shares,
+    own_fields,
+    request_template,
+)
 from loadgen.worker.messages import Vocabulary
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts, token_prompts
 
@@ -165,16 +177,12 @@ async def _template_overhead(client: ServerClient, model: str, words: tuple[str,
     overhead, wanted = 0, 256
     for _ in range(_CALIBRATIONS):
         text = json.loads(text_prompts(words, 0, overhead=overhead)(0, 0, wanted))
-        tokens = await client.tokenize_messages(model, [_user(text)])
+        tokens = await client.tokenize_messages(model, [{"role": "user", "content": text}])
         excess = len(tokens or []) - wanted
         if excess == 0:
             break
         overhead += excess
     return max(0, overhead)
-
-
-def _user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
 
 
 # The first request.
@@ -231,3 +239,42 @@ async def _first_request(
     )
     body = fields | own_fields(load.endpoint, json.loads(prompt), 1)
     return await client.try_request(endpoint_url("", load.endpoint), body, timeout_s=load.timeout_s)
+
+
+def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], stage: Stage) -> list[RequestTemplate]:
+    """A template for each server; they differ in whom they address."""
+    load = profile.load
+    fields = common_fields(
+        load.endpoint,
+        model=None if load.models else served.model,
+        temperature=load.temperature,
+        options=served.options,
+        extra=load.extra_body,
+    )
+    key = api_key(profile.server)
+    cancel = None if load.cancel is None else Cancellation(share=load.cancel.share, after_s=load.cancel.after)
+    return [
+        msgspec.structs.replace(
+            request_template(base_url, load.endpoint, fields, osl=stage.osl, api_key=key),
+            models=model_shares(load.models),
+            cancel=cancel,
+        )
+        for base_url in base_urls
+    ]
+
+
+def fleet_settings(
+    profile: Profile, served: Served, targets: Sequence[ServerAddress], seed: int, *, rows: bool
+) -> FleetSettings:
+    """What all workers of a run have in common; with `rows` they send one for each stream."""
+    load = profile.load
+    return FleetSettings(
+        addresses=tuple(targets),
+        vocabulary=served.vocabulary,
+        seed=seed,
+        timeout_s=load.timeout_s,
+        stall_timeout_s=load.stall_timeout_s,
+        connect_timeout_s=load.connect_timeout_s,
+        realtime=load.realtime,
+        rows=rows,
+    )

@@ -100,16 +100,13 @@ class SnapshotServer:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = msgspec.json.decode(await reader.readline(), type=Hello)
-        self._welcome(writer)
+        self._watchers.add(writer)
+        if self._newest is not None:
+            writer.write(_line(msgspec.structs.replace(self._newest, past=self._past())))
         async for line in reader:
             if not hello.steers:
                 return
             self._apply(operations.decode(line))
-
-    def _welcome(self, writer: asyncio.StreamWriter) -> None:
-        self._watchers.add(writer)
-        if self._newest is not None:
-            writer.write(_line(msgspec.structs.replace(self._newest, past=self._past())))
 
 
 class RemoteRun:
@@ -137,7 +134,8 @@ class RemoteRun:
         if snapshot is None:
             raise ResultError(f"{self._folder}: the run ended before it told anything")
         if snapshot.phase != "done":
-            yield _orphaned(snapshot, self._folder)
+            words = f"the run's process is gone: `vramp recover {self._folder}` makes a result of its journal"
+            yield msgspec.structs.replace(snapshot, phase="done", headline=words, healthy=False, past=())
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
@@ -192,12 +190,6 @@ async def _read(reader: asyncio.StreamReader, folder: Path) -> AsyncIterator[Sna
             yield snapshot
             if snapshot.phase == "done":
                 return
-
-
-def _orphaned(snapshot: Snapshot, folder: Path) -> Snapshot:
-    """The end of a run that did not tell it."""
-    words = f"the run's process is gone: `vramp recover {folder}` makes a result of its journal"
-    return msgspec.structs.replace(snapshot, phase="done", headline=words, healthy=False, past=())
 
 
 def _listening(folder: Path) -> socket.socket:

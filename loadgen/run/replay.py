@@ -20,7 +20,7 @@ from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Poin
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
-from loadgen.run.view import Now, load_view, snapshot_of
+from loadgen.run.view import load_view, snapshot_of
 from loadgen.server.process.log import LogTail
 from loadgen.store.files import read_journal
 from loadgen.store.runs import RESULT
@@ -133,26 +133,23 @@ class Replay:
 
     def _snapshot(self) -> Snapshot:
         past, self._past = tuple(self._past[:-1]), []
-        return snapshot_of(self._record, self._now(past), self._views)
-
-    def _now(self, past: tuple[Point, ...]) -> Now:
-        record = self._record
-        finished = record.finished
-        result = self._journal.with_name(RESULT)
-        return Now(
-            t_s=self._position_s,
-            unix_s=self._run.unix_s + self._position_s,
+        record, position_s = self._record, self._position_s
+        finished, result = record.finished, self._journal.with_name(RESULT)
+        return snapshot_of(
+            record,
+            self._views,
+            t_s=position_s,
+            unix_s=self._run.unix_s + position_s,
             phase=phase_of(record),
             profile=str(self._run.profile.get("name", self._run.run_id)),
-            server=_server_view(record, self._position_s, self._log),
-            load=_load_view(record, self._position_s, self._run.stages_planned),
+            server=_server_view(record, position_s, self._log),
+            load=_load_view(record, position_s, self._run.stages_planned),
             workers=record.workers,
-            ending=finished.state if finished is not None else None,
-            reason=finished.reason if finished is not None else "",
             telemetry=telemetry_words(record.hardware.meta),
+            reason=finished.reason if finished is not None else "",
             past=past,
-            replay=ReplayView(self._position_s, self._length_s, self._speed, self._paused),
-            result_path=str(result) if finished is not None and result.exists() else None,
+            replay=ReplayView(position_s, self._length_s, self._speed, self._paused),
+            result_path=result if finished is not None and result.exists() else None,
         )
 
 

@@ -10,52 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
-from loadgen.fleet.fleet import Fleet, FleetTick
+from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
-from loadgen.plan import Measured, Stage, next_stages, plan_of
-from loadgen.profile import Profile
+from loadgen.plan.from_profile import next_stages, stages_of
+from loadgen.plan.stage import Measured, Stage
+from loadgen.profile.schema import Profile
+from loadgen.run import operations as asked
 from loadgen.run.controller import LoadController
-from loadgen.run.guard_rail import FailureBreaker
 from loadgen.run.hardware import HardwareWatch
-from loadgen.run.lines import run_started
-from loadgen.run.live import Parts, now_of
-from loadgen.run.measuring import measured_of
-from loadgen.run.operations import (
-    Abort,
-    Extend,
-    FollowPlan,
-    Hold,
-    NextStage,
-    Note,
-    Operation,
-    Pause,
-    Redo,
-    Restart,
-    Resume,
-    SetConcurrency,
-    SetRate,
-    SetShape,
-    StartAnyway,
-    Stop,
-)
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
-from loadgen.run.shutdown import end_servers, first_line, until
 from loadgen.run.stage_views import StageViews
-from loadgen.run.view import snapshot_of
+from loadgen.run.stage_watch import FailureBreaker, measured_of
+from loadgen.run.view import live_load, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.store.files import RowsFormat
-from loadgen.telemetry.options import BackendOption
+from loadgen.telemetry.backends import BackendOption
 from loadgen.vendors import VendorName
 
 
@@ -85,7 +67,7 @@ class Run:
         Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
         self.profile = profile
-        self.plan: list[Stage] = plan_of(profile)
+        self.plan: list[Stage] = stages_of(profile)
         # Before the folder is claimed: nothing is left of what cannot be.
         Servers(profile)
         self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)
@@ -93,20 +75,20 @@ class Run:
         self._where = where
         self._hold_open = hold_open
         self._views = StageViews()
-        self._beside = BaselineWatch(baseline) if baseline is not None else None
+        self._baseline = BaselineWatch(baseline) if baseline is not None else None
         self._session = Session(profile, variant, self.plan, self._writer)
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
         self._phase: Phase = "checking"
         self._force = force
-        self._cleared = asyncio.Event()
+        self._start_allowed = asyncio.Event()
         if force:
-            self._cleared.set()
+            self._start_allowed.set()
         self._variants = variants
         self._error: VrampError | None = None
         self._failure: VrampError | None = None
         """Why there is nothing to load, while the operator may still change that."""
         self._next: Session | None = None  # what the operator wants in place of the present one
-        self._again = asyncio.Event()
+        self._restart_asked = asyncio.Event()
         self._hardware = HardwareWatch(
             profile,
             folder=self.folder,
@@ -120,14 +102,16 @@ class Run:
             next_stages(profile), self.plan, self._measured, self._log, self._writer.clock_s
         )
         self._controller.variant = variant
-        self._rail = FailureBreaker()
+        self._breaker = FailureBreaker()
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
-        self._working: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
         self._beat = asyncio.Event()
         self._ended = asyncio.Event()
-        self._offer = SnapshotServer(self.folder, apply=self.apply, past=lambda: points_of(self._record.series))
+        self._snapshot_server = SnapshotServer(
+            self.folder, apply=self.apply, past=lambda: points_of(self._record.series)
+        )
 
     # What comes of it.
 
@@ -148,44 +132,46 @@ class Run:
         """What went wrong, for the exit code; the result holds its words too."""
         return self._error or self._writer.error
 
-    def apply(self, operation: Operation) -> None:
+    def apply(self, operation: asked.Operation) -> None:
         """Do what the operator asks for, at once; what cannot be done is refused in words, as an event."""
         load = self._controller
         match operation:
-            case StartAnyway():
-                self._cleared.set()
-            case SetConcurrency(concurrency):
-                load.set_concurrency(concurrency)
-            case SetRate(requests_per_s):
-                load.set_rate(requests_per_s)
-            case SetShape(isl, osl):
+            case asked.StartAnyway():
+                self._start_allowed.set()
+            case asked.SetConcurrency(concurrency):
+                load.change(f"conc {concurrency}", concurrency=concurrency, rate=None)
+            case asked.SetRate(requests_per_s):
+                load.change(f"rate {requests_per_s:g}/s", concurrency=None, rate=requests_per_s)
+            case asked.SetShape(isl, osl):
                 served = self._session.served
                 load.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
-            case FollowPlan(plan):
+            case asked.FollowPlan(plan):
                 load.follow(plan, self._session.profile)
-            case Hold():
+            case asked.Hold():
                 load.hold()
-            case Pause():
+            case asked.Pause():
                 load.pause()
-            case Resume():
+            case asked.Resume():
                 load.resume()
-            case NextStage():
+            case asked.NextStage():
                 load.next_stage()
-            case Extend():
+            case asked.Extend():
                 current = self._record.current
                 load.extend(current.e2e_needs_s if current is not None else None)
-            case Redo():
+            case asked.Redo():
                 load.redo()
-            case Note(text):
+            case asked.Note(text):
                 self._event("note", text)
-            case Restart(variant):
+            case asked.Restart(variant):
                 self._restart(variant)
-            case Stop() if self._phase == "holding":
+            case asked.Stop() if self._phase == "holding":
                 self._end("complete", "the plan is done")
-            case Stop():
+            case asked.Stop():
                 self._end("stopped", "stopped by the operator")
-            case Abort():
-                self._abort()
+            case asked.Abort():
+                self._aborted = True
+                self._session.servers.hurry()
+                self._end("stopped", "aborted by the operator")
 
     def _restart(self, variant: str | None) -> None:
         try:
@@ -196,12 +182,7 @@ class Run:
             self._event("error", f"restart refused: {error}")
             return
         self._event("server", f"restart by the operator{f', variant {variant}' if variant is not None else ''}")
-        self._again.set()
-
-    def _abort(self) -> None:
-        self._aborted = True
-        self._session.servers.hurry()
-        self._end("stopped", "aborted by the operator")
+        self._restart_asked.set()
 
     def _end(self, state: RunState, reason: str) -> None:
         if self._ending is None and self._failure is not None:
@@ -215,71 +196,62 @@ class Run:
     # The run.
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
-        """Run it, and tell its state about four times a second; the last snapshot has phase `done`."""
-        work = self._working = asyncio.create_task(self._work())
+        """Run it, and log_state its state about four times a second; the last snapshot has phase `done`."""
+        work = self._running = asyncio.create_task(self._run_to_end())
         try:
             # The first at once: a screen has something to draw before anything has happened.
-            yield self._offer.publish(self._snapshot())
+            yield self._snapshot_server.publish(self._snapshot())
             while not work.done():
                 self._beat.clear()
                 beat = asyncio.create_task(self._beat.wait())
                 await asyncio.wait({work, beat}, timeout=BEAT_S * 1.5, return_when=asyncio.FIRST_COMPLETED)
                 beat.cancel()
                 if not work.done():
-                    yield self._offer.publish(self._snapshot())
+                    yield self._snapshot_server.publish(self._snapshot())
         finally:
             if not work.done():
-                self._abort()
+                self.apply(asked.Abort())
             try:
                 # Being cancelled must not leave a server behind.
                 await asyncio.shield(work)
             finally:
-                last = self._offer.publish(self._snapshot())
-                await self._offer.close()
+                last = self._snapshot_server.publish(self._snapshot())
+                await self._snapshot_server.close()
         yield last
 
     async def close(self) -> None:
         """End the run if nothing else has, and wait until everything is stopped and written."""
-        if self._working is not None:
+        if self._running is not None:
             if self._ending is None:
-                self._abort()
-            await asyncio.shield(self._working)
+                self.apply(asked.Abort())
+            await asyncio.shield(self._running)
 
-    async def _work(self) -> None:
-        self._log(
-            run_started(
-                self.profile,
-                self.folder.name,
-                self._seed,
-                self._session.workers,
-                len(self.plan),
-                monotonic_s=self._writer.began_s,
-            )
-        )
-        unwatchable = await self._offer.open()
+    async def _run_to_end(self) -> None:
+        self._writer.begin(self.profile, seed=self._seed, workers=self._session.workers, stages_planned=len(self.plan))
+        unwatchable = await self._snapshot_server.open()
         if unwatchable is not None:
             self._event("note", unwatchable)
         self._hardware.start()
         try:
-            await until(self._ended, self._lead())
+            await _until(self._ended, self._run_sessions())
         except VrampError as error:
             self._failure = error
             self._end("failed", str(error))
         finally:
             await self._close()
 
-    async def _lead(self) -> None:
+    async def _run_sessions(self) -> None:
         """Go through the plan; on one server after another, if the operator wants that."""
         while True:
             try:
-                await until(self._again, self._go(self._session))
+                await _until(self._restart_asked, self._run_session(self._session))
             except VrampError as error:
-                await self._leave_to_the_operator(error)
+                await self._wait_for_restart(error)
             if self._next is None:
                 return
             await self._change_servers()
 
-    async def _go(self, session: Session) -> None:
+    async def _run_session(self, session: Session) -> None:
         await self._preflight(session.profile)
         self._enter("starting")
         await session.start()
@@ -292,33 +264,33 @@ class Run:
         self._enter("running")
         await self._load(session, fleet)
 
-    async def _leave_to_the_operator(self, error: VrampError) -> None:
+    async def _wait_for_restart(self, error: VrampError) -> None:
         """Return once he wants another start; raises the error where nobody is there to be asked."""
         if not self._hold_open or self._session.servers.settings.engine == "attach":
             raise error
         self._failure = error
         self._event("error", str(error))
         if self._session.servers.died:
-            self._session.tell("died")
-        await self._let_go(first_line(error))
+            self._session.log_state("died")
+        await self._end_session(str(error).partition("\n")[0])
         self._enter("failed")
         self._writer.write()
-        await self._again.wait()
+        await self._restart_asked.wait()
         self._failure = None
 
     async def _change_servers(self) -> None:
         self._enter("restarting")
-        await self._let_go("the operator restarted the server")
+        await self._end_session("the operator restarted the server")
         await self._stop_servers(leave=False)
         await self._hardware.end_simulated()
         # Meanwhile he may have thought of another.
         assert self._next is not None
         self._session, self._next = self._next, None
-        self._again.clear()
-        self._rail = FailureBreaker()
+        self._restart_asked.clear()
+        self._breaker = FailureBreaker()
         self._controller.variant = self._session.variant
         if not self._force:
-            self._cleared.clear()
+            self._start_allowed.clear()
 
     def _enter(self, phase: Phase) -> None:
         """A new phase is shown at once."""
@@ -330,12 +302,12 @@ class Run:
         findings = await check_profile(profile, self.plan)
         self._log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
         blocking = [finding for finding in findings if finding.severity == "blocks"]
-        if not blocking or self._cleared.is_set():
+        if not blocking or self._start_allowed.is_set():
             return
         if not self._hold_open:
             raise ServerError(blocked_words(blocking))
         self._enter("blocked")
-        await self._cleared.wait()
+        await self._start_allowed.wait()
         self._event("server", f"started against the preflight: {', '.join(finding.id for finding in blocking)}")
 
     # The load.
@@ -344,9 +316,14 @@ class Run:
         while not self._controller.over or self._hold_open or self._record.open_streams:
             tick = await session.tick(fleet)
             session.check(fleet, tick)
-            if self._is_answered(tick):
+            if tick.finished is not None and tick.finished == self._controller.index:
+                # All requests of the running stage were answered.
                 await session.read_engines()
-            self._react(tick)
+                self._controller.advance(tick.finished_why)
+            self._controller.observe(tick, self._record.current)
+            broken = self._breaker.check(self._record, self._writer.clock_s())
+            if broken is not None:
+                raise LoadError(broken)
             self._enter(self._load_phase())
             if self._phase == "holding" and self._writer.written is None:
                 await session.settle()
@@ -362,18 +339,6 @@ class Run:
             return "running"
         return "holding" if self._hold_open and not self._record.open_streams else "draining"
 
-    def _is_answered(self, tick: FleetTick) -> bool:
-        """All requests of the running stage were answered."""
-        return tick.finished is not None and tick.finished == self._controller.index
-
-    def _react(self, tick: FleetTick) -> None:
-        if self._is_answered(tick):
-            self._controller.advance(tick.finished_why)
-        self._controller.observe(tick, self._record.current)
-        broken = self._rail.check(self._record, self._writer.clock_s())
-        if broken is not None:
-            raise LoadError(broken)
-
     def _measured(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured:
         numbers = measured_of(stage, self._record.stages[index], self._record.limits)
         return numbers.after(saturated=saturated, abandoned=abandoned)
@@ -382,7 +347,7 @@ class Run:
 
     async def _close(self) -> None:
         self._enter("stopping")
-        self._controller.finish(self._reason or "the run ended", abort=True)
+        self._controller.finish(self._reason or "the run ended")
         await self._session.close()
         # Only an orderly end leaves a server running.
         await self._stop_servers(leave=self._session.profile.server.on_exit == "leave" and not self._aborted)
@@ -390,30 +355,49 @@ class Run:
         self._writer.finish(self._ending or "failed", self._reason)
         self._phase = "done"
 
-    async def _let_go(self, reason: str) -> None:
+    async def _end_session(self, reason: str) -> None:
         """End the load on this server; what ran begins again on the next."""
         self._controller.detach(reason)
         await self._session.close()
 
     async def _stop_servers(self, *, leave: bool) -> None:
-        state = await end_servers(self._session.servers, leave=leave, tell=self._event, beat=self._beat.set)
+        state = await self._session.servers.end(leave=leave, tell=self._event, beat=self._beat.set)
         if state is not None:
-            self._session.tell(state)
+            self._session.log_state(state)
 
     # What the screen draws.
 
     def _snapshot(self) -> Snapshot:
-        parts = Parts(
-            t_s=self._writer.clock_s(),
+        record, session, t_s = self._record, self._session, self._writer.clock_s()
+        return snapshot_of(
+            record,
+            self._views,
+            t_s=t_s,
+            unix_s=time.time(),
             phase=self._phase,
-            record=self._record,
-            session=self._session,
-            steering=self._controller,
-            hardware=self._hardware,
-            variants=tuple(self._variants),
+            profile=session.profile.name,
+            server=session.view(t_s, record.hardware, starting=self._phase == "starting"),
+            load=live_load(self._controller, record, t_s),
+            workers=session.workers,
+            telemetry=self._hardware.words,
             ending=self._ending,
             reason=self._reason or str(self._failure or ""),
+            waiting_for=[f"{process.name} ({process.pid})" for process in session.servers.waiting_for],
+            gpus_stale=self._hardware.stale,
+            variants=self._variants,
             result_path=self._writer.written,
-            beside=self._beside,
+            baseline=self._baseline,
         )
-        return snapshot_of(self._record, now_of(parts), self._views)
+
+
+async def _until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Work to its end, or until an event; then it is cancelled, and has come to rest when this returns."""
+    going, told = asyncio.create_task(work), asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({going, told}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+        going.cancel()
+        await asyncio.wait({going})
+    if not going.cancelled():
+        going.result()

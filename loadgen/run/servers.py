@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
-from loadgen.metrics.snapshot import InstanceView, Liveness
+from loadgen.metrics.snapshot import BEAT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.server.process.gpu_memory import level_now
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
@@ -29,6 +32,7 @@ from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_
 _LOG_LINES = 200
 _LOOK_S = 1.0
 _ON_GPU = ("vllm", "docker")
+Tell = Callable[[str, str], None]  # an event: its kind and its words
 _TELLING: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "stopped")
 """The state of several is the first of these that any of them is in."""
 
@@ -90,7 +94,7 @@ class Servers:
 
         async def ready_and_watched(number: int, server: ManagedServer) -> None:
             await server.wait_ready()
-            watches.append(group.create_task(self._dies(number, server)))
+            watches.append(group.create_task(self._raise_when_dead(number, server)))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -109,27 +113,44 @@ class Servers:
             return None
         return remember_start(cache_folder("starts"), start_key(self._profile), self.milestones)
 
-    async def _dies(self, number: int, server: ManagedServer) -> None:
+    async def _raise_when_dead(self, number: int, server: ManagedServer) -> None:
         await server.died.wait()
-        raise ServerError(self._obituary(number, server, "while others still started"))
+        raise ServerError(self._death_message(number, server, "while others still started"))
 
     def check(self) -> None:
         """Raise `LoadError` if a server has died under the load."""
         for number, server in enumerate(self.managed):
             if server.died.is_set():
                 self._find_cause("serving")
-                raise LoadError(self._obituary(number, server, "during the load"))
+                raise LoadError(self._death_message(number, server, "during the load"))
 
     def _find_cause(self, phase: Phase) -> None:
         dead = next((server for server in self.managed if server.exit is not None), None)
         if dead is not None:
             self.diagnosis = dead.diagnose(phase)
 
-    def _obituary(self, number: int, server: ManagedServer, when: str) -> str:
+    def _death_message(self, number: int, server: ManagedServer, when: str) -> str:
         name = "the server" if self.count == 1 else f"instance {number} of the server"
         cause = self.diagnosis or server.diagnose("serving")
         lines = [f"{name} {server.exit} {when}: {cause.title}", *(f"  {line}" for line in cause.evidence)]
         return "\n".join([*lines, f"  -> {cause.remedy}", f"  its log is {server.log.path}"])
+
+    async def end(self, *, leave: bool, tell: Tell, beat: Callable[[], None]) -> ServerState | None:
+        """Stop all of them, or with `leave` let those run on that are ready; `beat` is called all the while.
+
+        Returns the state that they are in then, None if they are not ours or were left running.
+        """
+        if leave and self.managed and self.state == "ready" and await self._left_running(tell):
+            return None
+        stopping = asyncio.create_task(self.stop())
+        while not stopping.done():
+            beat()
+            await asyncio.wait({stopping}, timeout=BEAT_S)
+        for report in await stopping:
+            tell("server" if report.clean else "error", f"server {report.sentence}")
+        if not self.managed:
+            return None
+        return "died" if self.died else "stopped"
 
     async def stop(self) -> list[StopReport]:
         """End all trees at once; end the load and close its connections first. Attached servers are let go."""
@@ -137,10 +158,17 @@ class Servers:
             lock.release()
         return await asyncio.gather(*(server.stop() for server in self.managed))
 
-    async def leave(self) -> None:
-        """Let them run on; raises `ServerError` if one cannot be left, and then `stop` ends it."""
-        for server in self.managed:
-            await server.leave()
+    async def _left_running(self, tell: Tell) -> bool:
+        """Let them run on; one that cannot be left is for `stop` to end."""
+        try:
+            for server in self.managed:
+                await server.leave()
+        except ServerError as error:
+            tell("error", f"{error}; it is stopped")
+            return False
+        ports = " ".join(str(server.port) for server in self.managed)
+        tell("server", f"left running at {' '.join(self.base_urls)}; `vramp stop {ports}` ends it")
+        return True
 
     def hurry(self) -> None:
         """Make the stop, under way or to come, a quick one."""
@@ -178,10 +206,9 @@ class Servers:
     @property
     def milestones(self) -> tuple[Milestone, ...]:
         """How far the start is: of the slowest."""
-        return self._with_expectations(self._shown.milestones) if self._shown is not None else ()
-
-    def _with_expectations(self, milestones: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
-        return with_expectations(milestones, self._expected, now_s=time.monotonic())
+        if self._most_telling is None:
+            return ()
+        return with_expectations(self._most_telling.milestones, self._expected, now_s=time.monotonic())
 
     @property
     def expected_s(self) -> float | None:
@@ -192,9 +219,9 @@ class Servers:
     def liveness(self) -> Liveness | None:
         """What the processes of the slowest do, looked at once a second."""
         now_s = time.monotonic()
-        if self._shown is not None and now_s >= self._look_at_s:
+        if self._most_telling is not None and now_s >= self._look_at_s:
             self._look_at_s = now_s + _LOOK_S
-            self._liveness = self._shown.look()
+            self._liveness = self._most_telling.look()
         return self._liveness
 
     @property
@@ -210,16 +237,19 @@ class Servers:
     @property
     def log_lines(self) -> tuple[str, ...]:
         """The last lines of the log that tells most: that of a server that died, or of the slowest to start."""
-        return tuple(self._shown.log.lines[-_LOG_LINES:]) if self._shown is not None else ()
+        return tuple(self._most_telling.log.lines[-_LOG_LINES:]) if self._most_telling is not None else ()
 
     @property
     def log_total(self) -> int:
         """How many lines that log had."""
-        return self._shown.log.total if self._shown is not None else 0
+        return self._most_telling.log.total if self._most_telling is not None else 0
 
     @property
-    def _shown(self) -> ManagedServer | None:
-        return min(self.managed, key=lambda server: (not server.died.is_set(), _steps_done(server)), default=None)
+    def _most_telling(self) -> ManagedServer | None:
+        def rank(server: ManagedServer) -> tuple[bool, int]:
+            return not server.died.is_set(), sum(milestone.state == "done" for milestone in server.milestones)
+
+        return min(self.managed, key=rank, default=None)
 
     def described(self) -> tuple[ServerInstance, ...]:
         """Every instance with its command and environment, secrets masked."""
@@ -236,31 +266,16 @@ class Servers:
         """Every instance with its gauges, where there are several."""
         if self.count == 1:
             return ()
-        known = [*engines, *[None] * self.count]
-        places = [(server.base_url, server.state, server.pid) for server in self.managed]
-        attached: list[tuple[str, ServerState, int | None]] = [
-            (masked_text(url), "ready", None) for url in self.settings.urls
-        ]
-        return tuple(_view(*place, engine) for place, engine in zip(attached or places, known, strict=False))
+        views = [InstanceView(url=masked_text(url), state="ready") for url in self.settings.urls]
+        views = views or [InstanceView(server.base_url, server.state, server.pid) for server in self.managed]
+        gauges = [engine or EngineView() for engine in (*engines, *[None] * self.count)]
+        return tuple(
+            msgspec.structs.replace(view, running=now.running, waiting=now.waiting, kv_usage=now.kv_usage)
+            for view, now in zip(views, gauges, strict=False)
+        )
 
 
 def _lock_for(url: str, profile: str) -> DriveLock:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return drive_lock(parts.hostname or "", port, profile=profile)
-
-
-def _steps_done(server: ManagedServer) -> int:
-    return sum(milestone.state == "done" for milestone in server.milestones)
-
-
-def _view(url: str, state: ServerState, pid: int | None, engine: EngineView | None) -> InstanceView:
-    gauges = engine or EngineView()
-    return InstanceView(
-        url=url,
-        state=state,
-        pid=pid,
-        running=gauges.running,
-        waiting=gauges.waiting,
-        kv_usage=gauges.kv_usage,
-    )

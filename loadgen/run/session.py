@@ -11,17 +11,18 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from loadgen.errors import ProfileError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
-from loadgen.metrics.journal import EngineView
-from loadgen.plan import Stage
-from loadgen.plan.demand import most_workers, workers_for
-from loadgen.profile import Profile
+from loadgen.format import harmless
+from loadgen.metrics.hardware import HardwareRecord
+from loadgen.metrics.snapshot import Liveness, ServerView
+from loadgen.plan.stage import Stage, most_workers, workers_for
+from loadgen.profile.schema import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.lines import server_changed, ticked
-from loadgen.run.probe import Served, probe, probe_twin
-from loadgen.run.requests import fleet_settings, templates_of
+from loadgen.run.probe import Served, fleet_settings, probe, probe_twin, templates_of
 from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
 from loadgen.server.supervisor import ServerState
@@ -40,18 +41,18 @@ class Session:
         profile: Profile,
         variant: str | None,
         plan: Sequence[Stage],
-        ledger: RunWriter,
+        writer: RunWriter,
     ) -> None:
         """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all servers."""
         self.profile = profile
         self.variant = variant
         self.servers = Servers(profile)
-        self._begin_with = workers_for(profile.load.workers, plan, servers=self.servers.count)
-        self.began_s = ledger.clock_s()
+        self._workers = workers_for(profile.load.workers, plan, servers=self.servers.count)
+        self.began_s = writer.clock_s()
         self.served: Served | None = None
         self.fleet: Fleet | None = None
         self._plan = plan
-        self._writer = ledger
+        self._writer = writer
         self._clients: list[ServerClient] = []
         self._targets: list[ServerAddress] = []
         self._watch: EngineWatch | None = None
@@ -72,7 +73,7 @@ class Session:
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""
         await self.servers.start(self._writer.folder)
-        self.tell("starting")
+        self.log_state("starting")
         await self.servers.wait_ready()
         problem = self.servers.remember_start()
         if problem is not None:
@@ -89,7 +90,7 @@ class Session:
         wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
         served = self.served = await probe(first, wanted, load, self._plan, where=where)
         self._targets = [served.target, *[await probe_twin(twin, served, load) for twin in twins]]
-        self.tell("ready")
+        self.log_state("ready")
         for note in served.notes:
             self._writer.event("server", note)
         for note in sorted({data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}):
@@ -103,7 +104,7 @@ class Session:
         assert self.served is not None
         settings = fleet_settings(self.profile, self.served, self._targets, seed, rows=rows)
         most = most_workers(self.profile.load.workers, servers=self.servers.count)
-        fleet = self.fleet = Fleet(settings, self._begin_with, most=most)
+        fleet = self.fleet = Fleet(settings, self._workers, most=most)
         await fleet.start()
         await fleet.wait_ready()
         return fleet
@@ -115,13 +116,9 @@ class Session:
         return tick
 
     def _write(self, tick: FleetTick, workers: int) -> None:
-        ledger = self._writer
-        ledger.log(ticked(tick, self.engine, workers=workers, t_s=ledger.clock_s()))
-        ledger.write_rows(tick.rows, self.served.model if self.served is not None else None)
-        for death in tick.deaths:
-            ledger.event("error", death)
-        for news in tick.news:
-            ledger.event("load", news)
+        engine = self._watch.view if self._watch is not None else None
+        model = self.served.model if self.served is not None else None
+        self._writer.tick(tick, engine=engine, workers=workers, model=model)
 
     def check(self, fleet: Fleet, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
@@ -165,7 +162,7 @@ class Session:
     @property
     def workers(self) -> int:
         """How many there are, or will be at first."""
-        return self.fleet.size if self.fleet is not None else self._begin_with
+        return self.fleet.size if self.fleet is not None else self._workers
 
     @property
     def templates(self) -> TemplatesOf:
@@ -179,19 +176,35 @@ class Session:
         return self._watch.boundary
 
     @property
-    def engine(self) -> EngineView | None:
-        """All engines together, as last read."""
-        return self._watch.view if self._watch is not None else None
-
-    @property
-    def engines(self) -> list[EngineView | None]:
-        return self._watch.views if self._watch is not None else []
-
-    @property
     def worker_pids(self) -> Sequence[int]:
         return self.fleet.pids if self.fleet is not None else ()
 
-    def tell(self, state: ServerState) -> None:
+    def view(self, t_s: float, hardware: HardwareRecord, *, starting: bool) -> ServerView:
+        """The servers as the screen shows them; while they start, with what their processes and the GPUs do."""
+        servers, served, settings = self.servers, self.served, self.profile.server
+        return ServerView(
+            engine=settings.engine,
+            url=servers.url,
+            state="ready" if settings.engine == "attach" and served is not None else servers.state,
+            model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
+            version=harmless(served.version or "") or None if served is not None else None,
+            variant=self.variant,
+            pid=servers.pid,
+            uptime_s=t_s - self.began_s,
+            milestones=servers.milestones,
+            log_tail=servers.log_lines,
+            log_total=servers.log_total,
+            expected_s=servers.expected_s,
+            liveness=self._liveness(hardware) if starting else None,
+            diagnosis=servers.diagnosis,
+            instances=servers.views(self._watch.views if self._watch is not None else []),
+        )
+
+    def _liveness(self, hardware: HardwareRecord) -> Liveness | None:
+        life = self.servers.liveness
+        used = [sample.hbm_used_bytes for sample in hardware.latest.values() if sample.hbm_used_bytes]
+        return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
+
+    def log_state(self, state: ServerState) -> None:
         """The servers have reached a state."""
-        now_s = self._writer.clock_s()
-        self._writer.log(server_changed(self.servers, self.served, state, variant=self.variant, t_s=now_s))
+        self._writer.server_changed(self.servers, self.served, state, self.variant)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from loadgen.metrics.curve import LoadCurve, load_curve
-from loadgen.metrics.deltas import MAIN_LATENCIES, OUTCOMES
-from loadgen.metrics.distribution import distribution_of
+from loadgen.metrics.curve import LoadCurve, distribution_of, load_curve
+from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import CurvePoint, TruthCheck
 from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_hardware import stage_energy
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import first_wave_of, truth_of
+from loadgen.metrics.stage_result import first_wave_of, stage_energy, truth_of
 from loadgen.report.notes import Facts, notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
@@ -27,15 +24,19 @@ class StageViews:
     """The views of a record's stages; one of which nothing more can come is computed once."""
 
     def __init__(self) -> None:
+        self._views: tuple[StageView, ...] = ()  # as last computed
         self._settled: dict[int, StageView] = {}
         self._curve = LoadCurve()
         self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
-        return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
+        self._views = tuple(self._view(index, stage, record) for index, stage in record.stages.items())
+        return self._views
 
     def curve(self, record: Record) -> tuple[CurvePoint, ...]:
-        """The load curve of all stages; after `of`."""
+        """The load curve of all stages; a moving load that is the only one has its own."""
+        if len(self._views) == 1 and (alone := self._views[0].curve):
+            return alone
         return self._curve.points(stage for index, stage in record.stages.items() if index not in self._settled)
 
     def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
@@ -64,11 +65,47 @@ class StageViews:
 
 
 def stage_view(stage: StageRecord, record: Record) -> StageView:
-    started = stage.started
+    started, ended = stage.started, stage.ended
     judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
-    end_s = stage.ended.t_s if stage.ended is not None else now_s
     truth = truth_of(stage)
+    return msgspec.structs.replace(
+        _measured(stage, max(0.0, (ended.t_s if ended is not None else now_s) - started.t_s)),
+        slo_met=met_limits(judgement) if stage.counters["sent"] else None,
+        slo_needs=needed_words(judgement),
+        stop_reason=ended.reason if ended is not None else None,
+        truth=_truth_words(truth) if truth is not None else "",
+        truth_agrees=truth.agrees if truth is not None else None,
+        waits_for=stage.waits_for,
+        e2e_needs_s=_beyond_its_end(stage),
+        moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
+        curve=load_curve([stage]) if started.steps else (),
+        notes=_notes(stage) if ended is not None else (),
+    )
+
+
+def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView | None:
+    """All stages together; None before the first."""
+    if not stages:
+        return None
+    whole = StageRecord(stages[0].started)
+    whole.metrics = total
+    return msgspec.structs.replace(
+        _measured(whole, total.window_s),
+        number=0,
+        label="whole run",
+        concurrency=None,
+        rate=None,
+        isl=0,
+        osl=0,
+        running=stages[-1].ended is None,
+        open=sum(stage.open_sent for stage in stages),
+    )
+
+
+def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
+    """What it asked for and what was measured, without what limits and engine say of it."""
+    started, counters = stage.started, stage.counters
     return StageView(
         number=started.index + 1,
         label=started.label,
@@ -77,19 +114,23 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         isl=started.isl,
         osl=started.osl,
         running=stage.ended is None,
-        elapsed_s=max(0.0, end_s - started.t_s),
-        slo_met=met_limits(judgement) if stage.counters["sent"] else None,
-        slo_needs=needed_words(judgement),
-        stop_reason=stage.ended.reason if stage.ended is not None else None,
-        truth=_truth_words(truth) if truth is not None else "",
-        truth_agrees=truth.agrees if truth is not None else None,
+        elapsed_s=elapsed_s,
+        held_mean=stage.held_mean,
+        sent=counters["sent"],
+        completed=counters["completed"],
+        failed=counters["failed"],
+        unfinished=counters["unfinished"],
+        cancelled=counters["cancelled"],
+        carried_over=counters["carried_over"],
+        carried_in=counters["carried_in"],
         open=stage.open_sent,
-        waits_for=stage.waits_for,
-        e2e_needs_s=_beyond_its_end(stage),
-        moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
-        curve=load_curve([stage]) if started.steps else (),
-        notes=_notes(stage) if stage.ended is not None else (),
-        **_numbers(stage),
+        unsent=counters["unsent"],
+        scheduled=counters["sent"] + counters["unsent"],
+        requests_per_s=stage.per_second("window_requests"),
+        output_tokens_per_s=stage.per_second("window_output_tokens"),
+        total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
+        latency=stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not started.steps)),
+        first_wave=counters["first_wave"],
     )
 
 
@@ -122,40 +163,6 @@ def _truth_words(truth: TruthCheck) -> str:
     if truth.ttft_outside_ms is not None and truth.ttft_server_ms is not None:
         ttft = f"mean TTFT {truth.ttft_server_ms:.1f} ms at the server, {truth.ttft_outside_ms:+.1f} ms at the client"
     return "; ".join(filter(None, (ttft, truth.why))) or "the same requests and tokens"
-
-
-def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView | None:
-    """All stages together; None before the first."""
-    if not stages:
-        return None
-    whole = StageRecord(stages[0].started)
-    whole.metrics = total
-    return StageView(
-        number=0,
-        label="whole run",
-        concurrency=None,
-        rate=None,
-        isl=0,
-        osl=0,
-        running=stages[-1].ended is None,
-        elapsed_s=total.window_s,
-        open=sum(stage.open_sent for stage in stages),
-        **_numbers(whole),
-    )
-
-
-def _numbers(stage: StageRecord) -> dict[str, Any]:
-    """The fields of a `StageView` that are measured."""
-    counters = stage.counters
-    counts = {name: counters[name] for name in (*OUTCOMES, "sent", "unsent", "carried_in", "first_wave")}
-    return counts | {
-        "scheduled": counters["sent"] + counters["unsent"],
-        "held_mean": stage.held_mean,
-        "requests_per_s": stage.per_second("window_requests"),
-        "output_tokens_per_s": stage.per_second("window_output_tokens"),
-        "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
-        "latency": stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not stage.started.steps)),
-    }
 
 
 def distributions(record: Record) -> tuple[Distribution, ...]:

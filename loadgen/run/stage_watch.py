@@ -1,22 +1,48 @@
-"""What a running stage is watched for: the moment from which it is measured, and a queue that grows without bound.
+"""What a running stage is watched for: when its measurement begins, when it is enough, and what ends it early.
 
 A stage that time bounds is measured under its own load: once no stream is left of a higher one before, and once the
 streams that all begin at once, as into an idle engine, have their first tokens. One that settles waits for the end of
-its whole transient.
+its whole transient (`Transient`). It ends early when the queue of an open loop grows without bound
+(`OverloadDetector`) or when everything fails (`FailureBreaker`).
 """
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+from statistics import fmean, stdev
+
+import numpy as np
+from numpy.typing import NDArray
+
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.deltas import StageDelta
+from loadgen.metrics.journal import StageStarted
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import Limits
+from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, still_needed
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Stage
-from loadgen.run.saturation import OverloadDetector
-from loadgen.run.settling import Transient, ttft_of
+from loadgen.plan.stage import Measured, Stage
 
 _WAVE_SHARE = 0.1  # of the streams that a stage wants: if fewer begin at once, they are requests like any other
 LONGEST_FILL_S = 30.0
 """A stage without an end of its own waits no longer for its first wave, any other for as long as it is measured."""
+JUDGED_AFTER_S = 10.0  # no stage is judged before
+FEWEST_ENDED = 20
+UNSERVED = 0.05  # the share of arrivals that must stay without an answer
+READING_S = 1.0
+_SURE = 4.0  # student's t beyond 99.9 % with ten increments, and still few false alarms when it is asked every second
+_FEWEST_INCREMENTS = 5
+_TURNOVERS = 4
+_RISEN = 1.5
+FEWEST_BEATS = 12
+_HELD_SHARE = 0.02
+_KEPT = 4  # the rule needs so many points to the right of a cut
+INTERIM = 0.9973  # the confidence of three standard deviations
+_SHORTEST_PROBE_S = 2.0
+_QUIET_S = 2.0
+_FEWEST_FAILURES = 10
+_MOST_FAILURES = 200
 
 
 class StageWatch:
@@ -30,13 +56,41 @@ class StageWatch:
         concurrency = stage.concurrency or 0
         self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
         """Many streams begin at once, and are told apart."""
-        self.fills = self.first_wave_apart and bounded_by_time  # it is measured once those have their first tokens
-        self.sheds = bounded_by_time and stage.concurrency is not None and filled > concurrency
+        self.waits_for_first_wave = self.first_wave_apart and bounded_by_time
+        """It is measured once those have their first tokens."""
+        self.waits_for_drain = bounded_by_time and stage.concurrency is not None and filled > concurrency
         """More streams are open than it wants, and it is measured without them."""
         self._ready = False
         self.late = False  # its first wave takes so long that it is measured all the same
         self._flight = OverloadDetector(stage.rate) if stage.rate is not None and not stage.steps else None
         self.saturated: str | None = None  # why it should not go on, once that is known
+
+    def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
+        """The line that begins it; `manual` if the operator asked for it."""
+        stage = self._stage
+        return StageStarted(
+            t_s=t_s,
+            index=index,
+            label=stage.title,
+            concurrency=stage.concurrency,
+            rate=stage.rate,
+            arrival=stage.arrival,
+            isl=stage.isl,
+            osl=stage.osl,
+            requests=stage.requests,
+            duration_s=stage.duration_s,
+            warmup_requests=stage.warmup_requests,
+            warmup_s=stage.warmup_s,
+            manual=manual,
+            settle_s=stage.settle_s,
+            waits_for_drain=self.waits_for_drain,
+            awaits_first_wave=self.waits_for_first_wave,
+            first_wave=stage.first_wave,
+            steps=stage.steps,
+            min_completed=stage.min_completed,
+            max_concurrency=stage.max_concurrency,
+            variant=variant,
+        )
 
     def beat(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
         """Take in a tick, `t_s` after the stage began."""
@@ -50,15 +104,15 @@ class StageWatch:
             self.saturated = self._judge(self._flight, tick, record, delta, t_s)
 
     def _look(self, tick: FleetTick, t_s: float) -> None:
-        filled = tick.first_wave_waiting == 0 or not self.fills
-        shed = tick.held <= (self._stage.concurrency or 0) or not self.sheds
-        self._ready = self._ready or (tick.first_wave_waiting is not None and filled and shed)
-        self.late = self.fills and not self._ready and t_s > (self._stage.duration_s or LONGEST_FILL_S)
+        filled = tick.first_wave_waiting == 0 or not self.waits_for_first_wave
+        drained = tick.held <= (self._stage.concurrency or 0) or not self.waits_for_drain
+        self._ready = self._ready or (tick.first_wave_waiting is not None and filled and drained)
+        self.late = self.waits_for_first_wave and not self._ready and t_s > (self._stage.duration_s or LONGEST_FILL_S)
 
     @property
     def waits(self) -> bool:
         """It is not measured from a time that is known when it begins."""
-        return self.sheds or self.fills or self._transient is not None
+        return self.waits_for_drain or self.waits_for_first_wave or self._transient is not None
 
     @property
     def settled(self) -> bool:
@@ -81,3 +135,225 @@ class StageWatch:
         if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:
             e2e_ms = ttft_ms + tpot_ms * (self._stage.osl - 1)
         return None if e2e_ms is None else e2e_ms / 1000
+
+
+class OverloadDetector:
+    """Finds an open loop beyond what the server can take: its number of streams in flight grows without bound.
+
+    At the edge of what a server can take, that number wanders like a random walk; beyond it, it drifts. So the test is
+    a t-test of its increments over the latter half of a stage: their mean is surely above zero, and is more than a
+    share of the arrivals, those that are never served. Nothing here asks how long a TTFT is, so that a chat server
+    that answers in milliseconds is judged like any other.
+
+    In the beginning every stage fills up. How much of the growth that can be follows from the mean duration of its
+    streams; but while most of them are still open, that mean is of the short ones. Until the stage has lasted for
+    several times what Little's law says of them, it must be waiting that grows: the TTFT must have risen.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._times_s: list[float] = []
+        self._in_flight: list[int] = []
+        self._ttft_ms: list[float] = []
+
+    def beat(self, t_s: float, in_flight: int, ttft_ms: float | None) -> bool:
+        """Take in the streams open or waiting `t_s` after the stage began, and the TTFT of those that came since.
+
+        A reading is kept, and the answer true, about once a second.
+        """
+        if self._times_s and t_s < self._times_s[-1] + READING_S:
+            return False
+        self._times_s.append(t_s)
+        self._in_flight.append(in_flight)
+        self._ttft_ms.append(ttft_ms if ttft_ms is not None else self._ttft_ms[-1] if self._ttft_ms else 0.0)
+        return True
+
+    def verdict(self, *, ended: int, e2e_mean_s: float | None) -> str | None:
+        """Why the stage should end: its queue grows without bound; else None."""
+        half = len(self._times_s) // 2
+        times_s, values = self._times_s[half:], self._in_flight[half:]
+        if len(values) <= _FEWEST_INCREMENTS or times_s[-1] < JUDGED_AFTER_S or ended < FEWEST_ENDED or not e2e_mean_s:
+            return None
+        span_s = times_s[-1] - times_s[0]
+        unserved = (values[-1] - values[0]) / span_s / self._rate
+        filling = filling_share(times_s[0], times_s[-1], e2e_mean_s)
+        if unserved < UNSERVED + 2 * filling or drift(values) < _SURE:
+            return None
+        if _TURNOVERS * values[-1] > ended and not self._ttft_has_risen():
+            return None
+        grown = f"{values[0]} to {values[-1]} in {span_s:.0f} s"
+        return (
+            f"over-saturated: streams in flight grow without bound, {grown}; {unserved:.0%} of arrivals are not served"
+        )
+
+    def _ttft_has_risen(self) -> bool:
+        quarter = len(self._ttft_ms) // 4
+        return fmean(self._ttft_ms[-quarter:]) > _RISEN * fmean(self._ttft_ms[quarter : 2 * quarter])
+
+
+def drift(values: list[int]) -> float:
+    """Student's t of the increments of a series: how surely it rises, against a random walk with steps like its own."""
+    increments = [after - before for before, after in pairwise(values)]
+    spread = max(stdev(increments), 0.5)
+    return fmean(increments) / spread * math.sqrt(len(increments))
+
+
+def filling_share(from_s: float, to_s: float, mean_s: float) -> float:
+    """The growth that the filling of an empty server has left, as a share of the rate.
+
+    For streams of exponential length, of which the last leave latest: 1 - exp(-t/mean) of the final number are there.
+    """
+    return mean_s / (to_s - from_s) * (math.exp(-from_s / mean_s) - math.exp(-to_s / mean_s))
+
+
+class Transient:
+    """Finds when the transient of a stage is over: its slots have turned over, and its series have come to rest.
+
+    Each series (streams open, TTFT, tokens a second) is judged by MSER, the marginal standard error rule of White
+    (1997): of all points at which a series could be cut, the best leaves the mean of the rest with the least standard
+    error. While a transient lasts that point moves along with the end; once it stays in the first half, the rest is
+    stationary. So the rule needs no limit that would have to fit every model and machine.
+    """
+
+    def __init__(self, concurrency: int | None) -> None:
+        self._concurrency = concurrency
+        self._ended = 0
+        self._sent = 0
+        self._held: list[float] = []
+        self._ttft_ms: list[float] = []
+        self._tokens: list[float] = []
+
+    def beat(self, *, held: int, delta: StageDelta | None, output_tokens: int) -> None:
+        """Take in a tick: streams open at its end, what happened to those of the stage, and all tokens that came."""
+        self._held.append(held)
+        self._tokens.append(output_tokens)
+        if delta is None:
+            return
+        self._sent += delta.warmup + delta.sent
+        ttft_ms = ttft_of(delta)
+        if ttft_ms is not None:
+            self._ttft_ms.append(ttft_ms)
+
+    @property
+    def over(self) -> bool:
+        """Every slot has turned over once, and nothing moves any more."""
+        if len(self._held) < FEWEST_BEATS or not self._turned_over():
+            return False
+        return all(at_rest(series) for series in (self._held, self._ttft_ms, self._tokens))
+
+    def _turned_over(self) -> bool:
+        held = self._held[-1]
+        wanted = self._concurrency
+        if wanted is None:
+            # In open loop the streams of the beginning must have gone, whose number is not known beforehand.
+            return self._sent - held >= max(held, 1)
+        return held <= wanted + max(1, _HELD_SHARE * wanted) and self._sent - held >= wanted
+
+
+def ttft_of(delta: StageDelta | None) -> float | None:
+    """The mean TTFT of a tick in milliseconds, measured or not; None if no stream began to answer."""
+    if delta is None:
+        return None
+    ttft = delta.latency.get("warmup_ttft") or delta.latency.get("ttft")
+    return ttft.sum_us / ttft.count / 1000 if ttft is not None and ttft.count else None
+
+
+def at_rest(series: list[float]) -> bool:
+    """Whether the best cut of a series lies in its first half; one that is too short is not at rest."""
+    if len(series) < FEWEST_BEATS // 2:
+        return False
+    return int(np.argmin(cut_errors(series))) <= len(series) // 2
+
+
+def cut_errors(series: list[float]) -> NDArray[np.float64]:
+    """The variance over the count of what each cut leaves, which MSER wants least; sums from the end, in one pass."""
+    # Counted from the last value, a series that has come to rest has errors of exactly 0, and no cancellation.
+    values = np.array(series[::-1], dtype=np.float64) - series[-1]
+    counts = np.arange(1, len(values) + 1)
+    means = np.cumsum(values) / counts
+    variances = np.maximum(0.0, np.cumsum(values**2) / counts - means**2)
+    return (variances / counts)[: _KEPT - 1 : -1]
+
+
+def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
+    """What is known of a stage as it ends."""
+    judgement, precision = judge(record, limits), record.blocks.precision()
+    return Measured(
+        stage=stage,
+        held=record.held_mean,
+        output_tokens_per_s=record.per_second("window_output_tokens"),
+        error_percent=precision.error_percent.get("output_tokens_per_s") if precision is not None else None,
+        verdict=judgement.verdict,
+        met=met_limits(judgement) or False,
+        needs=needed_words(judgement),
+        completed=record.counters["completed"],
+    )
+
+
+def enough(stage: Stage, record: StageRecord, measured_s: float, max_duration_s: float) -> str | None:
+    """Why a settled stage, measured for so long, should end; None while it should go on.
+
+    A probe is looked at again and again while it runs, and in one of many looks chance makes it seem sure. So it is
+    broken off only for what three standard deviations say, which leaves the 95 % of the last look what they are
+    (Haybittle 1971; Peto and others 1976). Where it goes on until it is sure, 95 % are enough to say that it meets its
+    limits: for a percentile that takes hundreds of streams, more for each that misses, so that there are few moments
+    at which it can be.
+    """
+    if stage.duration_s is None:
+        return None
+    if stage.judged is not None and measured_s >= min(_SHORTEST_PROBE_S, stage.duration_s):
+        verdict = judge(record, stage.judged, INTERIM).verdict
+        if verdict != "unresolved":
+            return f"it is sure: the limits are {verdict}"
+    if measured_s < stage.duration_s:
+        return None
+    if record.counters["completed"] < stage.min_completed:
+        return f"too few streams completed in {max_duration_s:g} s" if measured_s >= max_duration_s else None
+    if stage.judged is None or not stage.certain:
+        return "its time was up"
+    return _certain(judge(record, stage.judged), record, measured_s, max_duration_s)
+
+
+def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_duration_s: float) -> str | None:
+    if judgement.verdict == "met":
+        return "it is sure: the limits are met"
+    if measured_s >= max_duration_s:
+        return f"it was not sure within {max_duration_s:g} s"
+    per_s = record.counters["completed"] / measured_s
+    if still_needed(judgement) > per_s * (max_duration_s - measured_s):
+        return f"it cannot be sure within {max_duration_s:g} s: {needed_words(judgement)}"
+    return None
+
+
+class FailureBreaker:
+    """Finds when to stop sending to a server that only fails: no table of zeros, and no hammering of what is dead."""
+
+    def __init__(self) -> None:
+        self._successes = 0
+        self._failures_then = 0
+        self._since_s = 0.0
+
+    def check(self, record: Record, now_s: float) -> str | None:
+        """Why the load should end: many failures in a row, for a while, without one success; else None."""
+        current = record.current
+        if current is None:
+            self._since_s = now_s
+            return None
+        successes = record.total.counters["completed"] + record.client.counters["output_tokens"]
+        failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
+        if successes != self._successes:
+            self._successes, self._failures_then, self._since_s = successes, failures, now_s
+            return None
+        row = failures - self._failures_then
+        wanted = min(_MOST_FAILURES, max(_FEWEST_FAILURES, 2 * (current.started.concurrency or 0)))
+        if row < wanted or now_s - self._since_s < _QUIET_S:
+            return None
+        return f"nothing but failures: the last {row} requests failed, {_most_frequent(record)}"
+
+
+def _most_frequent(record: Record) -> str:
+    errors, messages = record.total.errors, record.total.messages
+    if not errors:
+        return "; ".join(text for texts in messages.values() for text in texts[:1])
+    kind = max(errors, key=lambda name: errors[name])
+    return ": ".join([kind, *messages.get(kind, [])[:1]])

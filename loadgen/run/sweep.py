@@ -18,7 +18,7 @@ import msgspec
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.journal import RunState
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.report.sweep_table import Outcome
 from loadgen.store.runs import claim_folder, read_result
 
@@ -122,7 +122,8 @@ def require_comparable(profiles: Mapping[str, Profile]) -> None:
         if profiles[name].server.engine == "attach":
             raise ProfileError(f"variant {name}: a sweep starts each server itself; engine attach starts none")
     for name in others:
-        keys = _different(_load_of(profiles[first]), _load_of(profiles[name]))
+        other = _load_of(profiles[name])
+        keys = [key for key, value in _load_of(profiles[first]).items() if other[key] != value]
         if keys:
             raise ProfileError(
                 f"variant {name}: {', '.join(keys)} differs from variant {first}, and a sweep compares servers under "
@@ -135,10 +136,6 @@ def _load_of(profile: Profile) -> dict[str, Any]:
     load = document.pop("load")
     load.pop("seed")
     return {f"load.{key}": value for key, value in load.items()} | document
-
-
-def _different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    return [key for key, value in one.items() if other[key] != value]
 
 
 def _digest(profiles: Mapping[str, Profile]) -> str:

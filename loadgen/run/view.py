@@ -1,24 +1,20 @@
 """From a record to a snapshot: what the screen draws, computed four times a second. Nothing here changes anything.
 
-A record says what has happened; `Now` adds what it cannot say, because only the run that goes on knows it, or the
-replay that plays it.
+A record says what has happened; a run that goes on, or the replay that plays it, adds what only it knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
 
-import msgspec
-
+from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.health import StageFacts, flags, gpu_verdicts, stage_verdicts
-from loadgen.metrics.journal import RunState, StageStarted
+from loadgen.metrics.journal import EngineView, Milestone, RunState, StageStarted
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import BaselineView, Comparison, Verdict
+from loadgen.metrics.result import Comparison, Verdict
 from loadgen.metrics.snapshot import (
     ClientView,
-    Distribution,
     ErrorView,
     GpuView,
     LoadView,
@@ -30,51 +26,64 @@ from loadgen.metrics.snapshot import (
 )
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan import Stage
-from loadgen.run.headline import HeadlineFacts, headline
+from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
+from loadgen.plan.stage import Stage
+from loadgen.run.controller import LoadController
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
 
 
-class Now(msgspec.Struct, frozen=True):
-    """What a record does not say of the present moment."""
+def snapshot_of(
+    record: Record,
+    views: StageViews,
+    *,
+    t_s: float,
+    unix_s: float,
+    phase: Phase,
+    profile: str,
+    server: ServerView,
+    load: LoadView,
+    workers: int,
+    telemetry: str,
+    ending: RunState | None = None,
+    reason: str = "",
+    waiting_for: Sequence[str] = (),
+    gpus_stale: bool = False,
+    variants: Iterable[str] = (),
+    result_path: Path | None = None,
+    past: tuple[Point, ...] = (),
+    replay: ReplayView | None = None,
+    baseline: BaselineWatch | None = None,
+) -> Snapshot:
+    """The state of a run now: what its record says, with what only the run that goes on, or the replay, can know.
 
-    t_s: float
-    unix_s: float
-    phase: Phase
-    profile: str
-    server: ServerView
-    load: LoadView
-    workers: int
-    ending: RunState | None = None
-    reason: str = ""
-    waiting_for: tuple[str, ...] = ()  # processes that a stop waits for
-    gpus_stale: bool = False
-    telemetry: str = ""
-    result_path: str | None = None
-    variants: tuple[str, ...] = ()
-    past: tuple[Point, ...] = ()  # points before the newest that no snapshot has told
-    replay: ReplayView | None = None
-    baseline: BaselineView | None = None
-    baseline_distribution: Distribution | None = None
-
-
-def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
-    """The state of the run now."""
-    client = client_view(record, now.workers)
-    text, healthy = headline(_headline_facts(record, now, client))
-    of_gpus = gpu_verdicts(record.hardware.facts())
+    `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for; `past` are points
+    before the newest that no snapshot has told.
+    """
+    client, counters = client_view(record, workers), record.total.counters
+    text, healthy = headline(
+        phase,
+        client=client,
+        engine=record.engine,
+        errors=sum(counters[name] for name in ("failed", "warmup_failed", "carried_failed")),
+        completed=counters["completed"],
+        milestones=server.milestones,
+        state=record.finished.state if record.finished is not None else ending,
+        reason=reason.partition("\n")[0],
+        waiting_for=waiting_for,
+    )
+    found = gpu_verdicts(record.hardware.facts())
     return Snapshot(
-        t_s=now.t_s,
-        unix_s=now.unix_s,
-        phase=now.phase,
-        profile=now.profile,
+        t_s=t_s,
+        unix_s=unix_s,
+        phase=phase,
+        profile=profile,
         headline=text,
         healthy=healthy,
-        server=now.server,
-        load=now.load,
-        point=record.points[-1] if record.points else Point(t_s=now.t_s),
+        server=server,
+        load=load,
+        point=record.points[-1] if record.points else Point(t_s=t_s),
         client=client,
         engine=record.engine,
         stages=views.of(record),
@@ -85,20 +94,22 @@ def snapshot_of(record: Record, now: Now, views: StageViews) -> Snapshot:
         errors=error_views(record.total),
         events=tuple(record.events),
         findings=record.findings,
-        reference=_references(record, now.phase),
-        verdicts=_verdicts(record, of_gpus),
-        gpus=_gpu_views(record, of_gpus),
-        gpus_stale=now.gpus_stale,
-        telemetry=now.telemetry,
+        reference=_references(record, phase),
+        verdicts=_verdicts(record, found),
+        gpus=tuple(
+            GpuView(gpu, record.hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in record.hardware.gpus
+        ),
+        gpus_stale=gpus_stale,
+        telemetry=telemetry,
         host=record.hardware.host,
         slo_ms=record.limits.latency_ms,
         search=record.search,
-        variants=now.variants,
-        result_path=now.result_path,
-        past=now.past,
-        replay=now.replay,
-        baseline=now.baseline,
-        baseline_distribution=now.baseline_distribution,
+        variants=tuple(variants),
+        result_path=str(result_path) if result_path is not None else None,
+        past=past,
+        replay=replay,
+        baseline=baseline.view(record) if baseline is not None else None,
+        baseline_distribution=baseline.distribution(record) if baseline is not None else None,
     )
 
 
@@ -106,20 +117,6 @@ def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
     """Of the running or last stage; of all of them once nothing changes any more."""
     stages = record.stages.values() if phase == "done" else filter(None, [record.shown])
     return tuple(one for stage in stages for one in record.compared(stage))
-
-
-def _headline_facts(record: Record, now: Now, client: ClientView) -> HeadlineFacts:
-    return HeadlineFacts(
-        phase=now.phase,
-        client=client,
-        engine=record.engine,
-        errors=sum(record.total.counters[name] for name in ("failed", "warmup_failed", "carried_failed")),
-        completed=record.total.counters["completed"],
-        milestones=now.server.milestones,
-        state=record.finished.state if record.finished is not None else now.ending,
-        reason=now.reason,
-        waiting_for=now.waiting_for,
-    )
 
 
 def client_view(record: Record, workers: int) -> ClientView:
@@ -181,40 +178,56 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _gpu_views(record: Record, of_gpus: Sequence[Verdict]) -> tuple[GpuView, ...]:
-    hardware = record.hardware
-    return tuple(GpuView(gpu, hardware.latest.get(gpu.index), flags(of_gpus, gpu.index)) for gpu in hardware.gpus)
-
-
 def load_view(
     asked: Stage | StageStarted | None,
     record: Record,
     *,
     t_s: float,
-    **known: Any,  # noqa: ANN401 - fields of LoadView
+    stage: int,
+    stages_planned: int,
+    paused: bool,
+    manual: bool,
+    held_open: bool = False,
 ) -> LoadView:
-    """The load at a moment: what is asked for and what is held; `known` are the fields that a record lacks."""
+    """The load at a moment: what is asked for and what is held."""
     tick, running = record.last_tick, record.current
     elapsed_s = t_s - running.started.t_s if running is not None else 0.0
-    concurrency = asked.concurrency if asked is not None else None
-    rate = asked.rate if asked is not None else None
+    concurrency, rate = (asked.concurrency, asked.rate) if asked is not None else (None, None)
     if running is not None and running.started.steps:
         load = running.started.load_at(running.measured_s(t_s)) or 0.0
         concurrency, rate = (int(load), None) if rate is None else (None, load)
     return LoadView(
+        stage=stage,
+        stages_planned=stages_planned,
         concurrency=concurrency,
         rate=rate,
         held=tick.held if tick is not None else 0,
         queued=tick.queued if tick is not None else 0,
         isl=asked.isl if asked is not None else 0,
         osl=asked.osl if asked is not None else 0,
+        paused=paused,
+        manual=manual,
+        held_open=held_open,
         stage_elapsed_s=elapsed_s,
-        stage_progress=progress(asked, running, elapsed_s) if asked is not None else None,
-        **known,
+        stage_progress=_progress(asked, running, elapsed_s) if asked is not None else None,
     )
 
 
-def progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s: float) -> float | None:
+def live_load(load: LoadController, record: Record, t_s: float) -> LoadView:
+    """The load of a run that goes on."""
+    return load_view(
+        load.current or load.last,
+        record,
+        t_s=t_s,
+        stage=load.index + 1,
+        stages_planned=max(load.stages_planned, load.index + 1),
+        paused=load.paused,
+        manual=load.manual,
+        held_open=load.held_open,
+    )
+
+
+def _progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s: float) -> float | None:
     """How much of a bounded stage is done, 0 to 1; None without a bound."""
     if running is None or (stage.requests is None and stage.duration_s is None):
         return None
@@ -227,3 +240,64 @@ def progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s
         ended = sum(counters[name] for name in OUTCOMES)
         done = max(done, ended / stage.requests)
     return min(1.0, done)
+
+
+def headline(
+    phase: Phase,
+    *,
+    client: ClientView,
+    engine: EngineView | None,
+    errors: int,
+    completed: int,
+    milestones: tuple[Milestone, ...] = (),
+    state: RunState | None = None,
+    reason: str = "",
+    waiting_for: Sequence[str] = (),
+) -> tuple[str, bool]:
+    """What the run does in a line of words, for the header, and whether all is well; `reason` is one line."""
+    ends_well = state in ("complete", "stopped")
+    waits = f"stopping: waits for {', '.join(waiting_for)}" if waiting_for else ""
+    match phase:
+        case "done":
+            return f"{state}: {reason}", ends_well
+        case "checking":
+            return "preflight: looking at profile, installation and box", True
+        case "blocked":
+            return "preflight: the start would fail", False
+        case "restarting":
+            return waits or "stopping: the server, to start it again", True
+        case "failed":
+            return reason, False
+        case "stopping":
+            return waits or f"stopping: {reason}", ends_well
+        case "starting":
+            return f"server starting: {_milestone_words(milestones)}", True
+        case "probing":
+            return "server ready: asking what it serves", True
+        case "paused":
+            return "paused", True
+        case "draining":
+            return "draining: waiting for the streams on their way", True
+        case "holding":
+            return "the plan is done, the server is up", True
+        case "running":
+            return _load_headline(client, engine, errors=errors, completed=completed)
+
+
+def _milestone_words(milestones: tuple[Milestone, ...]) -> str:
+    for milestone in reversed(milestones):
+        if milestone.state == "running":
+            return f"{milestone.label} {milestone.detail}".strip()
+    coming = [milestone.label for milestone in milestones if milestone.state == "waiting"]
+    return f"next: {coming[0]}" if coming else "waiting for its answer"
+
+
+def _load_headline(client: ClientView, engine: EngineView | None, *, errors: int, completed: int) -> tuple[str, bool]:
+    if errors and errors >= completed:
+        return f"failing: {errors} of {errors + completed} requests", False
+    if client.limited:
+        return f"client-limited, not trustworthy: {client.why}", False
+    limit = None
+    if engine is not None:
+        limit = kv_limit(engine.waiting, engine.kv_usage) or queueing(engine.waiting)
+    return limit or ("ok" if not errors else f"ok, {errors} failed"), True

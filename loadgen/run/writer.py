@@ -6,17 +6,27 @@ is said. A disk that does not take it costs the run nothing but a word.
 
 from __future__ import annotations
 
+import os
+import platform
 import time
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import psutil
+
+import loadgen
 from loadgen.errors import VrampError
+from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.baseline import Baseline, with_baseline
-from loadgen.metrics.deltas import StreamRow
-from loadgen.metrics.journal import Happened, Line, RunFinished, RunState
+from loadgen.metrics.journal import EngineView, Happened, Line, RunFinished, RunStarted, RunState, ServerChanged, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
+from loadgen.profile.schema import Profile
+from loadgen.run.probe import Served
+from loadgen.run.servers import Servers
+from loadgen.server.process.masking import masked_document, masked_environment, masked_text
+from loadgen.server.supervisor import ServerState
 from loadgen.store.files import RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 
@@ -54,18 +64,87 @@ class RunWriter:
         if self._closed:
             return
         self.record.apply(line)
-        self._tell(self._files.write(line))
+        self._log_problems(self._files.write(line))
 
     def event(self, kind: str, text: str) -> None:
         self.log(Happened(t_s=self.clock_s(), kind=kind, text=text))
 
-    def write_rows(self, rows: Mapping[int, Sequence[StreamRow]], model: str | None) -> None:
-        """Rows by worker, if they are kept; `model` where a row names none."""
-        self._tell(self._files.write_rows(rows, model))
+    def begin(self, profile: Profile, *, seed: int, workers: int, stages_planned: int) -> None:
+        """The first line: the profile as it is run, every secret masked, the machine, the seed."""
+        document = profile.model_dump(mode="json")
+        server = document["server"]
+        server["env"] = masked_environment(profile.server.env)
+        masked = masked_environment({name: str(value) for name, value in server["args"].items()})
+        server["args"] = {
+            name: value if masked[name] == str(value) else masked[name] for name, value in server["args"].items()
+        }
+        server["url"] = masked_text(server["url"]) if server["url"] else None
+        document["load"]["seed"] = seed
+        document["load"]["extra_body"] = masked_document(document["load"]["extra_body"])
+        self.log(
+            RunStarted(
+                unix_s=time.time(),
+                monotonic_s=self.began_s,
+                run_id=self.folder.name,
+                vramp_version=loadgen.__version__,
+                profile=document,
+                environment=_environment(),
+                workers=workers,
+                seed=seed,
+                stages_planned=stages_planned,
+            )
+        )
+
+    def server_changed(self, servers: Servers, served: Served | None, state: ServerState, variant: str | None) -> None:
+        """The servers reached a state; `served` is None until they were asked."""
+        described = servers.described()
+        settings, first = servers.settings, next(iter(described), None)
+        self.log(
+            ServerChanged(
+                t_s=self.clock_s(),
+                state=state,
+                engine=settings.engine,
+                url=servers.url,
+                model=served.model if served is not None else settings.model,
+                version=served.version if served is not None else None,
+                pid=first.pid if first is not None else None,
+                max_model_len=served.max_model_len if served is not None else None,
+                command=first.command if first is not None else None,
+                env=first.env if first is not None else masked_environment(settings.env),
+                milestones=servers.milestones,
+                diagnosis=servers.diagnosis,
+                instances=described if servers.count > 1 else (),
+                variant=variant,
+            )
+        )
+
+    def tick(self, tick: FleetTick, *, engine: EngineView | None, workers: int, model: str | None) -> None:
+        """What the fleet did in a quarter of a second; `model` is that of a row that names none."""
+        self.log(
+            Ticked(
+                t_s=self.clock_s(),
+                span_s=tick.span_s,
+                stages=tick.stages,
+                client=tick.client,
+                held=tick.held,
+                open_sent=tick.open_sent,
+                queued=tick.queued,
+                open_stages=tick.open_stages,
+                workers=workers,
+                rss_bytes=tick.rss_bytes,
+                engine=engine,
+                instances=tick.instances,
+            )
+        )
+        self._log_problems(self._files.write_rows(tick.rows, model))
+        for death in tick.deaths:
+            self.event("error", death)
+        for news in tick.news:
+            self.event("load", news)
 
     def write(self) -> None:
         """What there is goes to disk as a result."""
-        self._tell(self._files.flush())
+        self._log_problems(self._files.flush())
         result = self.record.result()
         self.result = result if self._baseline is None else with_baseline(result, self._baseline)
         for path in self.result_paths:
@@ -83,6 +162,29 @@ class RunWriter:
         self._files.close()
         self._closed = True
 
-    def _tell(self, problems: list[str]) -> None:
+    def _log_problems(self, problems: list[str]) -> None:
         for problem in problems:
             self.event("error", problem)
+
+
+def _environment() -> dict[str, Any]:
+    """Host, processor, memory and versions; unknown is None."""
+    return {
+        "host": platform.node(),
+        "os": platform.platform(),
+        "kernel": platform.release(),
+        "cpu": _cpu_model(),
+        "cpu_cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "python": platform.python_version(),
+        "gpus": [],
+    }
+
+
+def _cpu_model() -> str | None:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else None

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Diagnosis, Milestone
 from loadgen.metrics.snapshot import Liveness
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.gpu_memory import HeldSince, wait_back
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard

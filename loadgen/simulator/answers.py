@@ -1,25 +1,26 @@
 """One request being answered: as a stream, or whole when the engine is through with it.
 
 An answer is told three things by the step loop: `opening` before its first token, `token` for each but the last, and
-`end` for the last. `Stream.token` runs for every token served, so it does nothing that could have been prepared.
+`end` for the last. `AnswerStream.token` runs for every token served, so it does nothing that could have been prepared.
 """
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from loadgen.simulator.engine import Engine, Sequence
-from loadgen.simulator.events import Events, Field, Finish
-from loadgen.simulator.history import Served
+from loadgen.simulator.ground_truth import GroundTruth, ServedStream
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
 from loadgen.simulator.tokens import ANSWER
-from loadgen.simulator.truth import Truth
+from loadgen.simulator.vllm_events import Events, Field, Finish
 
 NEVER = 1 << 62
 
 
-class Answer(Protocol):
+class BaseAnswer:
     """What the step loop talks to."""
+
+    __slots__ = ()
 
     def opening(self) -> None: ...
 
@@ -30,45 +31,24 @@ class Answer(Protocol):
         """The sequence has its last token and is gone from the engine."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Exchange:
     """What every answer has: where it goes, what it is about, and an account of it that is settled once."""
 
-    __slots__ = (
-        "_engine",
-        "_settled",
-        "connection",
-        "events",
-        "finish",
-        "idle_close",
-        "sequence",
-        "served",
-        "truth",
-        "with_usage",
-    )
+    connection: Connection
+    sequence: Sequence
+    events: Events
+    truth: GroundTruth
+    engine: Engine
+    served: ServedStream
+    with_usage: bool
+    idle_close: bool
+    finish: Finish = field(init=False)
+    _settled: bool = False
 
-    def __init__(
-        self,
-        connection: Connection,
-        sequence: Sequence,
-        events: Events,
-        *,
-        truth: Truth,
-        engine: Engine,
-        served: Served,
-        with_usage: bool,
-        idle_close: bool,
-    ) -> None:
-        self.connection = connection
-        self.sequence = sequence
-        self.events = events
-        self.truth = truth
-        self.served = served
-        self.finish: Finish = sequence.reason
-        self.with_usage = with_usage
-        self.idle_close = idle_close
-        self._engine = engine
-        self._settled = False
-        connection.on_lost = self.aborted
+    def __post_init__(self) -> None:
+        self.finish = self.sequence.reason
+        self.connection.on_lost = self.aborted
 
     def completed(self, output_tokens: int) -> None:
         """Everything is written, or waits for a slow client."""
@@ -92,21 +72,17 @@ class Exchange:
             return False
         self._settled = True
         self.truth.ended(self.served, completed=completed)
-        self._engine.abort(self.sequence)
+        self.engine.abort(self.sequence)
         return True
 
 
-class Whole:
+class WholeAnswer(BaseAnswer):
     """An answer in one piece."""
 
     __slots__ = ("exchange",)
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-
-    def opening(self) -> None: ...
-
-    def token(self) -> None: ...
 
     def end(self) -> None:
         exchange, generated = self.exchange, self.exchange.sequence.generated
@@ -116,7 +92,7 @@ class Whole:
         exchange.connection.respond(200, body, close=exchange.idle_close)
 
 
-class Stream:
+class AnswerStream(BaseAnswer):
     """An answer in events."""
 
     __slots__ = (
@@ -194,3 +170,14 @@ class Stream:
         exchange.completed(output_tokens)
         self.write(b"".join(map(self.frame, events)) + LAST_CHUNK)
         exchange.connection.done(close=exchange.idle_close)
+
+
+class ResponseStream(AnswerStream):
+    """An answer in the events of `/v1/responses`."""
+
+    __slots__ = ()
+
+    def token(self) -> None:
+        generated = self.exchange.sequence.generated
+        self.stamps.append(time.time_ns())
+        self.write(chunk(self.exchange.events.token(self.kind, generated - 1, generated)))

@@ -1,42 +1,150 @@
 """vLLM's endpoints: requests in JSON to sequences and answers, and everything else an operator or a test asks.
 
-Besides vLLM's own: GET /truth (what was served, see `truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within that
-window, see `history`; either may be missing), POST /truth/reset, and to change a running engine POST /admin/faults
-`{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it.
+Besides vLLM's own: GET /truth (what was served, see `ground_truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within
+that window; either may be missing), POST /truth/reset, and to change a running engine POST /admin/faults
+`{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it. Fields of a body
+that mean nothing to the simulator are ignored, as vLLM ignores the ones that it does not know.
 """
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.simulator import tokens
-from loadgen.simulator.answers import Answer, Exchange, Stream, Whole
+from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, ResponseStream, WholeAnswer
 from loadgen.simulator.engine import Sequence
-from loadgen.simulator.events import Events, encode
-from loadgen.simulator.faults import REFUSALS, Fault, chosen, parse_fault
+from loadgen.simulator.faults import NOT_HTTP, REFUSALS, Fault, FaultyStream, FaultyWhole, chosen, parse_fault
 from loadgen.simulator.http import Connection, Request
-from loadgen.simulator.misbehave import NOT_HTTP, OddStream, OddWhole
 from loadgen.simulator.physics import SIZE_OF_POOL
-from loadgen.simulator.responses import ResponseEvents, ResponseStream
-from loadgen.simulator.schema import (
-    Detokenize,
-    Faults,
-    Generate,
-    Refused,
-    StreamOptions,
-    Tokenize,
-    chat_ids,
-    prompt_ids,
-    read,
-)
 from loadgen.simulator.service import Service
+from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
+
+Body = TypeVar("Body")
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream's events are to carry."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Message(msgspec.Struct):
+    """One message of a chat; content is text or a list of parts."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(str(part.get("text", "")) for part in self.content)
+        return self.content or ""
+
+
+class Generate(msgspec.Struct):
+    """The fields of a completion, a chat or a response that mean something here; any others are ignored."""
+
+    model: str | None = None
+    prompt: str | list[int | str | list[int]] | None = None
+    messages: list[Message] | None = None
+    input: str | list[Message] | None = None
+    max_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = 1
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """How many tokens the answer may have; None if the client does not say."""
+        limits = (self.max_output_tokens, self.max_completion_tokens, self.max_tokens)
+        return next((limit for limit in limits if limit is not None), None)
+
+    @property
+    def conversation(self) -> list[Message]:
+        """The messages of a chat or a response."""
+        if isinstance(self.input, str):
+            return [Message("user", self.input)]
+        return self.input or self.messages or []
+
+
+class Tokenize(msgspec.Struct):
+    """A text or a chat to tokenize."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+
+class Detokenize(msgspec.Struct):
+    """Tokens to turn into text."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class Faults(msgspec.Struct):
+    """The faults from now on, in the syntax of `--fault`."""
+
+    faults: list[str]
+
+
+class RequestRefused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+def read(model: type[Body], body: bytes) -> Body:
+    try:
+        return msgspec.json.decode(body, type=model)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(400, f"[{{'type': 'json_invalid', 'msg': {str(error)!r}}}]", kind="Bad Request") from None
+
+
+def prompt_ids(body: Generate, *, chat: bool) -> list[int]:
+    """The tokens that a request has the engine compute."""
+    if body.n != 1:
+        raise RequestRefused(400, "The simulator gives one answer to one prompt: n must be 1.", param="n")
+    if body.stream_options is not None and not body.stream:
+        raise RequestRefused(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+    if chat:
+        if not body.conversation:
+            raise RequestRefused(400, "A chat needs messages.", param="messages")
+        return tokens.encode_chat((each.role, each.text) for each in body.conversation)
+    prompt: Any = body.prompt
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = prompt[0]  # a batch of one
+    if isinstance(prompt, str):
+        return [tokens.BOS, *tokens.encode(prompt)]
+    if not prompt or set(map(type, prompt)) != {int}:
+        raise RequestRefused(
+            400, "The prompt must be one text or one list of token ids, and not empty.", param="prompt"
+        )
+    for number in (min(prompt), max(prompt)):
+        if not 0 <= number < tokens.VOCABULARY:
+            raise RequestRefused(400, f"Token id {number} is out of vocabulary", param="prompt")
+    return cast(list[int], prompt)
+
 
 RESPONSES = "/v1/responses"
 VERSION = "0.32.0+simulator"
+WHOLE = ("max_num_seqs", "max_num_batched_tokens")
 DEFAULT_MAX_TOKENS = 16  # of a completion that names none; a chat's is all that fits
 PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -51,9 +159,13 @@ class Api:
         self._api_key = api_key
         self._started = int(time.time())
         get, post = "GET", "POST"
+
+        def healthy(connection: Connection, _request: Request) -> None:
+            connection.respond(200, b"")
+
         self._routes: dict[str, dict[str, Callable[[Connection, Request], None]]] = {
-            "/health": {get: self._health},
-            "/ping": {get: self._health, post: self._health},
+            "/health": {get: healthy},
+            "/ping": {get: healthy, post: healthy},
             "/version": {get: lambda connection, _: reply(connection, {"version": VERSION})},
             "/load": {get: lambda connection, _: reply(connection, {"server_load": service.truth.open})},
             "/metrics": {get: self._metrics},
@@ -73,56 +185,44 @@ class Api:
         """Answer one request, now or when the engine has its tokens."""
         try:
             self._route(request)(connection, request)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._service.truth.rejected += 1
             connection.respond(refused.status, encode(refused.body))
 
     def _route(self, request: Request) -> Callable[[Connection, Request], None]:
         methods = self._routes.get(request.path)
         if methods is None:
-            raise Refused(404, "Not Found", kind="Not Found")
+            raise RequestRefused(404, "Not Found", kind="Not Found")
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
-            raise Refused(405, "Method Not Allowed", kind="Method Not Allowed")
+            raise RequestRefused(405, "Method Not Allowed", kind="Method Not Allowed")
         if self._api_key and request.path.startswith("/v1/"):
-            return route if request.headers.get("authorization") == f"Bearer {self._api_key}" else self._unauthorized
+            return route if request.headers.get("authorization") == f"Bearer {self._api_key}" else _unauthorized
         return route
-
-    def _unauthorized(self, connection: Connection, _request: Request) -> None:
-        connection.respond(401, encode({"error": "Unauthorized"}))  # not the shape of the other errors, in vLLM either
-
-    def _health(self, connection: Connection, _request: Request) -> None:
-        connection.respond(200, b"")
 
     def _metrics(self, connection: Connection, _request: Request) -> None:
         connection.respond(200, self._service.metrics.text(self._service.engine).encode(), kind=PROMETHEUS)
 
     def _models(self, connection: Connection, _request: Request) -> None:
-        reply(connection, {"object": "list", "data": [self._card(name) for name in self._names]})
-
-    def _card(self, name: str) -> dict[str, Any]:
-        base = name == self._service.model
-        return {
-            "id": name,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "vllm",
-            "root": name,
-            "parent": None if base else self._service.model,
-            # vLLM tells it of the base alone.
-            "max_model_len": self._service.engine.physics.max_model_len if base else None,
-            "permission": [],
-        }
+        common = {"object": "model", "created": self._started, "owned_by": "vllm", "permission": []}
+        base = {"parent": None, "max_model_len": self._service.engine.physics.max_model_len}
+        adapter = {"parent": self._service.model, "max_model_len": None}  # vLLM tells the length of the base alone
+        cards = [
+            {"id": name, "root": name, **common, **(base if name == self._service.model else adapter)}
+            for name in self._names
+        ]
+        reply(connection, {"object": "list", "data": cards})
 
     def _tokenize(self, connection: Connection, request: Request) -> None:
         body = read(Tokenize, request.body)
         self._check_model(body.model)
         if body.messages is not None:
-            ids = chat_ids(body.messages, generation_prompt=body.add_generation_prompt)
+            chat = [(each.role, each.text) for each in body.messages]
+            ids = tokens.encode_chat(chat, generation_prompt=body.add_generation_prompt)
         elif body.prompt is not None:
             ids = [tokens.BOS] * body.add_special_tokens + tokens.encode(body.prompt)
         else:
-            raise Refused(400, "Either prompt or messages has to be given.", kind="Bad Request")
+            raise RequestRefused(400, "Either prompt or messages has to be given.", kind="Bad Request")
         length = self._service.engine.physics.max_model_len
         reply(connection, {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
 
@@ -151,7 +251,7 @@ class Api:
             self._service.faults = [parse_fault(text) for text in read(Faults, request.body).faults]
             self._service.faults_since = self._service.requests
         except ProfileError as error:
-            raise Refused(400, str(error)) from None
+            raise RequestRefused(400, str(error)) from None
         self._show_faults(connection, request)
 
     def _show_config(self, connection: Connection, _request: Request) -> None:
@@ -160,11 +260,13 @@ class Api:
     def _set_config(self, connection: Connection, request: Request) -> None:
         changes = read(dict[str, float], request.body)
         if fixed := changes.keys() & SIZE_OF_POOL:
-            raise Refused(400, f"cannot be changed while the engine runs: {', '.join(sorted(fixed))}")
+            raise RequestRefused(400, f"cannot be changed while the engine runs: {', '.join(sorted(fixed))}")
         try:
-            self._service.engine.physics = replace(self._service.engine.physics, **_typed(changes))
+            # JSON does not tell 8 from 8.0.
+            typed: dict[str, Any] = {name: int(value) if name in WHOLE else value for name, value in changes.items()}
+            self._service.engine.physics = replace(self._service.engine.physics, **typed)
         except (ProfileError, TypeError) as error:
-            raise Refused(400, str(error)) from None
+            raise RequestRefused(400, str(error)) from None
         self._show_config(connection, request)
 
     def _generate(self, connection: Connection, request: Request) -> None:
@@ -193,7 +295,7 @@ class Api:
             return True
         for kind, status in REFUSALS.items():
             if kind in faults:
-                error = Refused(status, f"Simulated: {kind}.", kind="SimulatedError")
+                error = RequestRefused(status, f"Simulated: {kind}.", kind="SimulatedError")
                 connection.respond(status, encode(error.body), headers="retry-after: 1\r\n" if status == 429 else "")
                 return True
         return False
@@ -213,9 +315,11 @@ class Api:
         # A response tells its usage at the end, asked or not.
         at_the_end = options.include_usage or not body.stream or request.path == RESPONSES
         exchange = Exchange(
-            connection,
-            sequence,
-            self._events(sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats),
+            connection=connection,
+            sequence=sequence,
+            events=self._events(
+                sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats
+            ),
             truth=service.truth,
             engine=service.engine,
             served=service.truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp),
@@ -236,7 +340,7 @@ class Api:
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model not in self._names:
-            raise Refused(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
+            raise RequestRefused(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
 
     def _limit(self, body: Generate, prompt: int, *, chat: bool) -> int:
         """How many tokens the answer may have."""
@@ -245,9 +349,9 @@ class Api:
         if wanted is None:
             wanted = max(1, length - prompt) if chat else DEFAULT_MAX_TOKENS
         if wanted < 1:
-            raise Refused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
+            raise RequestRefused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
         if prompt + wanted > length:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 f"This model's maximum context length is {length} tokens. However, you requested {wanted} output "
                 f"tokens and your prompt contains {prompt} input tokens, for a total of {prompt + wanted} tokens. "
@@ -267,16 +371,20 @@ class Api:
             sequence.limit, sequence.reason = length, "stop"
 
 
-def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Answer:
+def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> BaseAnswer:
     """The kind of answer that a request gets."""
     if stream:
-        good = ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else Stream(exchange)
-        return OddStream(good, faults) if faults else good
-    whole = Whole(exchange)
+        good = ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else AnswerStream(exchange)
+        return FaultyStream(good, faults) if faults else good
+    whole = WholeAnswer(exchange)
     for kind in ("reset", "truncate", "stall"):
         if kind in faults:
-            return OddWhole(whole, faults[kind])
+            return FaultyWhole(whole, faults[kind])
     return whole
+
+
+def _unauthorized(connection: Connection, _request: Request) -> None:
+    connection.respond(401, encode({"error": "Unauthorized"}))  # not the shape of the other errors, in vLLM either
 
 
 def reply(connection: Connection, body: dict[str, Any]) -> None:
@@ -288,10 +396,4 @@ def _window(query: str) -> dict[str, int]:
     try:
         return {names[name]: int(value) for name, value in parse_qsl(query, strict_parsing=True)}
     except (KeyError, ValueError):
-        raise Refused(400, f"expected since=UNIX_NS and until=UNIX_NS, or one of them, not {query!r}") from None
-
-
-def _typed(changes: dict[str, float]) -> dict[str, Any]:
-    """Numbers as the types that Physics declares: JSON does not tell 8 from 8.0."""
-    whole = ("max_num_seqs", "max_num_batched_tokens")
-    return {name: int(value) if name in whole else value for name, value in changes.items()}
+        raise RequestRefused(400, f"expected since=UNIX_NS and until=UNIX_NS, or one of them, not {query!r}") from None

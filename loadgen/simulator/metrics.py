@@ -10,36 +10,26 @@ from itertools import accumulate
 from loadgen.simulator.engine import Emission, Engine, Sequence
 
 _TTFT = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    2.5,
-    5,
-    7.5,
-    10,
-    20,
-    40,
-    80,
-    160,
-    640,
-    2560,
-)
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+)  # fmt: skip
 _ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5, 7.5, 10, 20, 40, 80)
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_HISTOGRAMS: dict[str, tuple[float, ...]] = {
+    "time_to_first_token_seconds": _TTFT,
+    "inter_token_latency_seconds": _ITL,
+    "request_time_per_output_token_seconds": _ITL,
+    "e2e_request_latency_seconds": _REQUEST,
+    "request_queue_time_seconds": _REQUEST,
+    "request_prefill_time_seconds": _REQUEST,
+    "request_decode_time_seconds": _REQUEST,
+    "request_inference_time_seconds": _REQUEST,
+    "iteration_tokens_total": _TOKENS,
+}
 FINISHES = ("stop", "length", "error")
 
 
-class Histogram:
+class PrometheusHistogram:
     """Cumulative buckets; everything in seconds, but for tokens."""
 
     def __init__(self, buckets: tuple[float, ...]) -> None:
@@ -65,50 +55,47 @@ class Metrics:
         escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._labels = f'engine="0",model_name="{escaped}"'
         self.finished = dict.fromkeys(FINISHES, 0)
-        self.ttft = Histogram(_TTFT)
-        self.itl = Histogram(_ITL)
-        self.tpot = Histogram(_ITL)
-        self.e2e, self.queue, self.prefill, self.decode, self.inference = (Histogram(_REQUEST) for _ in range(5))
-        self.iteration = Histogram(_TOKENS)
+        self._histograms = {name: PrometheusHistogram(buckets) for name, buckets in _HISTOGRAMS.items()}
         self._last_ns = 0
 
     def step(self, emission: Emission, now_ns: int) -> None:
         """Record a step that ended now."""
-        self.iteration.add(emission.computed)
+        ttft, itl = (self._histograms[name] for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"))
+        self._histograms["iteration_tokens_total"].add(emission.computed)
         # Whoever did not join now got its last token in the step before.
         steady = len(emission.going) + len(emission.ending) - len(emission.joined)
         if steady:
-            self.itl.add((now_ns - self._last_ns) / 1e9, steady)
+            itl.add((now_ns - self._last_ns) / 1e9, steady)
         for sequence in emission.joined:
             if sequence.generated == 1:
-                self.ttft.add((now_ns - sequence.arrived_ns) / 1e9)
+                ttft.add((now_ns - sequence.arrived_ns) / 1e9)
             else:
-                self.itl.add((now_ns - sequence.last_ns) / 1e9)
+                itl.add((now_ns - sequence.last_ns) / 1e9)
         self._last_ns = now_ns
 
     def finish(self, sequence: Sequence) -> None:
         """Record a request that ended by itself."""
         self.finished[sequence.reason] += 1
-        arrived, scheduled, first, last = (
-            sequence.arrived_ns,
-            sequence.scheduled_ns,
-            sequence.first_ns,
-            sequence.last_ns,
-        )
-        self.e2e.add((last - arrived) / 1e9)
-        self.queue.add((scheduled - arrived) / 1e9)
-        self.prefill.add((first - scheduled) / 1e9)
-        self.decode.add((last - first) / 1e9)
-        self.inference.add((last - scheduled) / 1e9)
+        arrived, scheduled = sequence.arrived_ns, sequence.scheduled_ns
+        first, last = sequence.first_ns, sequence.last_ns
+        spans_ns: dict[str, float] = {
+            "e2e_request_latency_seconds": last - arrived,
+            "request_queue_time_seconds": scheduled - arrived,
+            "request_prefill_time_seconds": first - scheduled,
+            "request_decode_time_seconds": last - first,
+            "request_inference_time_seconds": last - scheduled,
+        }
         if sequence.generated > 1:
-            self.tpot.add((last - first) / 1e9 / (sequence.generated - 1))
+            spans_ns["request_time_per_output_token_seconds"] = (last - first) / (sequence.generated - 1)
+        for name, span_ns in spans_ns.items():
+            self._histograms[name].add(span_ns / 1e9)
 
     def text(self, engine: Engine) -> str:
         lines: list[str] = []
         for name, kind, samples in self._numbers(engine):
             lines += [f"# HELP vllm:{name} Simulated.", f"# TYPE vllm:{name} {kind}"]
             lines += [f"vllm:{name}{{{self._labels}{extra}}} {float(value)!r}" for extra, value in samples.items()]
-        for name, histogram in self._histograms().items():
+        for name, histogram in self._histograms.items():
             lines += [f"# HELP vllm:{name} Simulated.", f"# TYPE vllm:{name} histogram"]
             lines += histogram.lines(f"vllm:{name}", self._labels)
         return "\n".join(lines) + "\n"
@@ -143,16 +130,3 @@ class Metrics:
             ("prefix_cache_hits_total", "counter", {"": engine.prefix_hits}),
             ("request_success_total", "counter", finished),
         ]
-
-    def _histograms(self) -> dict[str, Histogram]:
-        return {
-            "time_to_first_token_seconds": self.ttft,
-            "inter_token_latency_seconds": self.itl,
-            "request_time_per_output_token_seconds": self.tpot,
-            "e2e_request_latency_seconds": self.e2e,
-            "request_queue_time_seconds": self.queue,
-            "request_prefill_time_seconds": self.prefill,
-            "request_decode_time_seconds": self.decode,
-            "request_inference_time_seconds": self.inference,
-            "iteration_tokens_total": self.iteration,
-        }

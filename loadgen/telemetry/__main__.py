@@ -11,18 +11,20 @@ import resource
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import get_args
 
-from loadgen.telemetry.backend import Backend
+from loadgen.errors import VrampError
 from loadgen.telemetry.child import Orders, Output, serve
-from loadgen.vendors import VENDORS, BackendName, load
+from loadgen.telemetry.protocol import Backend, Refused
+from loadgen.vendors import VENDORS, BackendName, VendorName, load
 
 _NICENESS = 5
 _LOG_LIMIT_BYTES = 16 << 20
 
 
 def parser() -> argparse.ArgumentParser:
-    """The backend, its beat, and what a simulated one does."""
+    """The backend, its interval, what a simulated one does, and a capture in its place."""
     flags = argparse.ArgumentParser(prog="python -m loadgen.telemetry", allow_abbrev=False)
     flags.add_argument("--backend", choices=get_args(BackendName), required=True)
     flags.add_argument("--interval-s", type=float, default=1.0)
@@ -30,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--gpus", type=int, default=8, help="sim: how many")
     flags.add_argument("--throttle", type=int, metavar="INDEX", help="sim: a GPU at a lowered power cap")
     flags.add_argument("--straggler", type=int, metavar="INDEX", help="sim: a GPU that is hot and slow")
+    flags.add_argument("--replay", metavar="FILE", type=Path, help="play this capture, at its own pace")
+    flags.add_argument("--vendor", choices=get_args(VendorName), help="whose part of it (default: the first)")
     return flags
 
 
@@ -47,7 +51,7 @@ def opener(options: argparse.Namespace) -> Callable[[], Backend]:
 
 
 def main() -> int:
-    """Serve until stdin ends; 1 if the backend does not work here."""
+    """Serve until stdin ends; 1 if the backend does not work here, or the file is no capture."""
     options = parser().parse_args()
     output = Output(os.dup(1))
     os.dup2(2, 1)
@@ -55,7 +59,20 @@ def main() -> int:
     _limit_log()
     orders = Orders()
     orders.follow(0)
+    if options.replay is not None:
+        return _replay(options, output, orders)
     return serve(options.backend, opener(options), output, orders, interval_s=options.interval_s)
+
+
+def _replay(options: argparse.Namespace, output: Output, orders: Orders) -> int:
+    from loadgen.telemetry.capture import play
+
+    try:
+        play(options.replay, options.vendor, output, orders)
+    except VrampError as error:
+        output.offer(Refused(backend=options.backend, reason=str(error)))
+        return 1
+    return 0
 
 
 def _limit_log() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grp
-import importlib.metadata
 import os
 import platform
 import pwd
@@ -13,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import loadgen
-from loadgen.metrics.doctor import DeviceFile
+from loadgen.metrics.samples import DeviceFile
 from loadgen.telemetry.amd.amdsmi_library import rocm_version
+from loadgen.telemetry.backends import package_version
 from loadgen.vendors import VENDORS, Vendor
 
 _PACKAGES = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
@@ -27,7 +27,7 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
         "python": platform.python_version(),
         "kernel": platform.release(),
         "system": _system(root),
-        **{name: _package(name) for name in _PACKAGES},
+        **{name: package_version(name) for name in _PACKAGES},
         **{f"{vendor.module} driver": _matched(root, *vendor.driver_version) for vendor in VENDORS},
         "rocm": rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None,
     }
@@ -48,9 +48,10 @@ def device_files(root: Path = Path("/")) -> tuple[DeviceFile, ...]:
 
 
 def _device_files(vendor: Vendor, root: Path) -> Iterator[DeviceFile]:
-    on_windows = vendor.windows_file and (root / "dev" / vendor.windows_file).exists()
-    for pattern in [vendor.windows_file] if on_windows else [*vendor.control_files, *vendor.device_files]:
-        paths = sorted((root / "dev").glob(pattern))
+    dev = root / "dev"
+    patterns = (*vendor.control_files, *vendor.device_files)
+    for pattern in [vendor.windows_file] if vendor.on_windows(dev) else patterns:
+        paths = sorted(dev.glob(pattern))
         if not paths:
             fix = f"sudo modprobe {vendor.module}; in a container, pass the device in"
             yield DeviceFile(f"/dev/{pattern}", "absent", fix=fix)
@@ -80,13 +81,6 @@ def _group_name(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
-
-
-def _package(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _system(root: Path) -> str | None:

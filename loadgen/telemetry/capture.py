@@ -1,22 +1,29 @@
 """A capture: what one box told for some seconds, as a file that can be sent, kept as a test, and played back.
 
-JSON lines: a header, then for each candidate a line that names it, what it said when it opened, and its looks. One that
-failed has its reason and no looks. Invariants: a capture is read whole and checked before anything of it is used; what
-is wrong with one names the file and the line.
+JSON lines: a header, then for each candidate a line that names it, what it said when it opened, and its samples. One
+that failed has its reason and no samples. Invariants: a capture is read whole and checked before anything of it is
+used; what is wrong with one names the file and the line.
+
+Played back, samples come in the time in which they were made, stamped with the present, over and over. Invariants:
+counters go on at their mean pace when the capture begins again, so that a replay has no reset that the box did not
+have; processes are told only while they are asked for, as a real backend does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.doctor import DeviceFile
-from loadgen.telemetry.sample import Opened, Sampled
+from loadgen.metrics.samples import DeviceFile, GpuSample
+from loadgen.telemetry.backends import BackendOption
+from loadgen.telemetry.child import Orders, Output
+from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VendorName
 
 _LIMIT_BYTES = 256 << 20
@@ -46,6 +53,12 @@ class Candidate(msgspec.Struct, frozen=True, tag=True):
 
 CaptureLine = Header | Candidate | Opened | Sampled
 
+_COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")
+_ONLY_SAMPLE_S = 1.0  # how long a capture of one sample lasts
+_LATE_S = 1.0  # what should have come earlier than that, while this process was stopped, is left out
+
+Gains = dict[int, dict[str, float]]  # by device and counter
+
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
 
@@ -56,7 +69,7 @@ class Part:
 
     candidate: Candidate
     opened: Opened | None = None
-    looks: list[Sampled] = field(default_factory=list)
+    samples: list[Sampled] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +84,15 @@ class Capture:
         """For each vendor what its best candidate told: the first that measured to the end, or else measured at all."""
         found: dict[VendorName, Part] = {}
         for part in sorted(self.parts, key=lambda part: part.candidate.failure is not None):
-            if part.looks:
+            if part.samples:
                 found.setdefault(part.candidate.vendor, part)
         return found
 
 
 def write_capture(path: Path, header: Header, parts: Iterable[Part]) -> None:
-    lines = [header, *(line for part in parts for line in _lines(part))]
+    lines: list[CaptureLine] = [header]
+    for part in parts:
+        lines += [part.candidate, *([part.opened] if part.opened is not None else []), *part.samples]
     try:
         path.write_bytes(b"".join(_encode(line) + b"\n" for line in lines))
     except OSError as error:
@@ -91,20 +106,15 @@ def read_capture(path: Path) -> Capture:
         raise ProfileError(f"{path}, line 1: not the header of a capture; {_ADVICE}")
     parts: list[Part] = []
     for number, line in enumerate(lines[1:], start=2):
-        wrong = _add(parts, line)
-        if wrong:
-            raise ProfileError(f"{path}, line {number}: {wrong}; {_ADVICE}")
+        try:
+            _add(parts, line)
+        except ValueError as error:
+            raise ProfileError(f"{path}, line {number}: {error}; {_ADVICE}") from None
     capture = Capture(lines[0], tuple(parts))
     if not capture.playable:
-        raise ProfileError(f"{path}: nothing was measured in this capture{_failures(parts)}")
+        reasons = [f"\n  {part.candidate.name}: {part.candidate.failure or 'no sample'}" for part in parts]
+        raise ProfileError(f"{path}: nothing was measured in this capture{''.join(reasons)}")
     return capture
-
-
-def _lines(part: Part) -> Iterator[CaptureLine]:
-    yield part.candidate
-    if part.opened is not None:
-        yield part.opened
-        yield from part.looks
 
 
 def _decoded(path: Path) -> Iterator[CaptureLine]:
@@ -121,38 +131,107 @@ def _decoded(path: Path) -> Iterator[CaptureLine]:
             raise ProfileError(f"{path}, line {number}: not a line of a capture ({error}); {_ADVICE}") from error
 
 
-def _add(parts: list[Part], line: CaptureLine) -> str:
-    """Sort a line in; what is wrong with it."""
-    if isinstance(line, Header):
-        return "a second header"
-    if isinstance(line, Candidate):
-        parts.append(Part(line))
-        return ""
-    if not parts:
-        return "no candidate was named before"
-    return _open(parts[-1], line) if isinstance(line, Opened) else _look(parts[-1], line)
+def _add(parts: list[Part], line: CaptureLine) -> None:
+    """Sort a line in; raises `ValueError` with what is wrong with it."""
+    match line:
+        case Header():
+            raise ValueError("a second header")
+        case Candidate():
+            parts.append(Part(line))
+        case _ if not parts:
+            raise ValueError("no candidate was named before")
+        case Opened():
+            if parts[-1].opened is not None:
+                raise ValueError("the candidate opened twice")
+            parts[-1].opened = line
+        case Sampled():
+            _add_sample(parts[-1], line)
 
 
-def _open(part: Part, opened: Opened) -> str:
-    if part.opened is not None:
-        return "the candidate opened twice"
-    part.opened = opened
-    return ""
-
-
-def _look(part: Part, look: Sampled) -> str:
+def _add_sample(part: Part, sample: Sampled) -> None:
     if part.opened is None:
-        return "a look before the candidate opened"
-    if part.looks and look.t_s <= part.looks[-1].t_s:
-        return f"a look at {look.t_s:g} s, which is not after the one before"
+        raise ValueError("a sample before the candidate opened")
+    if part.samples and sample.t_s <= part.samples[-1].t_s:
+        raise ValueError(f"a sample at {sample.t_s:g} s, which is not after the one before")
     known = {gpu.index for gpu in part.opened.gpus}
-    strange = [gpu.index for gpu in look.gpus if gpu.index not in known]
+    strange = [gpu.index for gpu in sample.gpus if gpu.index not in known]
     if strange:
-        return f"a look at GPU {strange[0]}, which was not opened"
-    part.looks.append(look)
-    return ""
+        raise ValueError(f"a sample of GPU {strange[0]}, which was not opened")
+    part.samples.append(sample)
 
 
-def _failures(parts: Iterable[Part]) -> str:
-    reasons: Mapping[str, str] = {part.candidate.name: part.candidate.failure or "no look" for part in parts}
-    return "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+def replay_options(path: Path) -> dict[VendorName, list[BackendOption]]:
+    """What plays a capture, a child for each vendor in it; raises `ProfileError` for what is not one."""
+    return {vendor: [_replay_option(path, vendor, part)] for vendor, part in read_capture(path).playable.items()}
+
+
+def _replay_option(path: Path, vendor: VendorName, part: Part) -> BackendOption:
+    assert part.opened is not None, "it has samples"
+    arguments = ("--replay", str(path.absolute()), "--vendor", vendor)
+    return BackendOption("replay", part.opened.backend, arguments, why=f"{path}: {part.candidate.name}")
+
+
+def play(path: Path, vendor: VendorName | None, output: Output, orders: Orders) -> None:
+    """Play what a vendor's devices told, or the first vendor's, until the orders end; raises `ProfileError`."""
+    capture = read_capture(path)
+    part = capture.playable[vendor] if vendor in capture.playable else next(iter(capture.playable.values()))
+    assert part.opened is not None, "it has samples"
+    source = {"candidate": part.candidate.name, "captured_at": capture.header.captured_at}
+    output.offer(msgspec.structs.replace(part.opened, meta={**part.opened.meta, "replay": source}))
+    for sample in played(part.samples, time.monotonic()):
+        ahead_s = sample.t_s - time.monotonic()
+        if ahead_s < -_LATE_S:
+            continue
+        if orders.ended.wait(max(0.0, ahead_s)):
+            return
+        output.offer(sample if orders.processes else _without_processes(sample))
+
+
+def _without_processes(sample: Sampled) -> Sampled:
+    gpus = tuple(msgspec.structs.replace(gpu, processes=None) for gpu in sample.gpus)
+    return msgspec.structs.replace(sample, gpus=gpus)
+
+
+def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
+    """The samples from `start_s` on (CLOCK_MONOTONIC), without end, each stamped with the time at which it is due."""
+    period_s = _period_s(samples)
+    gains = _gains(samples, period_s)
+    shift_s = start_s - samples[0].t_s
+    rounds = 0
+    while True:
+        for sample in samples:
+            later_s = shift_s + rounds * period_s
+            gpus = tuple(_moved(gpu, later_s, gains.get(gpu.index, {}), rounds) for gpu in sample.gpus)
+            yield msgspec.structs.replace(sample, t_s=sample.t_s + later_s, gpus=gpus)
+        rounds += 1
+
+
+def _period_s(samples: Sequence[Sampled]) -> float:
+    """The time of all samples and of one more step between two of them."""
+    if len(samples) < 2:
+        return _ONLY_SAMPLE_S
+    return (samples[-1].t_s - samples[0].t_s) * len(samples) / (len(samples) - 1)
+
+
+def _gains(samples: Sequence[Sampled], period_s: float) -> Gains:
+    """What each counter gains in a period, at its mean pace."""
+    first: dict[tuple[int, str], tuple[float, float]] = {}
+    gains: Gains = {}
+    for gpu in (gpu for sample in samples for gpu in sample.gpus):
+        for name in _COUNTERS:
+            value = getattr(gpu, name)
+            if value is not None:
+                first_s, first_value = first.setdefault((gpu.index, name), (gpu.t_s, value))
+                pace = max(0.0, value - first_value) / (gpu.t_s - first_s) if gpu.t_s > first_s else 0.0
+                gains.setdefault(gpu.index, {})[name] = pace * period_s
+    return gains
+
+
+def _moved(gpu: GpuSample, shift_s: float, gains: Mapping[str, float], rounds: int) -> GpuSample:
+    counters: dict[str, Any] = {}
+    for name, gain in gains.items():
+        value = getattr(gpu, name)
+        if value is not None:
+            # Whole ones go on by whole steps, rounded down, so that none ever falls.
+            counters[name] = value + (gain * rounds if isinstance(value, float) else int(gain * rounds))
+    return msgspec.structs.replace(gpu, t_s=gpu.t_s + shift_s, **counters)

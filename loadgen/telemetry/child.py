@@ -1,8 +1,8 @@
-"""The child's side: one backend, read on a beat and written as lines.
+"""The child's side: one backend, sampled at an interval and written as lines.
 
-Invariants: it ends when its stdin does, even if the vendor's library hangs; a parent that does not read costs samples,
-not the beat; beats are absolute, so that one slow look does not shift those that follow, and a beat that was missed is
-not made up for.
+Invariants: it ends when its stdin does, even if the vendor's library hangs; a parent that does not read costs samples
+and delays none; the times are absolute, so that one slow sample does not shift those that follow, and one that was
+missed is not made up for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from loadgen.errors import TelemetryError
-from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.sample import Order, Refused, Sampled, TelemetryLine, encode_line
+from loadgen.telemetry.protocol import Backend, Order, Refused, Sampled, TelemetryLine, encode_line
 from loadgen.vendors import BackendName
 
 SLOW_EVERY_S = 10.0  # ECC, caps and links; processes too, which some drivers list so slowly that the load would feel it
@@ -81,7 +80,7 @@ def serve(
     try:
         backend = open_backend()
         # A backend that opens and cannot be read is no use either.
-        first = _look(backend, slow=True, processes=False)
+        first = _read(backend, slow=True, processes=False)
         if not first.gpus:
             raise TelemetryError("it works but finds no device")
         output.offer(backend.opened)
@@ -101,20 +100,20 @@ def _sample(backend: Backend, output: Output, orders: Orders, interval_s: float)
     while not orders.ended.wait(max(0.0, due_s - time.monotonic())):
         now_s = time.monotonic()
         slow, processes = now_s >= slow_due_s, orders.processes and now_s >= processes_due_s
-        output.offer(_look(backend, slow=slow, processes=processes))
+        output.offer(_read(backend, slow=slow, processes=processes))
         slow_due_s = now_s + SLOW_EVERY_S if slow else slow_due_s
         if processes or not orders.processes:  # the next to ask gets them at once
             processes_due_s = now_s + SLOW_EVERY_S if processes else 0.0
-        due_s = next_beat(due_s, interval_s, time.monotonic())
+        due_s = next_due_s(due_s, interval_s, time.monotonic())
 
 
-def next_beat(due_s: float, interval_s: float, now_s: float) -> float:
-    """The first beat after both the last one and now."""
+def next_due_s(due_s: float, interval_s: float, now_s: float) -> float:
+    """The first time in the row after both the last one and now."""
     missed = max(0, int((now_s - due_s) // interval_s))
     return due_s + (missed + 1) * interval_s
 
 
-def _look(backend: Backend, *, slow: bool, processes: bool) -> Sampled:
+def _read(backend: Backend, *, slow: bool, processes: bool) -> Sampled:
     began_s = time.monotonic()
     gpus = backend.sample(slow, processes)
     ended_s = time.monotonic()

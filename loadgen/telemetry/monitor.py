@@ -1,43 +1,172 @@
 """All GPUs of the box as one list, whichever vendors and children are behind it.
 
+Each vendor has a source that tries its options in order, each in a child that is watched and replaced, until one stays.
 A device keeps its number as long as the monitor lives: through restarts and through a change of backend, and two
-vendors never share one. Invariants: nothing here blocks or raises because of a GPU, a driver or a child; what nobody
-takes is bounded; `close` returns within the bounds that `process` gives each child.
+vendors never share one. Invariants: nothing here blocks or raises because of a GPU, a driver or a child; an option that
+does not open is not tried again, one that opened is restarted until it has failed three times, and each failure is kept
+with its reason; what nobody takes is bounded; `close` returns within the bounds that `process` gives each child.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
-from loadgen.telemetry.options import BackendOption
-from loadgen.telemetry.sample import Order, Sampled
-from loadgen.telemetry.source import Patience, Source
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, carried
+from loadgen.telemetry.backends import BackendOption
+from loadgen.telemetry.process import Child, opened_line, sampled_line, start_child
+from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VendorName
 
-_KEPT_LOOKS = 3600
-_FIELDS = GpuSample.__struct_fields__
+MISSED_TICKS = 3
+_KEPT_SAMPLES = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a child may take, and how often it may fail."""
+
+    open_s: float = 5.0
+    silence_s: float = 10.0
+    grace_s: float = 1.0  # to end by itself when it is told to
+    pause_s: float = 1.0  # before a restart; twice as long before the next
+    strikes: int = 3
+    forgiven_after_s: float = 300.0  # one that worked for so long starts with a clean record
 
 
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """How it stands with one vendor's GPUs, for the screen and the record."""
 
     vendor: VendorName
-    attempt: str | None  # what is tried or works; None once nothing is left to try
+    option: str | None = msgspec.field(name="attempt")  # what is tried or works; None once nothing is left to try
     why: str
     works: bool
     stale: bool
     restarts: int
-    failures: dict[str, str]  # the exact reason of each attempt that failed
+    failures: dict[str, str]  # the exact reason of each option that failed
     meta: dict[str, Any]
+
+
+class _Source:
+    """Watches one vendor; `run` until cancelled, and read the attributes at any time."""
+
+    def __init__(
+        self,
+        options: Sequence[BackendOption],
+        *,
+        log_path: Path,
+        interval_s: float,
+        deliver: Callable[[Sampled], None],
+        changed: Callable[[], None],
+        patience: Patience,
+    ) -> None:
+        """`deliver` gets every sample; `changed` is called after it and after every failure."""
+        self.options = options
+        self.opened: Opened | None = None  # what the option that works said, or the last that did
+        self.option = options[0] if options else None  # that works or is tried; None once there is none left
+        self.failures: dict[str, str] = {}  # the last reason of each option that failed
+        self.restarts = 0
+        self.last_s: float | None = None  # when the latest sample came, on CLOCK_MONOTONIC
+        self.pid: int | None = None
+        self._log_path = log_path
+        self._interval_s = interval_s
+        self._deliver = deliver
+        self._changed = changed
+        self._patience = patience
+        self._child: Child | None = None
+        self._order = Order(processes=False)
+
+    @property
+    def stale(self) -> bool:
+        """Whether what was shown last is too old to be shown as the present."""
+        if self.opened is None or self.last_s is None:
+            return False
+        return time.monotonic() - self.last_s > (MISSED_TICKS + 0.5) * self._interval_s
+
+    def status(self, vendor: VendorName) -> SourceStatus:
+        return SourceStatus(
+            vendor=vendor,
+            option=None if self.option is None else self.option.name,
+            why="" if self.option is None else self.option.why,
+            works=self.option is not None and self.last_s is not None,
+            stale=self.stale,
+            restarts=self.restarts,
+            failures=dict(self.failures),
+            meta={} if self.opened is None else self.opened.meta,
+        )
+
+    def tell(self, order: Order) -> None:
+        self._order = order
+        if self._child is not None:
+            self._child.tell(order)
+
+    async def run(self) -> None:
+        """Try one option after the other; returns when none is left."""
+        for option in self.options:
+            self.option = option
+            await self._try(option)
+        self.option = None
+        self._changed()
+
+    def give_up(self, reason: str) -> None:
+        """Nothing is tried any more, for a reason that is no option's."""
+        self.option = None
+        self._failed("vramp", reason)
+
+    async def _try(self, option: BackendOption) -> None:
+        strikes = 0
+        while strikes < self._patience.strikes:
+            began_s = time.monotonic()
+            if not await self._one_child(option):
+                return
+            strikes = 1 if time.monotonic() - began_s > self._patience.forgiven_after_s else strikes + 1
+            self.restarts += 1
+            await asyncio.sleep(self._patience.pause_s * 2 ** (strikes - 1))
+
+    async def _one_child(self, option: BackendOption) -> bool:
+        """Listen to a child as long as it is good for anything; whether it opened."""
+        opened = False
+        grace_s = self._patience.grace_s
+        try:
+            child = self._child = await start_child(option.command(self._interval_s), option.env, self._log_path)
+        except TelemetryError as error:
+            self._failed(option.name, str(error))
+            return False
+        self.pid = child.pid
+        try:
+            self.opened = opened_line(await child.line(within_s=self._patience.open_s))
+            opened = True
+            child.tell(self._order)
+            await self._listen(child)
+        except TelemetryError as error:
+            grace_s = 0.0
+            self._failed(option.name, str(error))
+        finally:
+            self._child = self.pid = None
+            await child.end(grace_s=grace_s)
+        return opened
+
+    def _failed(self, name: str, reason: str) -> None:
+        self.failures[name] = reason
+        self._changed()
+
+    async def _listen(self, child: Child) -> None:
+        silence_s = max(self._patience.silence_s, MISSED_TICKS * self._interval_s)
+        while True:
+            sampled = sampled_line(await child.line(within_s=silence_s))
+            self.last_s = time.monotonic()
+            self._deliver(sampled)
+            self._changed()
 
 
 class Monitor:
@@ -45,30 +174,30 @@ class Monitor:
 
     def __init__(
         self,
-        attempts: Mapping[VendorName, Sequence[BackendOption]],
+        options: Mapping[VendorName, Sequence[BackendOption]],
         *,
         folder: Path,
         interval_s: float = 1.0,
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        patience: Patience = Patience(),
     ) -> None:
-        """`attempts` are those of `backend_options`; the children's logs go to `folder`."""
+        """`options` are those of `backend_options`; the children's logs go to `folder`."""
+        self._change = asyncio.Event()
         self._sources = {
-            vendor: Source(
+            vendor: _Source(
                 each,
                 log_path=folder / f"telemetry-{vendor}.log",
                 interval_s=interval_s,
                 deliver=partial(self._delivered, vendor),
-                changed=self._wake,
+                changed=self._change.set,
                 patience=patience,
             )
-            for vendor, each in attempts.items()
+            for vendor, each in options.items()
         }
         self.latest: dict[int, GpuSample] = {}
-        """By number, the last that is known of each device: what a look left out is as it was."""
+        """By number, the last that is known of each device: what a sample left out is as it was."""
         self._numbers: dict[tuple[VendorName, int], int] = {}
-        self._untaken: deque[Sampled] = deque(maxlen=_KEPT_LOOKS)
+        self._untaken: deque[Sampled] = deque(maxlen=_KEPT_SAMPLES)
         self._processes = False
-        self._change = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -84,7 +213,7 @@ class Monitor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _ended(self, source: Source, task: asyncio.Task[None]) -> None:
+    def _ended(self, source: _Source, task: asyncio.Task[None]) -> None:
         """A mistake of ours costs the run its telemetry and nothing else, but it is not hidden."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -92,18 +221,15 @@ class Monitor:
             task.get_loop().call_exception_handler({"message": "telemetry ended", "exception": error, "task": task})
 
     def take(self) -> list[Sampled]:
-        """The looks since the last call, each at the devices of one vendor."""
+        """The samples since the last call, each of the devices of one vendor."""
         taken = list(self._untaken)
         self._untaken.clear()
         return taken
 
     async def change(self) -> None:
-        """Wait until the next look at any vendor's devices, or the next failure."""
+        """Wait until the next sample of any vendor's devices, or the next failure."""
         self._change.clear()
         await self._change.wait()
-
-    def _wake(self) -> None:
-        self._change.set()
 
     def show_processes(self, wanted: bool) -> None:
         """Have the processes of each GPU listed from now on, or no more."""
@@ -136,12 +262,11 @@ class Monitor:
     @property
     def settled(self) -> bool:
         """Whether every vendor either works or has nothing left to try."""
-        return all(source.last_s is not None or source.attempt is None for source in self._sources.values())
+        return all(source.last_s is not None or source.option is None for source in self._sources.values())
 
     @property
     def status(self) -> tuple[SourceStatus, ...]:
-        """How it stands with each vendor."""
-        return tuple(_status(vendor, source) for vendor, source in self._sources.items())
+        return tuple(source.status(vendor) for vendor, source in self._sources.items())
 
     def _number(self, vendor: VendorName, index: int) -> int:
         return self._numbers.setdefault((vendor, index), len(self._numbers))
@@ -159,38 +284,6 @@ class Monitor:
         return gpu if number == gpu.index else msgspec.structs.replace(gpu, index=number)
 
 
-def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True) -> GpuSample:
-    """A sample with what it did not look at as it was; what it looked at in vain, for a reason, stays missing.
-
-    Without `processes`, nobody wants an old list of them.
-    """
-    if before is None:
-        return now
-    old = {
-        name: getattr(before, name)
-        for name in _FIELDS
-        if getattr(now, name) is None and name not in now.missing and getattr(before, name) is not None
-    }
-    if not processes:
-        old.pop("processes", None)
-    # Reasons of the slow tier last as long as its values do.
-    reasons = {name: why for name, why in before.missing.items() if getattr(now, name, None) is None}
-    return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
-
-
 def _harmless(process: GpuProcess) -> GpuProcess:
     """A process chooses its own name."""
     return msgspec.structs.replace(process, name=harmless(process.name))
-
-
-def _status(vendor: VendorName, source: Source) -> SourceStatus:
-    return SourceStatus(
-        vendor=vendor,
-        attempt=None if source.attempt is None else source.attempt.name,
-        why="" if source.attempt is None else source.attempt.why,
-        works=source.attempt is not None and source.last_s is not None,
-        stale=source.stale,
-        restarts=source.restarts,
-        failures=dict(source.failures),
-        meta={} if source.opened is None else source.opened.meta,
-    )

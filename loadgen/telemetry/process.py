@@ -14,39 +14,36 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.telemetry.sample import Order, TelemetryLine, decode_line
+from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, TelemetryLine, decode_line
 
 _LINE_LIMIT = 1 << 20
 _FLOOD_LINES = 500  # A second's worth; what waits in a full pipe while the parent is suspended is far less
 _FLOOD_BYTES = 8 << 20
-_LAST_WORDS_BYTES = 4096
+_PRINTED_BYTES = 16384
 _KILL_WAIT_S = 2.0
 _POLL_S = 0.02
-
-
-class LogPart(NamedTuple):
-    """What one child wrote into a log, from an offset on."""
-
-    path: Path
-    start: int
 
 
 class Child:
     """One telemetry process; `start_child` makes it."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, pipe: asyncio.ReadTransport, log: LogPart
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
+        log_path: Path,
+        log_start: int,
     ) -> None:
         self._process = process
         self._reader = reader
         self._pipe = pipe
-        self._log = log
+        self._log_path, self._log_start = log_path, log_start  # where in the log what this child prints begins
         self._second = 0.0
         self._lines = self._bytes = 0
 
@@ -64,8 +61,8 @@ class Child:
         except ValueError:
             raise TelemetryError(f"it sent a line of more than {_LINE_LIMIT >> 20} MiB") from None
         if not data:
-            raise TelemetryError(await self._obituary())
-        self._stem(len(data))
+            raise TelemetryError(await self._how_it_ended())
+        self._limit(len(data))
         try:
             return decode_line.decode(data)
         except msgspec.DecodeError as error:
@@ -92,7 +89,7 @@ class Child:
                 self._process.kill()
                 self._process.returncode = -signal.SIGKILL  # nobody will wait for it, and subprocess would complain
 
-    def _stem(self, size: int) -> None:
+    def _limit(self, size: int) -> None:
         now_s = time.monotonic()
         if now_s - self._second > 1:
             self._second, self._lines, self._bytes = now_s, 0, 0
@@ -101,20 +98,13 @@ class Child:
         if self._lines > _FLOOD_LINES or self._bytes > _FLOOD_BYTES:
             raise TelemetryError(f"it flooded: {self._lines} lines and {self._bytes} bytes within a second")
 
-    async def _obituary(self) -> str:
+    async def _how_it_ended(self) -> str:
         if not await self._gone(1.0):
             return "it closed its output and runs on"
         status = self._process.returncode
         how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
-        return f"it {how}{self._last_words()}"
-
-    def _last_words(self) -> str:
-        with self._log.path.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(self._log.start, size - _LAST_WORDS_BYTES))
-            lines = log.read().decode("utf-8", "replace").split("\n")
-        words = [harmless(line).strip() for line in lines if line.strip()]
-        return f": {words[-1]}" if words else ""
+        printed = last_lines(self._log_path, 1, start=self._log_start)
+        return f"it {how}: {printed[-1]}" if printed else f"it {how}"
 
     async def _gone(self, within_s: float) -> bool:
         for _ in range(round(within_s / _POLL_S)):
@@ -130,7 +120,7 @@ async def start_child(command: Sequence[str], env: Mapping[str, str], log_path: 
     `env` is added to ours; what its libraries print is appended to `log_path`.
     """
     try:
-        process, log = _spawn(command, env, log_path)
+        process, log_start = _spawn(command, env, log_path)
     except OSError as error:
         raise TelemetryError(f"its process could not be started: {error.strerror}: {error.filename}") from error
     # Not asyncio's subprocess: it waits for the end of a pipe that it has stopped to read.
@@ -143,13 +133,13 @@ async def start_child(command: Sequence[str], env: Mapping[str, str], log_path: 
         process.kill()
         with process:  # closes its pipes and waits for it
             raise
-    return Child(process, reader, pipe, log)
+    return Child(process, reader, pipe, log_path, log_start)
 
 
-def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tuple[subprocess.Popen[bytes], LogPart]:
+def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        part = LogPart(log_path, os.fstat(log).st_size)
+        log_start = os.fstat(log).st_size
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -165,7 +155,7 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tu
         os.close(log)
     assert process.stdin is not None
     os.set_blocking(process.stdin.fileno(), False)
-    return process, part
+    return process, log_start
 
 
 def _signal_name(number: int) -> str:
@@ -173,3 +163,37 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def opened_line(line: TelemetryLine) -> Opened:
+    """The first line of a child that works; raises `TelemetryError` with what it says instead."""
+    match line:
+        case Opened(gpus=gpus):
+            named = tuple(msgspec.structs.replace(gpu, name=harmless(gpu.name)) for gpu in gpus)
+            return msgspec.structs.replace(line, gpus=named)
+        case Refused(reason=reason):
+            raise TelemetryError(harmless(reason))
+        case Sampled():
+            raise TelemetryError("it sent a sample before it said what it samples")
+
+
+def sampled_line(line: TelemetryLine) -> Sampled:
+    """A later line of a child that works; raises `TelemetryError` with what it says instead."""
+    match line:
+        case Sampled():
+            return line
+        case Refused(reason=reason):
+            raise TelemetryError(harmless(reason))
+        case Opened():
+            raise TelemetryError("it opened twice")
+
+
+def last_lines(log_path: Path, count: int, *, start: int = 0) -> list[str]:
+    """The last lines that were printed into a log from an offset on; none if it was never made."""
+    try:
+        with log_path.open("rb") as log:
+            log.seek(max(start, log.seek(0, os.SEEK_END) - _PRINTED_BYTES))
+            lines = log.read().decode("utf-8", "replace").split("\n")
+    except FileNotFoundError:
+        return []
+    return [harmless(line).strip() for line in lines if line.strip()][-count:]

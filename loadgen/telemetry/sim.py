@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import httpx
 
 from loadgen.metrics.samples import GpuSample, GpuStatic, gained
-from loadgen.telemetry.backend import Backend, Sample
-from loadgen.telemetry.sample import Opened
+from loadgen.telemetry.protocol import Backend, Opened, ReadSample
 
 HBM_BYTES = 192 * 1024**3
 IDLE_W, CAP_W, LOW_CAP_W = 140.0, 750.0, 420.0
@@ -140,7 +139,7 @@ def open_sim(
     return Backend(opened=opened, sample=_sampler(box, client, url), close=client.close)
 
 
-def _sampler(box: Sequence[SimGpu], client: httpx.Client, url: str | None) -> Sample:
+def _sampler(box: Sequence[SimGpu], client: httpx.Client, url: str | None) -> ReadSample:
     states = [SimState() for _ in box]
     last: tuple[float, str | None] = (time.monotonic(), _metrics(client, url))
 

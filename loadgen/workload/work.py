@@ -19,11 +19,12 @@ import msgspec
 
 from loadgen.distributions import FROM_DATA, REPLAY, parse_lengths
 from loadgen.errors import ProfileError
+from loadgen.profile.load import Load
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
 
 if TYPE_CHECKING:  # workers import this module, and pydantic would be half of their start
-    from loadgen.profile import Load
+    from loadgen.profile.load import Load
 
 _PREFIXES = STAGES_A_RUN - 1  # the stage that shared prefixes are written as, so that all stages share them
 _PASSES = STAGES_A_RUN // 2  # where the numbers begin that passes are written as

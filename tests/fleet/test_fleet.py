@@ -15,7 +15,7 @@ from loadgen.fleet import fleet as fleet_module
 from loadgen.fleet import worker_process
 from loadgen.fleet.fleet import Fleet, FleetSettings, FleetTick
 from loadgen.metrics.stage import StageMetrics
-from loadgen.plan import Stage
+from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template
 from loadgen.worker.messages import Vocabulary
 from tests.engines import Simulator

@@ -12,9 +12,8 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageStarted
 from loadgen.metrics.result import Limits, Result, StageResult
 from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_hardware import StageHardware
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import stage_result
+from loadgen.metrics.stage_result import StageHardware, stage_result
 from tests.report.test_table import result
 
 TICK_S = 0.25

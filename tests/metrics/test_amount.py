@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics import amount
-from loadgen.metrics.amount import WindowGain
+from loadgen.metrics import energy
+from loadgen.metrics.energy import WindowGain
 from loadgen.metrics.samples import gained
 
 Points = list[tuple[float, float]]
@@ -26,12 +26,12 @@ def _series(draw: st.DrawFn, *, rising: bool) -> Points:
 
 def increase(points: Points, start_s: float, end_s: float) -> WindowGain:
     times_s, values = np.array(points).T
-    return amount.increase(times_s, values, start_s, end_s)
+    return energy.increase(times_s, values, start_s, end_s)
 
 
 def integral(points: Points, start_s: float, end_s: float, *, longest_gap_s: float = 1e9) -> WindowGain:
     times_s, values = np.array(points).T
-    return amount.integral(times_s, values, start_s, end_s, longest_gap_s=longest_gap_s)
+    return energy.integral(times_s, values, start_s, end_s, longest_gap_s=longest_gap_s)
 
 
 def test_edges_are_interpolated() -> None:

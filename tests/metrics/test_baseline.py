@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from loadgen.metrics.baseline import BaselineWatch, baseline_of, with_baseline
+from loadgen.metrics.curve import distribution_of
 from loadgen.metrics.deltas import ClientDelta
-from loadgen.metrics.distribution import distribution_of
 from loadgen.metrics.journal import ServerChanged, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import BaselineView, Result

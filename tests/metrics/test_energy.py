@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.energy import joules_per_token, sockets, tokens_per_s_per_w, window_energy
+from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.samples import GpuSample, GpuStatic
 
 
@@ -99,13 +99,17 @@ def test_a_socket_counts_once() -> None:
     assert [gpu.index for gpu in sockets([_gpu(0, socket="a"), _gpu(1, socket="a"), _gpu(2), _gpu(3)])] == [0, 2, 3]
 
 
-def test_energy_per_token_and_tokens_per_watt() -> None:
-    assert joules_per_token(500.0, 1000) == 0.5
-    assert joules_per_token(500.0, 0) is None
-    assert joules_per_token(None, 10) is None
-    assert tokens_per_s_per_w(500.0, 1000) == 2
-    assert tokens_per_s_per_w(0.0, 1000) is None
-    assert tokens_per_s_per_w(None, 1000) is None
+@pytest.mark.parametrize(
+    ("watts", "tokens", "per_token", "per_watt"),
+    [(50, 1000, 0.5, 2), (50, 0, None, 0), (0, 1000, 0, None), (None, 1000, None, None)],
+)
+def test_energy_per_token_and_tokens_per_watt(
+    watts: float | None, tokens: int, per_token: float | None, per_watt: float | None
+) -> None:
+    energy = window_energy([_gpu(0)], _looks(30, lambda _: None, lambda _: watts), 10, 20, tokens)
+    assert energy is not None
+    assert energy.joules_per_output_token == (None if per_token is None else pytest.approx(per_token))
+    assert energy.tokens_per_s_per_w == (None if per_watt is None else pytest.approx(per_watt))
 
 
 @given(

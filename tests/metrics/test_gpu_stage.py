@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.gpu_stage import GpuSamples, gpu_stages, host_means, mean_throttle
+from loadgen.metrics.hardware import GpuSamples, gpu_stages, host_means, mean_throttle
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 GPU = GpuStatic(index=0, vendor="sim", name="GPU", hbm_total_bytes=100)

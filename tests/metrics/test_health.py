@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.health import GpuFacts, StageFacts, flags, gpu_facts, gpu_verdicts, stage_verdicts
 from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.metrics.verdicts import GpuFacts, StageFacts, flags, gpu_facts, gpu_verdicts, stage_verdicts
 
 GIB = 1024**3
 STATIC = GpuStatic(

@@ -3,12 +3,12 @@
 import pytest
 
 from loadgen.metrics.deltas import StageDelta
+from loadgen.metrics.figures import compare
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageStarted
-from loadgen.metrics.reference import compare
 from loadgen.metrics.result import Comparison
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.profile import Reference, ReferencePoint
+from loadgen.profile.schema import Reference, ReferencePoint
 
 SECOND = 1_000_000_000
 

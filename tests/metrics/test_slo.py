@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import StageDelta
+from loadgen.metrics.difference import streams_needed
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Limits
-from loadgen.metrics.slo import Judgement, judge, limits_of, met_limits, needed_words, streams_needed
+from loadgen.metrics.slo import Judgement, judge, limits_of, met_limits, needed_words
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.values import limit_of, slo_problem
 from tests.metrics.served import result_of, served, started

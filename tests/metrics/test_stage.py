@@ -83,7 +83,12 @@ def test_client_metrics_add_up_and_survive_encoding() -> None:
     total = ClientMetrics()
     total.add(tick)
     total.add(tick)
-    assert (total.reads, total.realtime_ns, total.coalesced_share, total.read_lag.count) == (8, 6, 0.25, 4)
+    assert (total.counters["reads"], total.counters["realtime_ns"], total.coalesced_share, total.read_lag.count) == (
+        8,
+        6,
+        0.25,
+        4,
+    )
     again = ClientMetrics()
     again.add(total.encode())
     assert again.encode() == total.encode()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.verdict import ClientFacts, cap_held_back, client_limit, kv_limit, queueing
+from loadgen.metrics.verdicts import ClientFacts, cap_held_back, client_limit, kv_limit, queueing
 from tests.metrics.served import served
 
 SEEN = ClientFacts(span_s=10.0, lags=5000, reads=5000, sends=500)

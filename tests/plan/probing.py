@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from loadgen.metrics.journal import SearchResult
-from loadgen.plan import Measured, Plan, Stage, next_stages
-from loadgen.profile import Profile, build_profile
+from loadgen.plan.from_profile import next_stages
+from loadgen.plan.stage import Measured, Plan, Stage
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 
 
 def profile(**parts: object) -> Profile:

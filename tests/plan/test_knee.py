@@ -7,8 +7,8 @@ from random import Random
 import msgspec
 import pytest
 
-from loadgen.plan import Measured, Stage
 from loadgen.plan.knee_search import Point, _Fit, knee_of
+from loadgen.plan.stage import Measured, Stage
 from loadgen.simulator.physics import PRESETS, Physics
 from tests.plan.probing import search
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.difference import share_interval
 from loadgen.metrics.result import SloVerdict
-from loadgen.plan import Measured, Plan, Stage, next_stages
-from loadgen.plan.fixed import search_stage
+from loadgen.plan.from_profile import next_stages, search_stage
+from loadgen.plan.stage import Measured, Plan, Stage
 from tests.plan.probing import play, profile, search
 
 SLO = {"ttft_p99": "2s"}
@@ -83,7 +83,7 @@ def test_the_bounds_of_the_answer_are_looked_at_again_until_they_are_sure() -> N
 
     plan = next_stages(profile(plan={"search": "slo", "precision": 0.5}, slo=SLO))
     found, stages = play(plan, measure)
-    assert [(stage.load, stage.certain, stage.completed) for stage in stages] == [
+    assert [(stage.load, stage.certain, stage.min_completed) for stage in stages] == [
         (8, False, 50),
         (16, False, 50),
         (32, False, 50),
@@ -140,7 +140,7 @@ def test_what_stays_unsure_is_unresolved_and_says_what_it_would_take() -> None:
 
 def test_a_search_asks_for_as_many_streams_as_its_limits_need() -> None:
     def completed(**parts: Any) -> int:
-        return search_stage(profile(**parts), 8, certain=True).completed
+        return search_stage(profile(**parts), 8, certain=True).min_completed
 
     plan = {"search": "slo"}
     assert completed(plan=plan, slo={"ttft_p99": "2s", "tpot_p50": "9ms"}) == 381

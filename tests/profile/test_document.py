@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Load, Profile, build_profile, load_profile, variant_names
+from loadgen.profile.document import build_profile, load_profile, variant_names
+from loadgen.profile.load import Load
+from loadgen.profile.schema import Profile
 
 MINIMAL = '[server]\nengine = "simulator"\n'
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 
 ONE = {"engine": "attach", "url": "http://a:1"}
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.profile import build_profile, parse_duration_s
-from loadgen.profile.values import parse_share
+from loadgen.profile.document import build_profile
+from loadgen.profile.values import parse_duration_s, parse_share
 
 
 @given(st.integers(1, 10_000), st.sampled_from([("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]))

@@ -3,8 +3,18 @@
 import json
 from typing import Any
 
-from loadgen.metrics.doctor import DeviceFile, Examination, GpuExam, HostExam, Tried, UnitCheck
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, HostSample
+from loadgen.metrics.samples import (
+    DeviceFile,
+    Examination,
+    GpuExam,
+    GpuProcess,
+    GpuSample,
+    GpuStatic,
+    HostExam,
+    HostSample,
+    Tried,
+    UnitCheck,
+)
 from loadgen.report.doctor import doctor_json, doctor_text, verdict
 
 _GIB = 1024**3

@@ -10,9 +10,9 @@ import psutil
 from loadgen.errors import VrampError
 from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import Profile
-from loadgen.run import Run
+from loadgen.profile.schema import Profile
 from loadgen.run.operations import Operation
+from loadgen.run.run import Run
 
 Act = Callable[[Run, Snapshot], None]
 Action = Operation | Callable[[Run], None]

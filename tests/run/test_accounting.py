@@ -7,7 +7,6 @@ import pytest
 
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.snapshot import Snapshot, StageView
-from loadgen.run import Run
 from loadgen.run.operations import (
     Abort,
     Extend,
@@ -22,6 +21,7 @@ from loadgen.run.operations import (
     SetShape,
     Stop,
 )
+from loadgen.run.run import Run
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish, left_behind
 

@@ -7,7 +7,6 @@ import pytest
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.request import PlanRequest
-from loadgen.run import Run
 from loadgen.run.operations import (
     Extend,
     FollowPlan,
@@ -20,6 +19,7 @@ from loadgen.run.operations import (
     SetShape,
     Stop,
 )
+from loadgen.run.run import Run
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import flowing, in_turn, outcome
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.metrics.journal import HostSampled, TelemetryChanged
-from loadgen.run import Run
+from loadgen.run.run import Run
 from loadgen.store.files import read_journal
-from loadgen.telemetry.options import BackendOption
+from loadgen.telemetry.backends import BackendOption
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, left_behind
 

@@ -3,8 +3,8 @@
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.run import Run
 from loadgen.run.operations import SetConcurrency, Stop
+from loadgen.run.run import Run
 from tests.engines import Simulator, attach
 from tests.run.driving import finish
 

@@ -12,10 +12,10 @@ from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.plan import plan_of
-from loadgen.profile import Profile
-from loadgen.run import Run
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.schema import Profile
 from loadgen.run.probe import probe, probe_twin
+from loadgen.run.run import Run
 from loadgen.server.vllm.client import ServerClient
 from loadgen.store.files import read_journal
 from tests.engines import MANAGED, profile, simulator
@@ -139,7 +139,7 @@ async def test_servers_that_differ_are_refused() -> None:
     parts = profile(MANAGED)
     with simulator() as first, simulator("--max-model-len", "4096") as shorter, simulator() as broken:
         async with ServerClient(first.url) as client:
-            served = await probe(client, None, parts.load, plan_of(parts), where="test")
+            served = await probe(client, None, parts.load, stages_of(parts), where="test")
         async with ServerClient(shorter.url) as client:
             with pytest.raises(ServerError, match="max_model_len is 4096, but 8192 on http"):
                 await probe_twin(client, served, parts.load)

@@ -20,7 +20,7 @@ from loadgen.errors import ResultError
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import Point, Snapshot
 from loadgen.plan.request import PlanRequest
-from loadgen.run import Run, remote
+from loadgen.run import remote
 from loadgen.run.operations import (
     Abort,
     Extend,
@@ -40,6 +40,7 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.remote import SOCKET, Hello, RemoteRun, SnapshotServer, points_of
+from loadgen.run.run import Run
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, flowing, once
 from tests.tui.scripted import ScriptedRun, running

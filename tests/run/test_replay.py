@@ -6,9 +6,9 @@ import pytest
 
 from loadgen.errors import ResultError
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.run import Run
 from loadgen.run.operations import NextStage, Note, Pause, Resume, Stop
 from loadgen.run.replay import Replay
+from loadgen.run.run import Run
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, in_turn
 

@@ -6,9 +6,9 @@ from typing import Any
 from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import Profile
-from loadgen.run import Run
+from loadgen.profile.schema import Profile
 from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
+from loadgen.run.run import Run
 from tests.engines import attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours
 

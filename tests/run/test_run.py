@@ -12,9 +12,9 @@ from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, Wor
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import Profile
-from loadgen.run import Run
+from loadgen.profile.schema import Profile
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
+from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator

@@ -7,9 +7,9 @@ import pytest
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import Profile
-from loadgen.run import Run
+from loadgen.profile.schema import Profile
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
+from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from tests.engines import profile
 from tests.run.driving import finish, flowing, in_turn, once, outcome
@@ -122,8 +122,8 @@ async def test_a_stage_beside_the_plan_is_no_point_of_it() -> None:
 
 async def test_an_open_loop_beyond_the_server_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     # Readings four times as often: the verdict itself is tested in test_saturation.
-    monkeypatch.setattr("loadgen.run.saturation.BEAT_S", 0.25)
-    monkeypatch.setattr("loadgen.run.saturation.SHORTEST_S", 2.5)
+    monkeypatch.setattr("loadgen.run.stage_watch.READING_S", 0.25)
+    monkeypatch.setattr("loadgen.run.stage_watch.JUDGED_AFTER_S", 2.5)
     # At most 2 streams at once, 20 ms a token, 4 tokens: 25 a second.
     server = {"engine": "simulator", "args": {"base-ms": 20, "per-seq-ms": 0, "max-num-seqs": 2}}
     load = {"requests": None, "duration": "60s", "rate": [60.0], "osl": 4, "isl": 1}

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError
 from loadgen.metrics.journal import EngineView, Milestone
-from loadgen.profile import Profile, Server
+from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
 from loadgen.server.process.locks import servers_folder
 from tests.server.fakes import FakeServer, eventually

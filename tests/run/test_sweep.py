@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from loadgen.run.sweep import (
     Variant,
     as_swept,

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from loadgen.run import Run
+from loadgen.run.run import Run
 from tests.conftest import Certificate
 from tests.engines import Simulator, profile
 from tests.run.driving import finish

@@ -1,15 +1,24 @@
 """What a snapshot has of the stages that are over."""
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from loadgen.metrics.snapshot import Snapshot
-from loadgen.run import Run
+from loadgen.metrics.journal import EngineView, Milestone
+from loadgen.metrics.snapshot import ClientView, Snapshot
+from loadgen.run.run import Run
+from loadgen.run.view import headline
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish
 
 PUBLISHED = {"source": "a publication", "points": [{"figures": {"ttft_p50_ms": 40.0}}]}
+CLIENT = ClientView("kernel", 1, 10.0, 0.4, 0.0, limited=False, why=None)
+CALM: dict[str, Any] = {"phase": "running", "client": CLIENT, "engine": None, "errors": 0, "completed": 9}
+IMPORT = Milestone("import", "import", "done")
+WEIGHTS = Milestone("weights", "load weights", "running", 0.5, "2/4 shards")
+READY = Milestone("ready", "ready")
 
 
 async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_beside_all(
@@ -23,3 +32,37 @@ async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_bes
     by_snapshot = [[one.stage for one in snapshot.reference] for snapshot in shown]
     assert by_snapshot[-1] == [0, 1] and all(stages in ([], [0], [1]) for stages in by_snapshot[:-1])
     assert all(one.difference_percent is not None for one in shown[-1].reference)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "healthy"),
+    [
+        ({}, "ok", True),
+        ({"errors": 2}, "ok, 2 failed", True),
+        ({"errors": 20}, "failing: 20 of 29 requests", False),
+        ({"engine": EngineView(waiting=4)}, "engine-limited: queueing, 4 waiting", True),
+        ({"engine": EngineView(waiting=4, kv_usage=1.0)}, "KV-limited: 4 waiting, KV cache 100% full", True),
+        (
+            {"client": msgspec.structs.replace(CLIENT, limited=True, why="read late")},
+            "client-limited, not trustworthy: read late",
+            False,
+        ),
+        ({"phase": "paused"}, "paused", True),
+        ({"phase": "starting"}, "server starting: waiting for its answer", True),
+        (
+            {"phase": "starting", "milestones": (IMPORT, WEIGHTS, READY)},
+            "server starting: load weights 2/4 shards",
+            True,
+        ),
+        ({"phase": "starting", "milestones": (IMPORT, READY)}, "server starting: next: ready", True),
+        ({"phase": "done", "state": "complete", "reason": "the plan is done"}, "complete: the plan is done", True),
+        ({"phase": "done", "state": "server_died", "reason": "killed"}, "server_died: killed", False),
+        (
+            {"phase": "stopping", "state": "failed", "reason": "nothing but failures"},
+            "stopping: nothing but failures",
+            False,
+        ),
+    ],
+)
+def test_the_headline(changes: dict[str, object], text: str, healthy: bool) -> None:
+    assert headline(**CALM | changes) == (text, healthy)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
 FAKE_DOCKER = Path(__file__).with_name("fake_docker.py")

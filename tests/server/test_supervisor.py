@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.profile import Docker, Server
+from loadgen.profile.schema import Docker, Server
 from loadgen.server.process.guard_client import ServerExit, stop_server
 from loadgen.server.process.locks import claim_port, drive_lock, list_servers, require_free_port
 from loadgen.server.supervisor import ManagedServer

@@ -1,7 +1,11 @@
+import json
+
+import httpx
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.simulator.faults import KINDS, Fault, chosen, parse_fault
+from loadgen.simulator.faults import KINDS, REFUSALS, Fault, chosen, parse_fault
+from tests.simulator.conftest import Running, body_of, events_of, read_all, read_response, request
 
 
 @pytest.mark.parametrize(
@@ -52,3 +56,245 @@ def test_every_kind_is_explained() -> None:
 
     assert module.__doc__ is not None
     assert [kind for kind in KINDS if f"`{kind}`" not in module.__doc__] == []
+
+
+USAGE = {"include_usage": True, "continuous_usage_stats": True}
+
+
+def text_of(body: bytes) -> str:
+    """The text of a stream whose every event is good."""
+    return "".join(event["choices"][0].get("text", "") for event in events_of(body) if event and event["choices"])
+
+
+@pytest.mark.parametrize(("kind", "status"), REFUSALS.items())
+def test_refusals(server: Running, kind: str, status: int) -> None:
+    server.faults(kind)
+    response = server.client.post("/v1/completions", json={"prompt": [1]})
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == status
+    truth = server.truth()
+    assert (truth["requests"]["failed"], truth["faults"]) == (1, {kind: 1})
+
+
+def test_not_http(server: Running) -> None:
+    server.faults("not_http")
+    assert not server.stream(3).startswith(b"HTTP")
+
+
+def test_reset_after_some_events(server: Running) -> None:
+    server.faults("reset:after=3")
+    with server.connect() as sock:
+        sock.sendall(request(50))
+        data = b""
+        with pytest.raises(ConnectionResetError):
+            while True:
+                data += sock.recv(65536)
+    assert data.count(b"data: ") <= 3
+    assert server.truth()["requests"]["failed"] == 1
+
+
+def test_truncate_closes_inside_a_chunk(server: Running) -> None:
+    server.faults("truncate:after=2")
+    data = server.stream(50)
+    assert data.count(b"data: ") == 3
+    assert not data.endswith(b"\r\n")
+
+
+def test_early_end_is_whole_http_and_half_an_answer(server: Running) -> None:
+    server.faults("early_end:after=2")
+    events = events_of(body_of(server.stream(50)))
+    assert len(events) == 2
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None, None]
+
+
+def test_error_event(server: Running) -> None:
+    server.faults("error_event:after=2")
+    first, second, error, done = events_of(body_of(server.stream(50)))
+    assert first["choices"]
+    assert second["choices"]
+    assert error["error"]["code"] == 500
+    assert done is None
+
+
+def test_a_connection_survives_a_fault_inside_http(server: Running) -> None:
+    server.faults("early_end")
+    with server.connect() as sock:
+        for _ in range(2):
+            sock.sendall(request(5))
+            assert len(events_of(body_of(read_response(sock)))) == 1
+
+
+def test_stall_for_good_keeps_the_connection(server: Running) -> None:
+    server.faults("stall:after=2")
+    with server.connect() as sock:
+        sock.sendall(request(20))
+        data = b""
+        while data.count(b"\n\n") < 2:
+            data += sock.recv(65536)
+        sock.settimeout(0.15)
+        with pytest.raises(TimeoutError):
+            sock.recv(65536)
+        assert server.client.get("/load").json() == {"server_load": 1}
+
+
+def test_stall_for_a_while_loses_no_token(server: Running) -> None:
+    good = text_of(body_of(server.stream(30)))
+    server.faults("stall:after=2,seconds=0.05")
+    stalled = body_of(server.stream(30))
+    assert text_of(stalled) == good
+    assert server.truth()["latency_ms"]["chunk_gap"]["max"] >= 45
+
+
+def test_garbage_is_one_bad_event_in_a_good_stream(server: Running) -> None:
+    server.faults("garbage:after=2")
+    events = body_of(server.stream(5)).split(b"\n\n")
+    assert len(events) == 8
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(events[2].removeprefix(b"data: "))
+    assert server.truth()["requests"]["completed"] == 1
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_role_first(server: Running, chat: bool) -> None:
+    server.faults("role_first")
+    first, *rest, _ = events_of(body_of(server.stream(3, chat=chat)))
+    assert len(rest) == 3
+    choice = first["choices"][0]
+    assert (choice["delta"]["content"] if chat else choice["text"]) == ""
+
+
+@pytest.mark.parametrize(("tokens", "counts"), [(10, [4, 8, 10]), (8, [4, 8]), (3, [3])])
+def test_multi_puts_several_tokens_in_an_event(server: Running, tokens: int, counts: list[int]) -> None:
+    good = text_of(body_of(server.stream(tokens)))
+    server.faults("multi:tokens=4")
+    body = body_of(server.stream(tokens, stream_options=USAGE))
+    *events, _usage, _done = events_of(body)
+    assert [event["usage"]["completion_tokens"] for event in events] == counts
+    assert text_of(body) == good
+
+
+def test_split_changes_no_byte(server: Running) -> None:
+    good = text_of(body_of(server.stream(20)))
+    server.faults("split")
+    assert text_of(body_of(server.stream(20))) == good
+
+
+def test_crlf(server: Running) -> None:
+    server.faults("crlf")
+    body = body_of(server.stream(3, stream_options=USAGE))
+    assert body.count(b"\r\n\r\n") == body.count(b"\n") / 2 == 5
+
+
+def test_ping(server: Running) -> None:
+    server.faults("ping")
+    body = body_of(server.stream(3))
+    assert body.count(b": ping\n\n") == 3
+    assert len(events_of(body)) == 4
+
+
+def test_empty(server: Running) -> None:
+    server.faults("empty")
+    end, usage, done = events_of(body_of(server.stream(30, stream_options=USAGE)))
+    assert (end["choices"][0]["text"], end["choices"][0]["finish_reason"]) == ("", "stop")
+    assert usage["usage"]["completion_tokens"] == 0
+    assert done is None
+    truth = server.truth()
+    assert truth["tokens"]["output"] == truth["latency_ms"]["ttft"]["count"] == 0
+
+
+def test_usage_none(server: Running) -> None:
+    server.faults("usage_none")
+    events = events_of(body_of(server.stream(3, stream_options=USAGE)))
+    assert len(events) == 4
+    assert all(event is None or event["usage"] is None for event in events)
+
+
+def test_reasoning_is_the_first_half(server: Running) -> None:
+    server.faults("reasoning")
+    _role, *events, _done = events_of(body_of(server.stream(6, chat=True)))
+    carriers = [next(iter(event["choices"][0]["delta"])) for event in events]
+    assert carriers == ["reasoning_content"] * 3 + ["content"] * 3
+
+
+def test_tool_calls(server: Running) -> None:
+    server.faults("tool_calls")
+    _role, *events, _done = events_of(body_of(server.stream(3, chat=True)))
+    calls = [event["choices"][0]["delta"]["tool_calls"][0] for event in events]
+    assert calls[0]["function"]["name"]
+    assert all(call["function"]["arguments"] for call in calls)
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_idle_close_breaks_the_promise(server: Running) -> None:
+    server.faults("idle_close")
+    with server.connect() as sock:
+        sock.sendall(request(3))
+        data = read_all(sock)
+    assert b"connection: close" not in data
+    assert len(events_of(body_of(data))) == 4
+
+
+def test_close_on_reuse_answers_the_first_and_not_the_second(server: Running) -> None:
+    server.faults("close_on_reuse")
+    with server.connect() as sock:
+        sock.sendall(request(3))
+        assert len(events_of(body_of(read_response(sock)))) == 4
+        sock.sendall(request(3))
+        assert sock.recv(100) == b""
+
+
+def test_several_at_once(server: Running) -> None:
+    good = text_of(body_of(server.stream(9)))
+    server.faults("ping", "crlf", "split", "multi:tokens=2")
+    body = body_of(server.stream(9))
+    assert text_of(body) == good
+    assert body.count(b": ping") == 5
+
+
+@pytest.mark.parametrize("kind", ["truncate", "reset"])
+def test_an_answer_in_one_piece_does_not_arrive(server: Running, kind: str) -> None:
+    server.faults(kind)
+    with pytest.raises(httpx.HTTPError):
+        server.client.post("/v1/completions", json={"prompt": [1]})
+    assert server.truth()["requests"]["failed"] == 1
+
+
+def test_an_answer_in_one_piece_arrives_late(server: Running) -> None:
+    server.faults("stall:seconds=0.05")
+    assert server.client.post("/v1/completions", json={"prompt": [1]}).status_code == 200
+
+
+def test_a_client_that_leaves_during_a_stall_is_aborted(server: Running) -> None:
+    server.faults("stall:after=1,seconds=0.02")
+    with server.connect() as sock:
+        sock.sendall(request(8000))
+        sock.recv(100)
+    for _ in range(1000):
+        if server.truth()["requests"]["aborted"]:
+            break
+    assert server.truth()["requests"]["aborted"] == 1
+
+
+@pytest.mark.parametrize("fault", ["twice", "twice:seconds=0.05"])
+def test_twice(server: Running, fault: str) -> None:
+    server.faults(fault)
+    with server.connect() as sock:
+        sock.sendall(request(4))
+        data = b""
+        while data.count(b"0\r\n\r\n") < 2:
+            data += sock.recv(65536)
+    first, _, second = data.partition(b"0\r\n\r\n")
+    first_text, second_text = (text_of(body_of(each)) for each in (first + b"0\r\n\r\n", second))
+    assert first_text == second_text != ""
+    assert server.truth()["requests"]["completed"] == 1
+
+
+def test_silent_says_nothing_and_stays(server: Running) -> None:
+    server.faults("silent")
+    with server.connect() as sock:
+        sock.sendall(request(4))
+        while not server.truth()["requests"]["failed"]:
+            pass
+        sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            sock.recv(1)

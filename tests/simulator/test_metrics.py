@@ -1,6 +1,6 @@
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.simulator.metrics import Histogram
+from loadgen.simulator.metrics import PrometheusHistogram
 from tests.simulator.conftest import MODEL, Running
 
 LABELS = {"engine": "0", "model_name": MODEL}
@@ -57,7 +57,7 @@ def test_a_request_moves_the_numbers(server: Running) -> None:
 
 
 def test_a_value_on_a_bound_is_inside_it() -> None:
-    histogram = Histogram((1, 2))
+    histogram = PrometheusHistogram((1, 2))
     histogram.add(1, 3)
     histogram.add(5)
     assert histogram.lines("h", 'a="b"') == [

@@ -14,8 +14,8 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, RunFinished, RunStarted
 from loadgen.metrics.result import Result
-from loadgen.run import Run
 from loadgen.run.operations import Abort, Stop
+from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.store.files import SafeFiles, journal_is_held
 from tests.engines import Simulator, attach, simulator

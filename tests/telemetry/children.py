@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.telemetry.options import PROGRAM, BackendOption
-from loadgen.telemetry.sample import Opened, Refused, Sampled, decode_line
+from loadgen.telemetry.backends import PROGRAM, BackendOption
+from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
 
 
 @dataclass

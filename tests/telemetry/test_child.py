@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
 from loadgen.metrics.samples import GpuSample, GpuStatic
-from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.child import Orders, Output, next_beat, serve
-from loadgen.telemetry.options import PROGRAM
-from loadgen.telemetry.sample import Opened, Refused, Sampled, decode_line
+from loadgen.telemetry.backends import PROGRAM
+from loadgen.telemetry.child import Orders, Output, next_due_s, serve
+from loadgen.telemetry.protocol import Backend, Opened, Refused, Sampled, decode_line
 
 _LOOK = Sampled(t_s=1.0, took_ms=1.0, gpus=(GpuSample(index=0, t_s=1.0, missing={"power_w": "x" * 1000}),))
 
@@ -45,7 +44,7 @@ def _lines(fd: int) -> list[object]:
     late_s=st.integers(0, 4000).map(lambda n: n / 16),
 )
 def test_beats_stay_on_their_grid_and_lie_ahead(due_s: float, interval_s: float, late_s: float) -> None:
-    beat_s = next_beat(due_s, interval_s, due_s + late_s)
+    beat_s = next_due_s(due_s, interval_s, due_s + late_s)
     assert beat_s > due_s + late_s
     assert beat_s - (due_s + late_s) <= interval_s
     assert (beat_s - due_s) % interval_s == 0

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.samples import GpuProcess, GpuSample
-from loadgen.telemetry.monitor import Monitor, carried
-from loadgen.telemetry.options import BackendOption, backend_options
-from loadgen.telemetry.source import Patience
+from loadgen.metrics.samples import GpuProcess, GpuSample, carried
+from loadgen.telemetry.backends import BackendOption, backend_options
+from loadgen.telemetry.monitor import Monitor, Patience
 from loadgen.vendors import AMD, NVIDIA, VendorName
 from tests.telemetry.children import stand_in
 
@@ -63,7 +62,7 @@ async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(
         assert monitor.take() == []
         assert [gpu.name for gpu in monitor.gpus] == ["Simulated GPU"] * 2
         (status,) = monitor.status
-        assert (status.vendor, status.attempt, status.works, status.failures) == ("sim", "sim", True, {})
+        assert (status.vendor, status.option, status.works, status.failures) == ("sim", "sim", True, {})
         assert monitor.settled
         pid = monitor.pids[0]
         assert _lives(pid)
@@ -88,7 +87,7 @@ async def test_the_next_attempt_is_tried_when_one_refuses(tmp_path: Path) -> Non
     async with _watching(tmp_path, {"amd": attempts}) as monitor:
         await _until(monitor, lambda: monitor.settled)
         (status,) = monitor.status
-        assert (status.attempt, status.works, status.restarts) == ("good", True, 0)
+        assert (status.option, status.works, status.restarts) == ("good", True, 0)
         assert "no driver" in status.failures["refuses"]
         assert "\x1b" not in status.failures["refuses"]
         assert status.failures["dies"] == "it was killed by SIGABRT: free(): invalid next size"
@@ -101,7 +100,7 @@ async def test_a_box_where_nothing_works_says_so(tmp_path: Path) -> None:
     async with _watching(tmp_path, {"amd": attempts}) as monitor:
         await _until(monitor, lambda: monitor.settled)
         (status,) = monitor.status
-        assert (status.attempt, status.works) == (None, False)
+        assert (status.option, status.works) == (None, False)
         assert status.failures == {"dies": "it ended with status 7"}
 
 
@@ -118,7 +117,7 @@ async def test_one_that_falls_silent_is_killed_restarted_and_after_three_strikes
     good = stand_in(tmp_path, "good", _GOOD)
     patience = replace(_QUICK, silence_s=0.3)
     async with _watching(tmp_path, {"amd": [mute, good]}, patience, interval_s=0.05) as monitor:
-        await _until(monitor, lambda: monitor.status[0].attempt == "good")
+        await _until(monitor, lambda: monitor.status[0].option == "good")
         assert monitor.status[0].failures["mute"] == "it said nothing for 0.3 s"
         assert monitor.status[0].restarts == 3
         assert len(monitor.take()) == 4
@@ -129,7 +128,7 @@ async def test_a_source_whose_samples_stop_is_stale(tmp_path: Path) -> None:
     patience = replace(_QUICK, silence_s=0.5, strikes=1)
     async with _watching(tmp_path, {"amd": [mute]}, patience, interval_s=0.05) as monitor:
         await _until(monitor, lambda: bool(monitor.latest))
-        await _until(monitor, lambda: monitor.status[0].attempt is None)
+        await _until(monitor, lambda: monitor.status[0].option is None)
         assert monitor.stale
         assert monitor.status[0].stale
         assert monitor.latest[0].power_w == 100
@@ -153,7 +152,7 @@ async def test_nonsense_and_floods_end_a_child(tmp_path: Path, body: str, words:
     bad = stand_in(tmp_path, "bad", body)
     async with _watching(tmp_path, {"amd": [bad]}, replace(_QUICK, strikes=1)) as monitor:
         pids = set()
-        while not monitor.settled or monitor.status[0].attempt is not None:
+        while not monitor.settled or monitor.status[0].option is not None:
             pids.update(monitor.pids)
             await monitor.change()
         assert words in monitor.status[0].failures["bad"]
@@ -191,7 +190,7 @@ async def test_closing_while_a_child_starts_leaves_nothing(tmp_path: Path) -> No
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import asyncio, os, pathlib
-from loadgen.telemetry.options import backend_options
+from loadgen.telemetry.backends import backend_options
 from loadgen.telemetry.monitor import Monitor
 async def main():
     monitor = Monitor(backend_options("sim"), folder=pathlib.Path({str(tmp_path)!r}))
@@ -228,7 +227,7 @@ async def test_two_vendors_share_no_number(tmp_path: Path) -> None:
 async def test_a_device_keeps_its_number_through_a_restart(tmp_path: Path) -> None:
     body = "opened(2)\nsampled(gpus=2, power_w=os.getpid())\nsys.exit(3)\n"
     async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "short", body)]}) as monitor:
-        await _until(monitor, lambda: monitor.status[0].attempt is None)
+        await _until(monitor, lambda: monitor.status[0].option is None)
         looks = monitor.take()
     assert [[gpu.index for gpu in look.gpus] for look in looks] == [[0, 1]] * 3
     assert len({look.gpus[0].power_w for look in looks}) == 3

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.health import flags, gpu_facts, gpu_verdicts
 from loadgen.metrics.journal import EngineView, Milestone
 from loadgen.metrics.result import CurvePoint, RunEvent, Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
@@ -29,6 +28,7 @@ from loadgen.metrics.snapshot import (
     Snapshot,
     StageView,
 )
+from loadgen.metrics.verdicts import flags, gpu_facts, gpu_verdicts
 from loadgen.run.operations import Operation
 
 LADDER = (8, 16, 32, 64)

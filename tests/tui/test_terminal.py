@@ -15,7 +15,7 @@ PATIENCE_S = 30.0
 
 
 class Reader:
-    """The read end of a pipe, and what the outlet told."""
+    """The read end of a pipe, and what the writer told."""
 
     def __init__(self, fd: int, other: TextIO) -> None:
         self.fd = fd
@@ -35,34 +35,34 @@ class Reader:
 
 
 @contextmanager
-def outlet_into_a_pipe(encoding: str = "utf-8") -> Iterator[tuple[NonBlockingWriter, Reader]]:
+def writer_into_a_pipe(encoding: str = "utf-8") -> Iterator[tuple[NonBlockingWriter, Reader]]:
     read_fd, write_fd = os.pipe()
     with os.fdopen(read_fd, "rb", buffering=0) as keeper, os.fdopen(write_fd, "w", encoding=encoding) as stream:
         reader = Reader(read_fd, stream)
-        outlet = NonBlockingWriter(stream, caught_up=reader.caught_up.set, gone=reader.gone.release)
+        writer = NonBlockingWriter(stream, caught_up=reader.caught_up.set, gone=reader.gone.release)
         try:
-            yield outlet, reader
+            yield writer, reader
         finally:
             keeper.close()
-            outlet.close()
+            writer.close()
 
 
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=50), max_size=30))
 def test_what_fits_arrives_in_order(texts: list[str]) -> None:
-    with outlet_into_a_pipe() as (outlet, reader):
+    with writer_into_a_pipe() as (writer, reader):
         for text in texts:
-            outlet.write(text)
-        outlet.close()
+            writer.write(text)
+        writer.close()
         assert reader.read_rest().decode("utf-8") == "".join(texts).encode("utf-8", "backslashreplace").decode()
 
 
 def test_nobody_waits_for_a_reader_and_what_is_lost_is_lost_in_whole() -> None:
     line = "0123456789" * 100 + "\n"
-    with outlet_into_a_pipe() as (outlet, reader):
+    with writer_into_a_pipe() as (writer, reader):
         for _ in range(20 * MOST_WAITING // len(line)):
-            outlet.write(line)
-        outlet.write("the last\n")
+            writer.write(line)
+        writer.write("the last\n")
         seen = reader.read_until(b"the last\n")
         assert reader.caught_up.wait(PATIENCE_S)
         # All that waited at any time: what the pipe held, one write in the thread's hand, and what was within bounds.
@@ -71,36 +71,36 @@ def test_nobody_waits_for_a_reader_and_what_is_lost_is_lost_in_whole() -> None:
 
 
 def test_a_reader_in_time_is_told_of_no_loss() -> None:
-    with outlet_into_a_pipe() as (outlet, reader):
+    with writer_into_a_pipe() as (writer, reader):
         for number in range(200):
-            outlet.write(f"{number} {'x' * 4096}\n")
+            writer.write(f"{number} {'x' * 4096}\n")
             reader.read_until(f"{number} ".encode())
-        outlet.close()
+        writer.close()
         assert not reader.caught_up.is_set()
 
 
 def test_a_reader_that_is_gone_is_told_once_and_costs_nothing() -> None:
-    with outlet_into_a_pipe() as (outlet, reader):
+    with writer_into_a_pipe() as (writer, reader):
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, reader.fd)
         os.close(null)
-        outlet.write("hello\n")
+        writer.write("hello\n")
         assert reader.gone.acquire(timeout=PATIENCE_S)
         for _ in range(100):
-            outlet.write("x" * MOST_WAITING)
-        outlet.close()
+            writer.write("x" * MOST_WAITING)
+        writer.close()
         assert not reader.gone.acquire(blocking=False)
 
 
 def test_a_close_does_not_wait_for_good() -> None:
-    with outlet_into_a_pipe() as (outlet, reader):
-        outlet.write("x" * 10 * MOST_WAITING)
-        outlet.close()
+    with writer_into_a_pipe() as (writer, reader):
+        writer.write("x" * 10 * MOST_WAITING)
+        writer.close()
     # The reader went after the close: whoever closed does not want to hear of it.
     assert not reader.gone.acquire(blocking=False)
 
 
 def test_what_an_encoding_lacks_is_spelled_out() -> None:
-    with outlet_into_a_pipe(encoding="ascii") as (outlet, reader):
-        outlet.write("5 µs\n")
+    with writer_into_a_pipe(encoding="ascii") as (writer, reader):
+        writer.write("5 µs\n")
         assert reader.read_until(b"\n") == b"5 \\xb5s\n"

@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.profile import load_profile
-from loadgen.run import Run
+from loadgen.profile.document import load_profile
+from loadgen.run.run import Run
 from tests.run.driving import left_behind
 from tests.tui.cockpit import rows_of
 from tui.app import Cockpit

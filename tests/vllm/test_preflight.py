@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.plan import plan_of
-from loadgen.run import Run
+from loadgen.plan.from_profile import stages_of
+from loadgen.run.run import Run
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.preflight.installation import ask_installation, python_of, recorded_installation
 from tests.vllm.engine import VLLM, engine_processes, here, over
@@ -24,7 +24,7 @@ async def test_the_recorded_installation_is_what_the_real_one_says(tmp_path: Pat
 
 async def test_the_shipped_profile_is_not_blocked() -> None:
     profile = here()
-    findings = await check_profile(profile, plan_of(profile))
+    findings = await check_profile(profile, stages_of(profile))
     assert [finding for finding in findings if finding.severity == "blocks"] == []
 
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.run import Run
 from loadgen.run.operations import Operation, Pause, Resume, SetConcurrency, Stop
+from loadgen.run.run import Run
 from tests.vllm.engine import attach, engine_processes, finish, here, over
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -5,17 +5,18 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.plan import Stage, check_lengths, plan_of
-from loadgen.profile import build_profile
+from loadgen.plan.from_profile import stages_of
+from loadgen.plan.stage import Stage, check_lengths
+from loadgen.profile.document import build_profile
 
 
 def plan(**load: object) -> list[Stage]:
-    return plan_of(build_profile({"server": {"engine": "simulator"}, "load": load}, where="test"))
+    return stages_of(build_profile({"server": {"engine": "simulator"}, "load": load}, where="test"))
 
 
 def test_a_rate_over_time_is_one_stage() -> None:
     (stage,) = plan(rate_points=[[0, 0], ["10s", 20]], max_concurrency=5)
-    assert (stage.rate, stage.concurrency, stage.duration_s, stage.most) == (10.0, None, 10.0, 5)
+    assert (stage.rate, stage.concurrency, stage.duration_s, stage.max_concurrency) == (10.0, None, 10.0, 5)
     by_hand = stage.by_hand(rate=3.0, concurrency=None)
     assert (by_hand.rate, by_hand.rate_points, by_hand.duration_s) == (3.0, (), None)
 

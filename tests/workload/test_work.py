@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Load
+from loadgen.profile.load import Load
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
 from loadgen.workload.work import RequestContent, RequestWriter, Shape, draw, shape_of
 

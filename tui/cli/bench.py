@@ -17,7 +17,7 @@ from loadgen.errors import ProfileError, ResultError
 from tui.cli.options import RUN_EXIT_CODES, add_result_options, port_of, say
 
 if TYPE_CHECKING:
-    from loadgen.profile import Profile
+    from loadgen.profile.schema import Profile
     from tui.cli.run import Table
 
 _ABOUT = {
@@ -104,7 +104,7 @@ def bench(words: list[str]) -> int:
     """Run one of the benchmarks and print its table; the exit codes are those of `vramp run`."""
     import asyncio
 
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from tui.cli.progress import follow
     from tui.cli.run import conclude
 
@@ -124,7 +124,7 @@ def bench(words: list[str]) -> int:
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     """The profile that the options describe, and its name in messages; raises `ProfileError`."""
-    from loadgen.profile import build_profile
+    from loadgen.profile.document import build_profile
 
     _refuse(options)
     document, where = _server_document(options)
@@ -140,7 +140,7 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
 
 
 def _server_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from loadgen.profile import apply_variant, load_document
+    from loadgen.profile.document import apply_variant, load_document
     from tui.catalog import find_profile
 
     name = f"bench-{options.benchmark}"

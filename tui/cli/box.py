@@ -20,9 +20,9 @@ from loadgen.vendors import BackendName
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
 
 if TYPE_CHECKING:
-    from loadgen.metrics.doctor import Examination
+    from loadgen.metrics.samples import Examination
     from loadgen.server.process.locks import ServerRecord
-    from loadgen.telemetry.doctor import BackendTrial
+    from loadgen.telemetry.examine import BackendTrial
 
 BLOCKED = 3  # the server could not be started: the exit code that a run would have
 
@@ -41,12 +41,12 @@ def check(words: list[str]) -> int:
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
     )
     options = parser.parse_args(words)
-    from loadgen.plan import plan_of
+    from loadgen.plan.from_profile import stages_of
     from loadgen.report.findings import findings_json, findings_text
     from loadgen.server.preflight.check import check_profile
 
     profile, _ = profile_of(options)
-    findings = asyncio.run(check_profile(profile, plan_of(profile), recorded=options.installation))
+    findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
     print(harmless(findings_json(findings) if options.json else findings_text(findings)))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
 
@@ -55,7 +55,7 @@ def doctor(words: list[str]) -> int:
     """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
     options = _doctor_parser().parse_args(words)
     from loadgen.report.doctor import doctor_json, doctor_text
-    from loadgen.telemetry.doctor import DUMP_PACE, Pace, examine
+    from loadgen.telemetry.examine import DUMP_PACE, Pace, examine
 
     if options.dump is not None:
         _require_writable(options.dump)
@@ -74,10 +74,10 @@ def doctor(words: list[str]) -> int:
 def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
     from loadgen.server.process.masking import masked_environment
     from loadgen.telemetry.capture import write_capture
-    from loadgen.telemetry.doctor import header_of, part_of
+    from loadgen.telemetry.examine import capture_header, capture_part
 
-    header = header_of(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
-    write_capture(path, header, [part_of(trial) for trial in trials])
+    header = capture_header(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
+    write_capture(path, header, [capture_part(trial) for trial in trials])
     say(f"capture: {path}")
 
 

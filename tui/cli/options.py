@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
+from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
-    from loadgen.profile import Profile
+    from loadgen.profile.schema import Profile
 
 INTERRUPTED = 130
 """The exit code of what the operator ended; the others are those of the errors."""
@@ -54,7 +55,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     kind = load.add_mutually_exclusive_group()
     kind.add_argument("--concurrency", metavar="N[,N...]", help="closed loop, one stage each")
     kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
-    kind.add_argument("--search", choices=("knee", "slo"), help="find the load: where it pays, or what meets --slo")
+    kind.add_argument("--search", choices=tuple(SEARCHES), help="find the load: where it pays, or what meets --slo")
     load.add_argument("--arrival", metavar="HOW", help="poisson, constant, gamma:BURSTINESS or replay")
     load.add_argument("--requests", metavar="N", help="measured requests per stage")
     load.add_argument("--duration", metavar="30s", help="measured time per stage")
@@ -82,7 +83,7 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
 
 def document_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The document that the options name, as it is, and its name in messages; raises `ProfileError`."""
-    from loadgen.profile import load_document
+    from loadgen.profile.document import load_document
     from tui.catalog import find_profile
 
     if options.url is not None and options.profile is None:
@@ -96,7 +97,7 @@ def variants_from(document: Mapping[str, Any], where: str, options: argparse.Nam
 
     "base" is the document without any of them. One that is not valid under the options is not offered.
     """
-    from loadgen.profile import variant_names
+    from loadgen.profile.document import variant_names
 
     names = variant_names(document) if options.url is None else []
     offered = {}
@@ -109,7 +110,7 @@ def variants_from(document: Mapping[str, Any], where: str, options: argparse.Nam
 
 def profile_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> Profile:
     """A document under its variant and the options; raises `ProfileError`."""
-    from loadgen.profile import apply_variant, build_profile
+    from loadgen.profile.document import apply_variant, build_profile
 
     chosen = apply_variant(document, options.variant, where=where)
     if options.url is not None:
@@ -119,7 +120,7 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
 
 
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
-    from loadgen.profile import Load
+    from loadgen.profile.load import Load
 
     server = document.setdefault("server", {})
     load = document.setdefault("load", {})
@@ -136,7 +137,7 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
         load.pop("rate", None)
-        for name in ("ladder", "ramp", "soak", "search"):
+        for name in PLAN_KEYS:
             document.get("plan", {}).pop(name, None)
     if options.search is not None:
         document.setdefault("plan", {})["search"] = options.search

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loadgen.metrics.snapshot import Snapshot
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
 _EVERY_S = 2.0
 
@@ -41,14 +41,14 @@ async def follow(run: Run) -> bool:
             interrupt()
 
     loop = asyncio.get_running_loop()
-    outlet = NonBlockingWriter(
+    writer = NonBlockingWriter(
         sys.stderr,
         caught_up=lambda: say("lines are missing here: nobody read them"),
         gone=lambda: loop.call_soon_threadsafe(finish_unread),
     )
 
     def say(text: str) -> None:
-        outlet.write(harmless(text) + "\n")
+        writer.write(harmless(text) + "\n")
 
     # Explicitly: a shell starts background jobs with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -58,7 +58,7 @@ async def follow(run: Run) -> bool:
         async for snapshot in run.snapshots():
             progress.show(snapshot)
     finally:
-        outlet.close()
+        writer.close()
     return interrupts > 0
 
 

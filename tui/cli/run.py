@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from loadgen.metrics.result import Result
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
     Table = Callable[[Result], str]
 
@@ -79,13 +79,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """The run of a document under the options; raises `ProfileError`."""
     from loadgen.metrics.baseline import baseline_of
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from loadgen.store.runs import open_result
-    from loadgen.telemetry.replay import replay_attempts
+    from loadgen.telemetry.capture import replay_options
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
-    replay = replay_attempts(options.replay_telemetry) if options.replay_telemetry is not None else None
+    replay = replay_options(options.replay_telemetry) if options.replay_telemetry is not None else None
     name = options.baseline
     try:
         return Run(

@@ -14,8 +14,8 @@ from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, p
 from tui.cli.run import exit_code
 
 if TYPE_CHECKING:
-    from loadgen.profile import Profile
-    from loadgen.run import Run
+    from loadgen.profile.schema import Profile
+    from loadgen.run.run import Run
     from loadgen.run.sweep import Sweep, Variant
 
 _ALL = "all"
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
     """The profile of each variant, all valid; raises `ProfileError`."""
-    from loadgen.profile import load_document, variant_names
+    from loadgen.profile.document import load_document, variant_names
 
     if options.profile is None:
         raise ProfileError("vramp sweep: needs a profile; the variants are its [variants]")
@@ -104,7 +104,7 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
     """One run; whatever goes wrong in it is the end of this variant only."""
     import asyncio
 
-    from loadgen.run import Run
+    from loadgen.run.run import Run
     from loadgen.run.sweep import Variant, result_path
     from tui.cli.progress import follow
 

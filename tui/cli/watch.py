@@ -22,7 +22,7 @@ from tui.cli.run import add_run_options, conclude, make_run
 if TYPE_CHECKING:
     from socket import socket
 
-    from loadgen.run import Run
+    from loadgen.run.run import Run
 
 _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each browser, whose screen is a pipe
 _PARENT_CHECK_S = 0.5

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 import numpy as np
 
@@ -30,7 +29,7 @@ _SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}  # o
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LoadPoint:
     """What was measured at one load."""
 
     held: float
@@ -41,91 +40,77 @@ class Point:
     output: float | None
     latency: Mapping[str, Summary] = field(default_factory=dict)
 
+    def value(self, name: str, which: str) -> float:
+        """A percentile of a latency, or the throughput; NaN where it is unknown."""
+        known = self.output if name == _OUTPUT else getattr(self.latency.get(name), which, None)
+        return math.nan if known is None else known
+
 
 def curve(frame: Frame, width: int, height: int) -> Rows:
     """As many plots as have room: the chosen latency first, throughput beside it."""
-    shown = _shown(frame.metric, max(1, min(3, width // _LEAST_WIDTH)))
-    plots = [
-        (plot_rows(_plot(frame, name, each, height), each, height), each)
-        for name, each in zip(shown, widths_of(width, len(shown)), strict=True)
-    ]
-    return beside(plots, height)
+    others = [_OUTPUT, *(name for name in ("itl", "ttft") if name != frame.metric)]
+    shown = [frame.metric, *others][: max(1, min(3, width // _LEAST_WIDTH))]
+    widths = widths_of(width, len(shown))
+    plots = [(_plot(frame, name, each, height), each) for name, each in zip(shown, widths, strict=True)]
+    return beside([(plot_rows(plot, each, height), each) for plot, each in plots], height)
 
 
-def _shown(metric: str, count: int) -> list[str]:
-    others = [_OUTPUT, *(name for name in ("itl", "ttft") if name != metric)]
-    return [metric, *others][:count]
-
-
-def points_of(snapshot: Snapshot) -> list[Point]:
+def points_of(snapshot: Snapshot) -> list[LoadPoint]:
     """All loads: those with a concurrency from the curve, which has what several stages measured; rates as stages."""
-    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in snapshot.stages if stage.moves is None}
+    standing = [stage for stage in snapshot.stages if stage.moves is None]
+    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in standing}
     found = []
     for point in snapshot.curve:
         if point.measured_s < SHORTEST_S:
             continue
         same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
-        of_stages = same.latency if same is not None else {}
-        known = {**of_stages, "ttft": point.ttft_ms, "itl": point.itl_ms}
+        known = {**(same.latency if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}
         name = "" if point.direction else fmt.setting(point.load)
-        shape = (point.isl, point.osl)
-        found.append(
-            Point(point.held, point.load, name, shape, point.direction, point.output_tokens_per_s, known),
-        )
-    return found + [_of_rate(stage) for stage in snapshot.stages if stage.rate is not None and stage.moves is None]
-
-
-def _of_rate(stage: StageView) -> Point:
-    rate, held = stage.rate or 0.0, _known(stage.held_mean)
-    shape = (stage.isl, stage.osl)
-    return Point(held, rate, f"{fmt.setting(rate)}/s", shape, "", stage.output_tokens_per_s, stage.latency)
+        shape, output = (point.isl, point.osl), point.output_tokens_per_s
+        found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, known))
+    for stage in standing:
+        if stage.rate is not None:
+            held = math.nan if stage.held_mean is None else stage.held_mean
+            shape, output = (stage.isl, stage.osl), stage.output_tokens_per_s
+            found.append(LoadPoint(held, stage.rate, f"{fmt.setting(stage.rate)}/s", shape, "", output, stage.latency))
+    return found
 
 
 def _plot(frame: Frame, name: str, width: int, height: int) -> Plot:
     points = points_of(frame.snapshot)
     measured = tuple(_measured(points, name))
-    beside = (*_published(frame, name), *_baseline(frame, name))
+    compared = (*_published(frame, name), *_baseline(frame, name))
     standing = [one for one in points if not one.direction and math.isfinite(one.held)]
-    found = _found(frame.snapshot.search, standing, name)
     limits = limits_of(frame.snapshot.slo_ms, name)
-    values = [value for one in (*beside, *measured) for value in one.y]
-    log = None if name != _OUTPUT else False
-    near = [
-        limit.value for limit in limits if limit.value <= _NEAR * max(filter(math.isfinite, values), default=math.inf)
-    ]
-    y = scale_of([*values, *near], max(2, height // 4), log=log)
-    x = scale_of([value for one in (*beside, *measured) for value in one.x], max(2, width // 14), log=False)
+    values = [value for one in (*compared, *measured) for value in one.y]
+    highest = max(filter(math.isfinite, values), default=math.inf)
+    near = [limit.value for limit in limits if limit.value <= _NEAR * highest]
+    y = scale_of([*values, *near], max(2, height // 4), log=None if name != _OUTPUT else False)
+    x = scale_of([value for one in (*compared, *measured) for value in one.x], max(2, width // 14), log=False)
     title = f"{_NAMES[name]}{' (log)' if y.log else ''} by streams held"
     # What was published for a load is where it was measured: over it, it shows how far off it is.
-    return Plot(title, (*measured, *beside, *found), x, y, limits)
+    return Plot(title, (*measured, *compared, *_found(frame.snapshot.search, standing, name)), x, y, limits)
 
 
-def _measured(points: Sequence[Point], name: str) -> Iterator[Curve]:
+def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
     """A line for each shape and direction: p99 below, p50 above, named by its load where that stands."""
-    ordered = sorted(points, key=lambda one: (one.shape, one.direction, one.held))
-    lines = [list(group) for _, group in groupby(ordered, key=lambda one: (one.shape, one.direction))]
+    lines: dict[tuple[tuple[int, int], str], list[LoadPoint]] = {}
+    for point in sorted(points, key=lambda one: (one.shape, one.direction, one.held)):
+        lines.setdefault((point.shape, point.direction), []).append(point)
     told: set[str] = set()
     for which in ("p99", "p50") if name != _OUTPUT else (_OUTPUT,):
-        for line in lines:
-            direction = line[0].direction
+        for (_, direction), line in lines.items():
             label = f"{'tok/s' if which == _OUTPUT else which} {direction}".rstrip()
-            sign = _SIGNS[direction][which == "p99"]
             yield Curve(
                 "" if label in told else label,
                 "throughput" if which == _OUTPUT else which,
                 tuple(one.held for one in line),
-                tuple(_value(one, name, which) for one in line),
+                tuple(one.value(name, which) for one in line),
                 ink="dots" if which == "p99" else "line",
-                sign=sign,
+                sign=_SIGNS[direction][which == "p99"],
                 names=tuple(one.name for one in line) if which != "p99" else (),
             )
             told.add(label)
-
-
-def _value(point: Point, name: str, which: str) -> float:
-    if name == _OUTPUT:
-        return _known(point.output)
-    return _known(getattr(point.latency.get(name, Summary(count=0)), which))
 
 
 def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
@@ -134,12 +119,23 @@ def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
     for (stage, of, figure), one in frame.timeline.published.items():
         by_stage.setdefault((stage, of), {})[figure] = one.published
     stages = frame.snapshot.stages
-    found = [
-        (_held(stages[stage]), _published_y(figures, name))
-        for (stage, _), figures in by_stage.items()
-        if stage < len(stages)
-    ]
+    found = []
+    for (stage, _), figures in by_stage.items():
+        if stage < len(stages):
+            latency = figures.get(f"{name}_p50_ms", figures.get(f"{name}_mean_ms"))
+            y = figures.get("output_tokens_per_s") if name == _OUTPUT else latency
+            found.append((_held(stages[stage]), y))
     return _points("published", "◇", "strong", found)
+
+
+def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:
+    """The same loads in the baseline."""
+    figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
+    known = frame.timeline.baseline
+    found = [
+        (_held(stage), known[stage.number].get(figure)) for stage in frame.snapshot.stages if stage.number in known
+    ]
+    return _points("baseline" if name == _OUTPUT else "baseline p50", "○", "before", found)
 
 
 def _held(stage: StageView) -> float | None:
@@ -153,51 +149,20 @@ def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None
     return (Curve(label, role, xs, ys, ink=None, sign=sign),) if known else ()
 
 
-def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:
-    """The same loads in the baseline."""
-    figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
-    known = frame.timeline.baseline
-    found = [
-        (_held(stage), known[stage.number].get(figure)) for stage in frame.snapshot.stages if stage.number in known
-    ]
-    return _points("baseline" if name == _OUTPUT else "baseline p50", "○", "before", found)
-
-
-def _published_y(figures: dict[str, float], name: str) -> float | None:
-    if name == _OUTPUT:
-        return figures.get("output_tokens_per_s")
-    return figures.get(f"{name}_p50_ms", figures.get(f"{name}_mean_ms"))
-
-
-def _found(search: SearchResult | None, standing: Sequence[Point], name: str) -> tuple[Curve, ...]:
-    """What a search has found, on the curve: its interval in brackets."""
-    line = sorted((one.load, one.held, _value(one, name, "p50")) for one in standing)
+def _found(search: SearchResult | None, standing: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
+    """What a search has found, on the curve: its interval in brackets, and in words `knee 24 (20 to 28)`."""
+    line = sorted((one.load, one.held, one.value(name, "p50")) for one in standing)
     if search is None or not line:
-        return ()
+        return
     loads, held, y = zip(*line, strict=True)
-    places = [
-        (sign, np.interp(load, loads, held), np.interp(load, loads, y))
-        for sign, load in (("[", search.low), ("]", search.high), ("✦", search.found))
-        if load is not None and load > 0
-    ]
-    words = found_words(search)
-    return tuple(
-        Curve(words if sign == "✦" else "", "found", (float(x),), (float(y),), ink=None, sign=sign)
-        for sign, x, y in places
-    )
-
-
-def found_words(search: SearchResult) -> str:
-    """What was found and how sure it is: `knee 24 (20 to 28)`."""
     interval = f" ({fmt.setting(search.low)} to {fmt.setting(search.high)})"
-    doubt = "" if search.resolved else " ?"
-    return f"{search.kind} {fmt.setting(search.found)}{interval}{doubt}"
+    words = f"{search.kind} {fmt.setting(search.found)}{interval}{'' if search.resolved else ' ?'}"
+    for sign, load, label in (("[", search.low, ""), ("]", search.high, ""), ("✦", search.found, words)):
+        if load is not None and load > 0:
+            place = float(np.interp(load, loads, held)), float(np.interp(load, loads, y))
+            yield Curve(label, "found", (place[0],), (place[1],), ink=None, sign=sign)
 
 
 def limits_of(slo_ms: dict[str, float], name: str) -> tuple[Limit, ...]:
     found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
     return tuple(Limit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0)
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else value

@@ -11,8 +11,7 @@ from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, spread, width_of
 
 _GAP: Word = ("  ", "text")
-Item = tuple[int, Row]  # an importance, 0 for never dropped, and what to show
-
+_Item = tuple[int, Row]  # an importance, 0 for never dropped, and what to show
 _PHASES = {
     "checking": "preflight",
     "blocked": "blocked",
@@ -26,6 +25,7 @@ _PHASES = {
     "stopping": "stopping",
     "done": "done",
 }
+_WATCHING = {"guest": "watching", "watcher": "watching, read-only"}
 
 
 def header(frame: Frame, width: int, height: int) -> Rows:
@@ -36,14 +36,14 @@ def header(frame: Frame, width: int, height: int) -> Rows:
     return [_beside_verdict(frame, [*_identity(frame), *_progress(frame)], width)]
 
 
-def _beside_verdict(frame: Frame, items: list[Item], width: int) -> Row:
+def _beside_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
     least = width_of(_spaced([item for item in items if not item[0] and width_of(item[1])]))
     verdict = cropped(_verdict(frame), max(width // 2, width - least - 4))
     left = _fitted(items, width - width_of(verdict) - 4)
     return ((" ", "text"), *spread(left, verdict, width - 2))
 
 
-def _identity(frame: Frame) -> list[Item]:
+def _identity(frame: Frame) -> list[_Item]:
     snapshot, server = frame.snapshot, frame.snapshot.server
     state_role = {"ready": "good", "died": "bad"}.get(server.state, "warn")
     engine = " ".join(fmt.plain(text) for text in (server.engine, server.version) if text)
@@ -57,8 +57,9 @@ def _identity(frame: Frame) -> list[Item]:
     ]
 
 
-def _progress(frame: Frame) -> list[Item]:
-    load, phase = frame.snapshot.load, frame.snapshot.phase
+def _progress(frame: Frame) -> list[_Item]:
+    load, phase, current = frame.snapshot.load, frame.snapshot.phase, frame.stage
+    moves = current is not None and current.running and current.moves is not None
     stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
     value = fmt.setting(frame.wanted.value)
     wanted = f"rate {value}/s" if frame.wanted.open_loop else f"conc {value}"
@@ -66,20 +67,14 @@ def _progress(frame: Frame) -> list[Item]:
     return [
         (0, ((stage, "text"),)),
         (0, ((wanted, "strong"), (" ?" if frame.wanted.unconfirmed else "  ", "dim"))),
-        (1, ((_moves(frame), "text"),)),
+        (1, ((fmt.plain(current.label) if current is not None and moves else "", "text"),)),
         (0, _replay(frame)),
-        (1, _watching(frame)),
+        (1, ((_WATCHING.get(frame.operator, ""), "warn"),)),
         (1, (("/".join(str(length) for length in frame.wanted.shape), "dim"),)),
         (2, ((_PHASES.get(phase, ""), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
         (3, ((fmt.clock(frame.snapshot.t_s), "dim"),)),
     ]
-
-
-def _moves(frame: Frame) -> str:
-    """What the stage is whose load moves: `ramp 1 to 64`."""
-    stage = frame.stage
-    return fmt.plain(stage.label) if stage is not None and stage.running and stage.moves is not None else ""
 
 
 def _replay(frame: Frame) -> Row:
@@ -92,12 +87,6 @@ def _replay(frame: Frame) -> Row:
     return ((f"REPLAY x{fmt.setting(now.speed)}{paused} {where}", "warn"),)
 
 
-def _watching(frame: Frame) -> Row:
-    """That the run is somebody else's, and whether the keys change it."""
-    words = {"guest": "watching", "watcher": "watching, read-only"}
-    return ((words.get(frame.operator, ""), "warn"),)
-
-
 def _verdict(frame: Frame) -> Row:
     if frame.stale:
         return ((f"! no data for {frame.age_s:.0f} s", "bad"),)
@@ -105,7 +94,7 @@ def _verdict(frame: Frame) -> Row:
     return ((headline, "good"),) if frame.snapshot.healthy else ((f"! {headline}", "bad"),)
 
 
-def _fitted(items: list[Item], width: int) -> Row:
+def _fitted(items: list[_Item], width: int) -> Row:
     """The items that fit, in their order, with a gap between them."""
     kept = [item for item in items if width_of(item[1])]
     while len(kept) > 1 and width_of(_spaced(kept)) > width and any(importance for importance, _ in kept):
@@ -113,7 +102,7 @@ def _fitted(items: list[Item], width: int) -> Row:
     return cropped(_spaced(kept), max(0, width))
 
 
-def _spaced(items: list[Item]) -> Row:
+def _spaced(items: list[_Item]) -> Row:
     words: list[Word] = []
     for _, row in items:
         words += [_GAP, *row] if words else row

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loadgen import format as fmt
-from loadgen.metrics.health import HOST_FULL_PERCENT
 from loadgen.metrics.journal import EngineView
 from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import InstanceView
+from loadgen.metrics.verdicts import HOST_FULL_PERCENT
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, padded, spread, titled, wrapped
 

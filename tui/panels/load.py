@@ -12,23 +12,34 @@ from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled, widt
 _HINT_CELLS = 18
 _ROOMY = 8  # with so many rows there is one for more than the load
 _STRIP_FROM = 60  # from this width on the panel is a strip across a narrow terminal
+_CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
+    "blocked": (("the start would fail", "bad"), ("start_anyway",), " starts all the same, "),
+    "failed": (("there is no server", "bad"), ("restart",), " starts it again, "),
+    "holding": (
+        ("the plan is done, the server is up", "warn"),
+        ("more", "less", "double", "half", "number"),
+        " go on with load, ",
+    ),
+}
+"""By the phases in which the run waits for the operator: what is the matter, the keys that decide, what they do."""
 
 
 def load(frame: Frame, width: int, height: int) -> Rows:
     """As many rows as the height allows, the keys last."""
+    state, told = _state(frame), _needs(frame)
     if width >= _STRIP_FROM:
-        state = _state(frame)
-        needs = cropped(_beside(_needs(frame)), width - width_of(state) - len("load "))
-        return [titled("load", (*needs, *state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
-    roomy, told = height >= _ROOMY, _needs(frame)
+        beside = tuple(word for need in told for word in (*need, ("  ", "text")))
+        needs = cropped(beside, width - width_of((state,)) - len("load "))
+        return [titled("load", (*needs, state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
+    roomy = height >= _ROOMY
     rows = [
-        titled("load", _state(frame) if roomy or not told else told[0][:1], width),
+        titled("load", (state,) if roomy or not told else told[0][:1], width),
         spread(((f" {frame.wanted.unit}", "text"),), _value(frame), width - 1),
         spread((), _held(frame), width - 1),
         ((" ", "text"), *bar(_share(frame), width - 2, "held")),
         _stage_row(frame, width),
     ]
-    lines = [line for need in told for line in _wrapped(need, width)] if roomy else []
+    lines = [line for need in told for line in _need_rows(need, width)] if roomy else []
     return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(frame)[len(lines) :]]
 
 
@@ -51,38 +62,32 @@ def _needs(frame: Frame) -> list[Row]:
     return found
 
 
-def _beside(needs: list[Row]) -> Row:
-    """All of them in one row, with a gap before what comes next."""
-    return tuple(word for need in needs for word in (*need, ("  ", "text")))
-
-
-def _wrapped(need: Row, width: int) -> Rows:
+def _need_rows(need: Row, width: int) -> Rows:
     """One in rows of its own; what does not fit into one row is all of one role."""
-    if sum(len(text) for text, _ in need) < width:
+    text = "".join(text for text, _ in need)
+    if len(text) < width:
         return [((" ", "text"), *need)]
-    text, role = "".join(text for text, _ in need), need[0][1]
-    return [((f" {line}", role),) for line in textwrap.wrap(text, max(10, width - 2))]
+    return [((f" {line}", need[0][1]),) for line in textwrap.wrap(text, max(10, width - 2))]
 
 
 def _hints(frame: Frame) -> Rows:
     """The keys of who may use them, two in a row."""
-    double, half, pause, forward = (frame.key(id) for id in ("double", "half", "pause", "next"))
+
+    def hint(what: str, *ids: str) -> Row:
+        names = " ".join(frame.key(id)[0] for id in ids)
+        return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
+
     match frame.operator:
         case "watcher":
             return []
         case "player":
-            return [_hint((double, half), "speed") + _hint((pause,), "pause"), _hint((forward,), "step")]
+            return [hint("speed", "double", "half") + hint("pause", "pause"), hint("step", "next")]
         case _:
             return [
-                _hint((frame.key("more"), frame.key("less")), "one") + _hint((double, half), "double, half"),
-                _hint((frame.key("number"),), "number") + _hint((pause,), "pause"),
-                _hint((forward,), "next") + _hint((frame.key("note"),), "note"),
+                hint("one", "more", "less") + hint("double, half", "double", "half"),
+                hint("number", "number") + hint("pause", "pause"),
+                hint("next", "next") + hint("note", "note"),
             ]
-
-
-def _hint(keys: Row, what: str) -> Row:
-    names = " ".join(name for name, _ in keys)
-    return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
 
 
 def notice(frame: Frame, width: int, height: int) -> Rows:
@@ -94,7 +99,9 @@ def notice(frame: Frame, width: int, height: int) -> Rows:
 def _notice(frame: Frame) -> Row:
     leave = frame.key("leave")
     if frame.done:
-        return (("run done  ", "strong"), *_result(frame), ("   ", "text"), leave, (" leaves", "text"))
+        path = frame.snapshot.result_path
+        result = ("no result was written", "bad") if path is None else (fmt.plain(path), "text")
+        return (("run done  ", "strong"), result, ("   ", "text"), leave, (" leaves", "text"))
     if frame.operator == "player":
         return ()
     if frame.ending == "abort":
@@ -102,45 +109,27 @@ def _notice(frame: Frame) -> Row:
     if frame.ending == "stop" or frame.snapshot.phase == "stopping":
         again: Row = (("  ctrl+c", "key"), (" again aborts", "text")) if frame.operator == "owner" else ()
         return (("finishing: the result is being kept", "warn"), *again)
-    choice = _choice(frame)
-    if not choice or not frame.steers:
-        return choice[:1]
+    if frame.snapshot.phase not in _CHOICES:
+        return ()
+    waits, ids, what = _CHOICES[frame.snapshot.phase]
+    if not frame.steers:
+        return (waits,)
+    keys = " ".join(frame.key(id)[0] for id in ids)
     leaves = " finishes" if frame.snapshot.phase == "holding" and frame.operator == "owner" else " leaves"
-    return (*choice, leave, (leaves, "text"))
+    return (waits, (": ", "text"), (keys, "key"), (what, "text"), leave, (leaves, "text"))
 
 
-def _choice(frame: Frame) -> Row:
-    """What the run waits for, then the keys that decide; empty where it waits for nobody."""
-    match frame.snapshot.phase:
-        case "blocked":
-            anyway = frame.key("start_anyway")
-            return (("the start would fail", "bad"), (": ", "text"), anyway, (" starts all the same, ", "text"))
-        case "failed":
-            restart = frame.key("restart")
-            return (("there is no server", "bad"), (": ", "text"), restart, (" starts it again, ", "text"))
-        case "holding":
-            keys = " ".join(frame.key(id)[0] for id in ("more", "less", "double", "half", "number"))
-            held: Word = ("the plan is done, the server is up", "warn")
-            return (held, (": ", "text"), (keys, "key"), (" go on with load, ", "text"))
-        case _:
-            return ()
-
-
-def _result(frame: Frame) -> Row:
-    path = frame.snapshot.result_path
-    return (("no result was written", "bad"),) if path is None else ((fmt.plain(path), "text"),)
-
-
-def _state(frame: Frame) -> Row:
+def _state(frame: Frame) -> Word:
+    load = frame.snapshot.load
     if frame.snapshot.replay is not None:
-        return (("REPLAY", "warn"),)
+        return ("REPLAY", "warn")
     if frame.wanted.paused:
-        return (("PAUSED", "warn"),)
+        return ("PAUSED", "warn")
     if frame.snapshot.phase == "holding":
-        return (("plan done", "warn"),)
-    if frame.snapshot.load.held_open:
-        return (("held open", "warn"),)
-    return (("by hand", "dim"),) if frame.snapshot.load.manual else (("by plan", "dim"),)
+        return ("plan done", "warn")
+    if load.held_open:
+        return ("held open", "warn")
+    return ("by hand" if load.manual else "by plan", "dim")
 
 
 def _value(frame: Frame) -> Row:

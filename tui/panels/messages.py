@@ -1,4 +1,4 @@
-"""Texts: errors by kind, what happened, and the tail of the server's log."""
+"""Texts: failures by kind and what to do about them, what happened, and the tail of the server's log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ import re
 from loadgen import format as fmt
 from loadgen.metrics.result import RunEvent
 from loadgen.metrics.snapshot import ErrorView
+from loadgen.report.notes import account_words
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, cropped, titled
+from tui.widgets.rows import Row, Rows, cropped, titled, whole_groups, wrapped
 
+_REMEDIES = {
+    "connect": "is the server up, and is its port the one of the profile? `ss -ltn` shows what listens",
+    "timeout": "load.timeout was too short for this load, or the engine is stuck: look at its log (6)",
+    "stall": "a stream stopped in its middle: look at the engine's log (6) for preemptions or a hanging step",
+    "reset": "the server closed the connection: did it restart, or reach its limit of connections? look at its log (6)",
+    "http_4xx": "the server refuses the request: model name, max_model_len, API key; the message says which",
+    "http_429": "the server limits the rate: less load, or a higher limit there",
+    "http_5xx": "the server failed: its log (6) has the reason at the same time",
+    "protocol": "this is not an OpenAI-compatible stream: is the URL that of the API, not of a page or a proxy?",
+    "bad_event": "an event of the stream was no JSON: a proxy between, or a bug of the server",
+    "engine_error": "the engine reported an error inside a stream: its log (6) has the reason",
+    "empty": "streams ended without a token: max_tokens, stop words or the chat template",
+}
+_INDENT = 10
 _MOST_EVENTS = 2_000
 _HEAD = re.compile(
     r"(?:\([^()]*pid=\d+\) )?(?:(?P<level>[A-Z]+) (?:\d\d-\d\d )?(?P<time>\d\d:\d\d:\d\d) (?:\[[^\]]+\] )?)?"
@@ -21,8 +36,60 @@ def errors(frame: Frame, width: int, height: int) -> Rows:
     """The kinds of failure, the most frequent first."""
     kinds = sorted(frame.snapshot.errors, key=lambda error: -error.count)
     total = sum(error.count for error in kinds)
-    legend: Row = ((fmt.count(total), "bad"),) if total else (("none", "dim"),)
-    return [titled("errors", legend, width), *[_error(error, width) for error in kinds]]
+    rows = [titled("errors", ((fmt.count(total), "bad") if total else ("none", "dim"),), width)]
+    for error in kinds:
+        kind = f" {fmt.count(error.count):>5}  {fmt.plain(error.kind)}"
+        rows.append(cropped(((kind, "bad"), (f"  {fmt.plain(error.message)}", "dim")), width))
+    return rows
+
+
+def failures(frame: Frame, width: int, height: int) -> Rows:
+    """As many kinds as fit, each with its share, when it was seen, the messages that differ, and what to do."""
+    kinds, whole = frame.snapshot.errors, frame.snapshot.whole
+    total = sum(error.count for error in kinds)
+    sent = fmt.count(whole.sent if whole is not None else None)
+    legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
+    account = _account(frame, width)
+    groups = [_kind(error, total, frame, width) for error in kinds]
+    return [
+        titled("errors", (legend,), width),
+        *account,
+        *whole_groups(groups, height - 2 - len(account), "kinds more"),
+    ]
+
+
+def _account(frame: Frame, width: int) -> Rows:
+    """What became of every request of the run, and of those of the running stage."""
+    stage, whole = frame.stage, frame.snapshot.whole
+    found = [("run", whole)] if whole is not None and whole.sent else []
+    found += [(f"stage {stage.number}", stage)] if stage is not None and len(frame.snapshot.stages) > 1 else []
+    rows: Rows = []
+    for name, each in found:
+        first, *others = wrapped(account_words(each), width, "text", _INDENT)
+        rows += [((f" {name:<{_INDENT - 1}}", "dim"), *first[1:]), *others]
+    return [*rows, ()] if rows else []
+
+
+def _kind(error: ErrorView, total: int, frame: Frame, width: int) -> Rows:
+    share = fmt.percent(error.count / total if total else None)
+    rows: Rows = [
+        (
+            (f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}", "bad"),
+            (f"{share:>6}  ", "text"),
+            (seen(frame, error.kind), "dim"),
+        )
+    ]
+    for example in error.examples or (error.message,):
+        rows += wrapped(example, width, "text", _INDENT)
+    if error.kind in _REMEDIES:
+        rows += wrapped(f"→ {_REMEDIES[error.kind]}", width, "key", _INDENT)
+    return [cropped(row, width) for row in rows] + [()]
+
+
+def seen(frame: Frame, kind: str) -> str:
+    """When a kind of failure was first and last seen."""
+    times_s = frame.timeline.error_times_s.get(kind)
+    return f"first {fmt.clock(times_s[0])}, last {fmt.clock(times_s[1])}" if times_s is not None else ""
 
 
 def events(frame: Frame, width: int, height: int) -> Rows:
@@ -45,12 +112,16 @@ def happened(frame: Frame) -> list[RunEvent]:
     """The run's events and the marks that only the numbers tell, in their order, as far as they pass the filter."""
     marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in frame.timeline.marks.all if mark.text]
     wanted = frame.event_filter.casefold()
-    found = [event for event in (*frame.snapshot.events[-_MOST_EVENTS:], *marks) if _passes(event, wanted)]
+    events = (*frame.snapshot.events[-_MOST_EVENTS:], *marks)
+    found = [event for event in events if wanted in event.kind.casefold() or wanted in event.text.casefold()]
     return sorted(found, key=lambda event: event.t_s)
 
 
-def _passes(event: RunEvent, wanted: str) -> bool:
-    return wanted in event.kind.casefold() or wanted in event.text.casefold()
+def _event(event: RunEvent, width: int) -> Row:
+    how = KINDS.get(event.kind, KINDS["server"])
+    role = {"error": "bad", "note": "strong"}.get(event.kind, "text")
+    time = f" {fmt.clock(event.t_s):>7} "
+    return cropped(((time, "dim"), (f"{how.sign} ", how.role), (fmt.plain(event.text), role)), width)
 
 
 def log(frame: Frame, width: int, height: int) -> Rows:
@@ -69,15 +140,3 @@ def _without_head(line: str) -> str:
         return line
     level = "" if head["level"] in (None, "INFO") else f"{head['level']} "
     return f"{level}{head['time'] or ''} {line[head.end() :]}".strip()
-
-
-def _error(error: ErrorView, width: int) -> Row:
-    kind = f" {fmt.count(error.count):>5}  {fmt.plain(error.kind)}"
-    return cropped(((kind, "bad"), (f"  {fmt.plain(error.message)}", "dim")), width)
-
-
-def _event(event: RunEvent, width: int) -> Row:
-    how = KINDS.get(event.kind, KINDS["server"])
-    role = {"error": "bad", "note": "strong"}.get(event.kind, "text")
-    time = f" {fmt.clock(event.t_s):>7} "
-    return cropped(((time, "dim"), (f"{how.sign} ", how.role), (fmt.plain(event.text), role)), width)

@@ -6,9 +6,10 @@ import textwrap
 from datetime import datetime
 
 from loadgen import format as fmt
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import StageResult
+from loadgen.report.columns import columns
 from tui.catalog import PastRun, State
+from tui.panels.stages import cell_words, head_words
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
 
 _STATES: dict[State, Word] = {
@@ -24,7 +25,8 @@ _STATE_CELLS = 12
 _BEST_CELLS = 25
 _DATE_FROM = 72  # from this width on the list tells when, and not only how long ago
 
-_HEADS = (("load", 10), ("req/s", 8), ("tok/s", 8), ("TTFT p50", 10), ("p99", 8), ("TPOT p50", 10), ("p99", 8))
+_LOAD_CELLS = 10
+_FIGURES = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
 
 
 def ago(then: datetime | None, now: datetime) -> str:
@@ -102,22 +104,12 @@ def _stages(run: PastRun, width: int) -> Rows:
     if not run.stages:
         words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it goes on"}
         return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
-    head = "".join(f"{name:>{cells}}" for name, cells in _HEADS)
+    head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(_FIGURES, gap=1))
     return [cropped(((head, "dim"),), width), *(cropped(_stage_row(stage), width) for stage in run.stages)]
 
 
 def _stage_row(stage: StageResult) -> Row:
-    ttft, tpot = (stage.latency_ms.get(name, Summary(count=0)) for name in ("ttft", "tpot"))
-    values = (
-        _load(stage),
-        fmt.number(stage.throughput.requests_per_s),
-        fmt.number(stage.throughput.output_tokens_per_s),
-        fmt.statistic(ttft, "p50"),
-        fmt.statistic(ttft, "p99"),
-        fmt.statistic(tpot, "p50"),
-        fmt.statistic(tpot, "p99"),
-    )
-    return tuple((f"{value:>{cells}}", "text") for value, (_, cells) in zip(values, _HEADS, strict=True))
+    return ((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(_FIGURES, [stage], "text", gap=1))
 
 
 def _load(stage: StageResult) -> str:

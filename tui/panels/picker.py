@@ -8,12 +8,13 @@ from datetime import datetime
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
-from loadgen.plan import Stage, plan_of
-from loadgen.profile import Profile, Reference, Server
+from loadgen.plan.from_profile import stages_of
+from loadgen.plan.stage import Stage
+from loadgen.profile.schema import Profile, Reference, Server
 from loadgen.report.findings import findings_count
 from tui.catalog import Entry, PastRun
-from tui.panels.findings import finding_rows
 from tui.panels.past import ago, best_words, state_word, wrapped
+from tui.panels.startup import finding_rows
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
 
 _LABEL_CELLS = 11
@@ -115,7 +116,7 @@ def _published(reference: Reference | None) -> Rows:
 def load_words(profile: Profile) -> list[str]:
     """The plan in two lines: the loads, and what a stage is."""
     try:
-        stages = plan_of(profile)
+        stages = stages_of(profile)
     except ProfileError as error:
         return [str(error)]
     plan = profile.plan

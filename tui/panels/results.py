@@ -7,6 +7,7 @@ from pathlib import PurePath
 from loadgen import format as fmt
 from loadgen.metrics.journal import SearchResult
 from loadgen.report.notes import account_words
+from loadgen.searches import SEARCHES
 from tui.panels.comparison import baseline_row, published_stages
 from tui.panels.curve import curve
 from tui.panels.frame import Frame
@@ -68,7 +69,7 @@ def _notes(view: Frame, width: int, most: int) -> Rows:
 
 
 def _search(found: SearchResult) -> Word:
-    name = "knee" if found.kind == "knee" else "highest load within the limits"
+    name = SEARCHES[found.kind].label
     if found.found is None or not found.resolved:
         return (f"{name}: not resolved: {fmt.plain(found.why)}", "warn")
     between = "" if found.low is None or found.high is None else f" ({found.low:g} to {found.high:g})"

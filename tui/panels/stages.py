@@ -1,110 +1,152 @@
-"""The load curve: one row for each stage, the newest at the bottom; of a long plan the last ones that fit.
+"""The load curve as a table: a row for each stage, or for each load where the load moved or came up again.
 
-What a token costs in energy is a column once it is known; where it has no room, what can be told from the median time
-per output token makes it.
+Of a long plan the last stages that fit are shown, of many loads those around the load of now. What a token costs in
+energy is a column once it is known; where it has no room, what can be told from the median time per output token makes
+it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
 from loadgen import format as fmt
-from loadgen.metrics.deltas import Summary
+from loadgen.metrics.result import CurvePoint
 from loadgen.metrics.snapshot import StageView
+from loadgen.report.columns import CURVE, Measured, columns
+from loadgen.report.tabular import Column
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, titled
 
-_HEADS = (
-    ("#", 4, "dim"),
-    ("load", 7, "dim"),
-    ("held", 6, "held"),
-    ("req/s", 7, "dim"),
-    ("tok/s", 7, "throughput"),
-    ("/user", 6, "dim"),
-    ("TTFT p50", 9, "p50"),
-    ("p99", 6, "p99"),
-    ("TPOT p50", 9, "p50"),
-    ("p99", 6, "p99"),
-    ("SLO", 6, "dim"),
-    ("fail", 6, "dim"),
-    ("J/tok", 6, "dim"),
-)
-_USER, _ENERGY = 5, 12
-_ALL = sum(cells for _, cells, _ in _HEADS)
-
-
-def stages(view: Frame, width: int, height: int) -> Rows:
-    """A title where there is room for it, the heads, and the stages."""
-    found, planned = view.snapshot.stages, view.snapshot.load.stages_planned
-    left_out = _left_out(found, width)
-    heads = _without([(f"{head:>{cells}}", role) for head, cells, role in _HEADS], left_out)
-    title = titled("stages: the load curve", ((f"{planned} planned", "dim"),), width)
-    top = [heads] if height < 6 else [title, heads]
-    room = max(1, height - len(top))
-    return [*top, *[_without(_row(stage, view), left_out) for stage in found[-room:]]]
-
-
-def _left_out(found: tuple[StageView, ...], width: int) -> int | None:
-    """The column that does not show; None where all do."""
-    if all(stage.joules_per_output_token is None for stage in found):
-        return _ENERGY
-    return _USER if width < _ALL else None
-
-
-def _without(cells: list[Word], left_out: int | None) -> Row:
-    return tuple(cell for place, cell in enumerate(cells) if place != left_out)
-
-
-def _row(stage: StageView, view: Frame) -> list[Word]:
-    ttft, tpot = (stage.latency.get(name, Summary(count=0)) for name in ("ttft", "tpot"))
-    values: tuple[str, ...] = (
-        _load(stage),
-        fmt.number(stage.held_mean),
-        fmt.number(stage.requests_per_s),
-        fmt.number(stage.output_tokens_per_s),
-        fmt.number(_per_user(tpot)),
-        *(fmt.statistic(ttft, name) for name in ("p50", "p99")),
-        *(fmt.statistic(tpot, name) for name in ("p50", "p99")),
-    )
-    if stage.moves is not None:
-        values = _moving(stage, view)
-    role = "strong" if stage.running else "text"
-    sign = "▸" if stage.running else " "
-    cells: list[Word] = [(f"{sign}{stage.number:>{_HEADS[0][1] - 1}}", role)]
-    cells += [(f"{value:>{width}}", role) for value, (_, width, _) in zip(values, _HEADS[1:], strict=False)]
-    failed: Word = (f"{fmt.count(stage.failed):>6}", "bad" if stage.failed else "dim")
-    return [*cells, _slo(stage.slo_met), failed, (f"{fmt.number(stage.joules_per_output_token):>6}", role)]
+_Row = TypeVar("_Row")
+_TITLED_FROM = 6  # rows; below there is no title
+_ARROWS = {"": "  ", "up": " ▲", "down": " ▼"}
 
 
 def _load(stage: StageView) -> str:
     if stage.moves is not None:
         ends = "→".join(fmt.setting(load) for load in stage.moves)
-        return ends if len(ends) < _HEADS[1][1] else f"→{fmt.setting(stage.moves[1])}"
+        return ends if len(ends) < 7 else f"→{fmt.setting(stage.moves[1])}"
     return fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
 
 
-def _moving(stage: StageView, view: Frame) -> tuple[str, ...]:
+STAGE: tuple[Column[StageView], ...] = (
+    Column("stage", lambda stage: stage.number, short="#", width=4),
+    Column("load", _load, width=7),
+)
+FIGURES = columns(
+    "concurrency_mean requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms met_limits failed joules_per_output_token"
+)
+_CURVE = [replace(column, short="of") if column.label == "count" else column for column in CURVE[1:]]
+
+
+def stages(view: Frame, width: int, height: int) -> Rows:
+    """A title where there is room for it, the heads, and the stages."""
+    found = view.snapshot.stages
+    figures = _figures(found, width)
+    title = titled("stages: the load curve", ((f"{view.snapshot.load.stages_planned} planned", "dim"),), width)
+    heads: Row = (*head_words(STAGE), *head_words(figures))
+    top = [heads] if height < _TITLED_FROM else [title, heads]
+    return [*top, *(_row(stage, view, figures) for stage in found[-max(1, height - len(top)) :])]
+
+
+def _figures(found: Sequence[StageView], width: int) -> list[Column[Measured]]:
+    """All columns that have something to say and room to say it."""
+    all_cells = sum(column.width for column in STAGE) + sum(column.width for column in FIGURES)
+    left_out = "tok/s per user" if width < all_cells else ""
+    if all(stage.joules_per_output_token is None for stage in found):
+        left_out = "J/token"
+    return [column for column in FIGURES if column.label != left_out]
+
+
+def _row(stage: StageView, view: Frame, figures: Sequence[Column[Measured]]) -> Row:
+    role = "strong" if stage.running else "text"
+    named = cell_words(STAGE, [stage], role)
+    rows: list[Measured] = [stage] if stage.moves is None else _moving(stage, view)
+    return (*_marked(named, stage.running), *cell_words(figures, rows, role))
+
+
+def _moving(stage: StageView, view: Frame) -> list[Measured]:
     """While it runs where the load is now and what that step has; over, its figures are of no single load."""
-    load, step = view.snapshot.load, None
-    if stage.running and stage.curve:
-        wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
-        step = min(stage.curve, key=lambda point: abs(point.load - wanted))
-    return (
-        _load(stage),
-        fmt.number(stage.held_mean if step is None else load.held),
-        fmt.number(stage.requests_per_s),
-        fmt.number(stage.output_tokens_per_s if step is None else step.output_tokens_per_s),
-        fmt.number(step.output_tokens_per_s_per_user if step is not None else None),
-        *(fmt.statistic(step.ttft_ms if step is not None else None, name) for name in ("p50", "p99")),
-        fmt.UNKNOWN,
-        fmt.UNKNOWN,
-    )
+    load, bare = view.snapshot.load, msgspec.structs.replace(stage, latency={})
+    if not stage.running or not stage.curve:
+        return [bare]
+    wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
+    step = min(stage.curve, key=lambda point: abs(point.load - wanted))
+    return [msgspec.structs.replace(step, held=float(load.held)), bare]
 
 
-def _per_user(tpot: Summary) -> float | None:
-    """Tokens a second that a user sees: the inverse of the median time per output token."""
-    return 1000 / tpot.p50 if tpot.p50 else None
+def loads(view: Frame, width: int, height: int) -> Rows:
+    """The points of the load curve with their counts, where they say more than the stages."""
+    points = view.snapshot.curve
+    if not tells_more(view):
+        return stages(view, width, height)
+    heads: Row = ((f"{'load':>9}", "dim"), *head_words(_CURVE, gap=1))
+    title = titled("all that was measured at a load", ((f"{len(points)} loads", "dim"),), width)
+    top = [heads] if height < _TITLED_FROM else [title, heads]
+    room, now = max(1, height - len(top)), _now(view)
+    first = max(0, min(len(points) - room, (now if now is not None else len(points)) - room // 2))
+    shown = enumerate(points[first : first + room], first)
+    return [*top, *(_point_row(point, marked=number == now) for number, point in shown)]
 
 
-def _slo(met: bool | None) -> Word:
-    if met is None:
-        return (f"{fmt.UNKNOWN:>6}", "dim")
-    return ("    ok", "good") if met else ("  MISS", "bad")
+def tells_more(view: Frame) -> bool:
+    """Whether the curve has another cut than the stages: a load that moves, or that came up several times."""
+    held = [stage for stage in view.snapshot.stages if stage.rate is None and stage.output_tokens_per_s is not None]
+    points = view.snapshot.curve
+    return any(point.direction for point in points) or len(held) > len(points) > 0
+
+
+def _now(view: Frame) -> int | None:
+    """The point that the running stage adds to."""
+    stage, points = view.stage, view.snapshot.curve
+    if stage is None or not stage.running:
+        return None
+    start, end = stage.moves or (0.0, 0.0)
+    direction = "up" if end > start else "down" if end < start else ""
+    held = view.snapshot.load.held
+    same = [
+        (abs(point.load - held), number)
+        for number, point in enumerate(points)
+        if (point.isl, point.osl, point.direction) == (stage.isl, stage.osl, direction)
+    ]
+    return min(same)[1] if same else None
+
+
+def _point_row(point: CurvePoint, *, marked: bool) -> Row:
+    role = "strong" if marked else "text"
+    load = (f"{fmt.setting(point.load)}{_ARROWS[point.direction]}".rjust(9), role)
+    return (*_marked([load], marked), *cell_words(_CURVE, [point], role, gap=1))
+
+
+def _marked(words: Sequence[Word], marked: bool) -> Row:
+    """A row that says in its first cell whether it is the one of now."""
+    (text, role), *others = words
+    return ((f"{'▸' if marked else ' '}{text[1:]}", role), *others)
+
+
+def head_words(shown: Sequence[Column[_Row]], gap: int = 0) -> list[Word]:
+    """The labels of columns; `gap` is how much wider than necessary they are."""
+    return [(f"{column.short or column.label:>{column.width + gap}}", column.role) for column in shown]
+
+
+def cell_words(shown: Sequence[Column[_Row]], rows: Sequence[_Row], role: str, gap: int = 0) -> list[Word]:
+    """The cells of a row: each from the first of some measurements that knows it."""
+    words = []
+    for column in shown:
+        row = next((row for row in rows if column.value(row) is not None), rows[-1])
+        words.append((f"{column.compact(row):>{column.width + gap}}", _role(column, row, role)))
+    return words
+
+
+def _role(column: Column[_Row], row: _Row, role: str) -> str:
+    value = column.value(row)
+    if column.alarm:
+        return "bad" if value else "dim"
+    if isinstance(value, bool):
+        return "good" if value else "bad"
+    return "dim" if column.words else role

@@ -1,56 +1,87 @@
-"""In the charts' place: the milestones while the server starts, and the diagnosis when it has died."""
+"""In the charts' place before there is a load: what the preflight found, and the milestones of the server's start.
+
+A finding is what was seen, why it matters, and the command that removes it. A server that has died has its diagnosis
+above the milestones.
+"""
 
 from __future__ import annotations
 
 from loadgen import format as fmt
-from loadgen.metrics.journal import Diagnosis, Milestone
+from loadgen.metrics.journal import Finding, Milestone
 from loadgen.metrics.snapshot import ServerView
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled, whole_groups, wrapped
 
+_SEVERITIES: dict[str, Word] = {
+    "blocks": (" ! blocks  ", "bad"),
+    "warns": (" ▲ warns   ", "warn"),
+    "info": (" · info    ", "dim"),
+}
+_INDENT = 11
 _SIGNS: dict[str, Word] = {"done": (" ✓ ", "good"), "running": (" ▸ ", "key"), "waiting": (" · ", "dim")}
 _BAR = 24
+
+
+def findings(frame: Frame, width: int, height: int) -> Rows:
+    """As many findings as fit, the worst first."""
+    found = frame.snapshot.findings
+    groups = [finding_rows(finding, width) for finding in found]
+    rows = whole_groups(groups, height - 2, "more: `vramp check` prints them all")
+    return [titled("preflight", ((fmt.count(len(found)) if found else "nothing found", "dim"),), width), *rows]
+
+
+def finding_rows(finding: Finding, width: int) -> Rows:
+    """One finding, wrapped: what was seen, why it matters, what to do."""
+    role = "strong" if finding.severity == "blocks" else "text"
+    rows = wrapped(finding.seen, width, role, _INDENT) or [((" ", role),)]
+    rows[0] = (_SEVERITIES[finding.severity], *rows[0][1:])
+    rows += wrapped(finding.why, width, "dim", _INDENT)
+    if finding.fix:
+        rows += wrapped(f"→ {finding.fix}", width, "key", _INDENT)
+    return [cropped(row, width) for row in rows]
 
 
 def startup(frame: Frame, width: int, height: int) -> Rows:
     """One row for each milestone; above them what is the matter, if something is, below them signs of life."""
     server = frame.snapshot.server
-    died = server.state == "died"
-    title = titled("server died" if died else "server start", ((_age(server), "dim"),), width)
-    label = min(40, max((len(milestone.label) for milestone in server.milestones), default=0))
-    steps = [_milestone(milestone, label) for milestone in server.milestones]
-    rows = [*(_death(frame) if died else []), *steps, *_life(server)]
-    return [title, *[cropped(row, width) for row in rows]]
-
-
-def _age(server: ServerView) -> str:
     age = fmt.clock(server.uptime_s) if server.uptime_s is not None else ""
     if server.state == "died":
-        return f"after {age}" if age else ""
-    return f"{age} of about {fmt.clock(server.expected_s)}" if server.expected_s is not None else age
+        title = titled("server died", ((f"after {age}" if age else "", "dim"),), width)
+    else:
+        about = f"{age} of about {fmt.clock(server.expected_s)}" if server.expected_s is not None else age
+        title = titled("server start", ((about, "dim"),), width)
+    label = min(40, max((len(milestone.label) for milestone in server.milestones), default=0))
+    steps = [_milestone(milestone, label) for milestone in server.milestones]
+    return [title, *[cropped(row, width) for row in (*_death(frame), *steps, *_life(server))]]
 
 
 def _death(frame: Frame) -> Rows:
-    headline: Row = ((" ! " + fmt.plain(frame.snapshot.headline), "bad"),)
+    """The headline and the diagnosis of a server that has died."""
+    if frame.snapshot.server.state != "died":
+        return []
+    rows: Rows = [((" ! " + fmt.plain(frame.snapshot.headline), "bad"),)]
     cause = frame.snapshot.server.diagnosis
-    return [headline, *(_diagnosis(cause) if cause is not None else []), ()]
-
-
-def _diagnosis(cause: Diagnosis) -> Rows:
-    lines: Rows = [((f"   {fmt.plain(line)}", "dim"),) for line in cause.evidence]
-    return [((f"   {fmt.plain(cause.title)}", "strong"),), *lines, ((f"   → {fmt.plain(cause.remedy)}", "key"),)]
+    if cause is not None:
+        rows.append(((f"   {fmt.plain(cause.title)}", "strong"),))
+        rows += [((f"   {fmt.plain(line)}", "dim"),) for line in cause.evidence]
+        rows.append(((f"   → {fmt.plain(cause.remedy)}", "key"),))
+    return [*rows, ()]
 
 
 def _milestone(milestone: Milestone, label: int) -> Row:
     role = {"running": "strong", "waiting": "dim"}.get(milestone.state, "text")
     name: Word = (f"{padded(fmt.plain(milestone.label), label)}  ", role)
-    detail: Word = (f"  {fmt.plain(milestone.detail)}", "dim")
-    sign = _SIGNS[milestone.state]
-    if milestone.state == "done":
-        return (sign, name, (f"{_took(milestone):>6}", "text"), detail)
-    if milestone.state == "waiting":
-        return (sign, name, (f"{_about(milestone):>6}", "dim"), detail)
-    return (sign, name, *_progress(milestone), detail)
+    match milestone.state:
+        case "done":
+            known = milestone.started_s is not None and milestone.finished_s is not None
+            took = fmt.duration((milestone.finished_s or 0.0) - (milestone.started_s or 0.0)) if known else ""
+            progress: Row = ((f"{took:>6}", "text"),)
+        case "waiting":
+            about = f"~{fmt.duration(milestone.expected_s)}" if milestone.expected_s is not None else ""
+            progress = ((f"{about:>6}", "dim"),)
+        case _:
+            progress = _progress(milestone)
+    return (_SIGNS[milestone.state], name, *progress, (f"  {fmt.plain(milestone.detail)}", "dim"))
 
 
 def _progress(milestone: Milestone) -> Row:
@@ -62,16 +93,6 @@ def _progress(milestone: Milestone) -> Row:
         took = f" {fmt.duration(elapsed)} of about {fmt.duration(expected)}"
         return (*bar(min(elapsed / expected, 0.99), _BAR, "rule"), (took, "text"))
     return ((f"{fmt.duration(elapsed):>6}" if elapsed is not None else "", "text"),)
-
-
-def _took(milestone: Milestone) -> str:
-    if milestone.started_s is None or milestone.finished_s is None:
-        return ""
-    return fmt.duration(milestone.finished_s - milestone.started_s)
-
-
-def _about(milestone: Milestone) -> str:
-    return f"~{fmt.duration(milestone.expected_s)}" if milestone.expected_s is not None else ""
 
 
 def _life(server: ServerView) -> Rows:

@@ -22,11 +22,11 @@ from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
-from tui.panels import findings, gpus, header, health, latency, load, messages, stages, startup
+from tui.panels import gpus, header, health, latency, load, messages, stages, startup
 from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
-from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave
+from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave, ask
 from tui.screens.log import LogBook, LogView
-from tui.screens.pages import COPIES, PANEL_PAGES, arrangement, compose
+from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import KeyBar
@@ -51,7 +51,7 @@ class CockpitScreen(Screen[None]):
         self._steer = Steer(self, control, self._pending)
         self._timeline = Timeline()
         self._log_book = LogBook()
-        self._boards: list[Panel] = []
+        self._panels: list[Panel] = []
         self._page = OVERVIEW
         self._full = False
         self._metric = METRICS[0]
@@ -77,7 +77,7 @@ class CockpitScreen(Screen[None]):
                 for name, chart in OVERVIEW_CHARTS.items():
                     yield Panel(of_chart(chart), id=name)
             with Vertical(id="startup"):
-                yield Panel(findings.findings, id="findings")
+                yield Panel(startup.findings, id="findings")
                 yield Panel(startup.startup, id="milestones")
                 yield Panel(messages.log, id="startup-log")
             yield from compose(self._log_book)
@@ -97,7 +97,7 @@ class CockpitScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Find the panels once; a first snapshot may have come before them."""
-        self._boards = list(self.query(Panel))
+        self._panels = list(self.query(Panel))
         self._draw()
 
     def gather(self, snapshot: Snapshot) -> None:
@@ -133,15 +133,15 @@ class CockpitScreen(Screen[None]):
         Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
         of a core). Therefore the app, not this screen, is what the beats are posted to.
         """
-        if self.snapshot is None or not self._boards or not self.is_current or self.app.screen is not self:
+        if self.snapshot is None or not self._panels or not self.is_current or self.app.screen is not self:
             return
-        view = self._view(self.snapshot)
-        for name, wanted in arrangement(view, self._page, full=self._full, width=self.size.width).items():
+        frame = self._frame_of(self.snapshot)
+        for name, wanted in shown_classes(frame, self._page, full=self._full, width=self.size.width).items():
             self.set_class(wanted, name)
-        for board in self._boards:
-            board.show(view)
+        for panel in self._panels:
+            panel.show(frame)
 
-    def _view(self, snapshot: Snapshot) -> Frame:
+    def _frame_of(self, snapshot: Snapshot) -> Frame:
         return Frame(
             snapshot,
             self._pending.wanted,
@@ -214,10 +214,10 @@ class CockpitScreen(Screen[None]):
         whole = not self._pending.wanted.open_loop
         question = "Concurrency: streams held open" if whole else "Rate: requests a second"
         dialog = AskNumber(question, most=MOST_CONCURRENCY if whole else MOST_RATE, whole=whole)
-        self.app.push_screen(dialog, self._set_number)
+        ask(self, dialog, self._set_number)
 
-    def _set_number(self, value: float | None) -> None:
-        if value is not None and self._steerable():
+    def _set_number(self, value: float) -> None:
+        if self._steerable():
             self._pending.ask(value)
             self._draw()
 
@@ -251,9 +251,9 @@ class CockpitScreen(Screen[None]):
         if self.over or self._replayed is not None:
             self.notify("The run is over: its notes are as they were", severity="warning", timeout=3, markup=False)
         else:
-            self.app.push_screen(AskText("Note, kept in the result at this moment"), self._put_note)
+            ask(self, AskText("Note, kept in the result at this moment"), self._put_note)
 
-    def _put_note(self, text: str | None) -> None:
+    def _put_note(self, text: str) -> None:
         if text and not self.over:
             self._control.apply(Note(text))
 
@@ -266,21 +266,18 @@ class CockpitScreen(Screen[None]):
         """Ask which lines of the log to show, or in their view which events."""
         if self._page == "events":
             question = "Show only events with, in kind or text (empty: all)"
-            self.app.push_screen(AskText(question, self._event_filter), self._set_event_filter)
-            return
-        question = "Show only lines of the log with (empty: all)"
-        self.app.push_screen(AskText(question, self._log_filter), self._set_filter)
+            ask(self, AskText(question, self._event_filter), self._filter_events)
+        else:
+            ask(self, AskText("Show only lines of the log with (empty: all)", self._log_filter), self._filter_log)
 
-    def _set_filter(self, text: str | None) -> None:
-        if text is not None:
-            self._log_filter = text
-            self._log_book.filter(text)
-            self._draw()
+    def _filter_log(self, text: str) -> None:
+        self._log_filter = text
+        self._log_book.filter(text)
+        self._draw()
 
-    def _set_event_filter(self, text: str | None) -> None:
-        if text is not None:
-            self._event_filter = text
-            self._draw()
+    def _filter_events(self, text: str) -> None:
+        self._event_filter = text
+        self._draw()
 
     def action_start_anyway(self) -> None:
         if self.snapshot is not None and self.snapshot.phase == "blocked":
@@ -329,7 +326,7 @@ class CockpitScreen(Screen[None]):
         """The table of the view to the clipboard, by the terminal (OSC 52)."""
         if self.snapshot is None:
             return
-        text = COPIES[self._page](self._view(self.snapshot))
+        text = COPIES[self._page](self._frame_of(self.snapshot))
         self.app.copy_to_clipboard(text)
         self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
 

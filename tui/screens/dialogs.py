@@ -6,7 +6,8 @@ Esc leaves each of them with nothing changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, Literal, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -14,105 +15,135 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from loadgen import format as fmt
-from loadgen.errors import VrampError
-from loadgen.profile import build_profile
+from loadgen.errors import ProfileError, VrampError
+from loadgen.profile.document import build_profile
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 
 Leave = Literal["stop", "abort"]
+Answer = TypeVar("Answer")
 
 
-class AskNumber(ModalScreen[float | None]):
-    """A load setting, checked before it is accepted."""
+def ask(screen: Screen[Any], dialog: ModalScreen[Answer | None], then: Callable[[Answer], object]) -> None:
+    """Show a dialog, and do what follows from its answer; nothing where there is none."""
 
-    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
+    def answered(answer: Answer | None) -> None:
+        if answer is not None:
+            then(answer)
 
-    def __init__(self, question: str, *, most: float, whole: bool) -> None:
-        super().__init__()
-        self._question, self._most, self._whole = question, most, whole
-
-    def compose(self) -> ComposeResult:
-        """The question, the field and room for a complaint."""
-        with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
-            yield Input(type="integer" if self._whole else "number", max_length=9)
-            yield Static("Enter sets it, Esc leaves it", markup=False, id="complaint")
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Accept a number in range, else say what would be."""
-        value = _number(event.value)
-        if value is not None and 0 < value <= self._most:
-            self.dismiss(value)
-            return
-        least = "from 1" if self._whole else "above 0"
-        self.query_one("#complaint", Static).update(f"! a number {least} up to {self._most:.0f}")
+    screen.app.push_screen(dialog, answered)
 
 
-class AskText(ModalScreen[str | None]):
-    """A line of text; nothing typed is an empty one."""
-
-    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
-
-    def __init__(self, question: str, text: str = "") -> None:
-        super().__init__()
-        self._question, self._text = question, text
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
-            yield Input(self._text, max_length=200)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip())
-
-
-Parsed = TypeVar("Parsed")
-
-
-class AskParsed(ModalScreen[Parsed | None], Generic[Parsed]):
+class AskParsed(ModalScreen[Answer | None], Generic[Answer]):
     """A line of text with a meaning, taken once it has one."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
+    HINT: ClassVar[str] = "Enter sets it, Esc leaves it"
 
-    def __init__(self, question: str, parse: Callable[[str], Parsed], text: str = "") -> None:
-        """`parse` raises `VrampError` with what is wrong, in a few words."""
+    def __init__(self, question: str, parse: Callable[[str], Answer], text: str = "", **field: object) -> None:
+        """`parse` raises `VrampError` with what is wrong, in a few words; `field` is for the `Input`."""
         super().__init__()
-        self._question, self._parse, self._text = question, parse, text
+        self._question, self._parse = question, parse
+        self._field: dict[str, Any] = {"value": text, "max_length": 200} | field
 
     def compose(self) -> ComposeResult:
-        """The question, the field and room for a complaint."""
+        """The question, the field and, with a hint, room for a complaint."""
         with Vertical(classes="dialog"):
             yield Static(self._question, markup=False, classes="question")
-            yield Input(self._text, max_length=200)
-            yield Static("Enter sets it, Esc leaves it", markup=False, id="complaint")
+            yield Input(**self._field)
+            if self.HINT:
+                yield Static(self.HINT, markup=False, id="complaint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.submit(event.value.strip())
+
+    def submit(self, text: str) -> None:
         """Accept what has a meaning, else say what is wrong with it."""
         try:
-            parsed = self._parse(event.value.strip())
+            self.dismiss(self._parse(text))
         except VrampError as error:
-            self.query_one("#complaint", Static).update(f"! {fmt.plain(str(error))}")
-            return
-        self.dismiss(parsed)
+            self.say(f"! {error}")
+
+    def say(self, words: str) -> None:
+        self.query_one("#complaint", Static).update(Text(fmt.plain(words)))
 
 
-class AskChoice(ModalScreen[str | None]):
-    """One of a few things; the first is the harmless one, or all are."""
+class AskText(AskParsed[str]):
+    """A line of text; nothing typed is an empty one."""
+
+    HINT = ""
+
+    def __init__(self, question: str, text: str = "") -> None:
+        super().__init__(question, str, text)
+
+
+class AskNumber(AskParsed[float]):
+    """A load setting, checked before it is accepted."""
+
+    def __init__(self, question: str, *, most: float, whole: bool) -> None:
+        kind = "integer" if whole else "number"
+        super().__init__(question, partial(_number, most=most, whole=whole), type=kind, max_length=9)
+
+
+def _number(text: str, *, most: float, whole: bool) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= most:
+        raise ProfileError(f"a number {'from 1' if whole else 'above 0'} up to {most:.0f}")
+    return value
+
+
+class AskUrl(AskParsed[str]):
+    """Where a server runs; it is asked what it serves before it is accepted."""
+
+    HINT = "Enter asks it for its model, Esc leaves"
+
+    def __init__(self, profile: str, *, api_key_env: str | None) -> None:
+        """`profile` names whose load will be sent."""
+        question = f"Attach to a running server, with the load of {profile}"
+        super().__init__(question, str, placeholder="http://127.0.0.1:8000", max_length=400)
+        self._api_key_env = api_key_env
+
+    def submit(self, text: str) -> None:
+        self.say("asking for its model …")
+        self._ask(text if "://" in text or not text else f"http://{text}")
+
+    @work(exclusive=True)
+    async def _ask(self, url: str) -> None:
+        try:
+            await self._tell_model(url)
+        except VrampError as error:
+            self.say(f"! {error}")
+        else:
+            self.dismiss(url)
+
+    async def _tell_model(self, url: str) -> None:
+        """Raises `ProfileError` for what is no URL, `ServerError` for what is no server."""
+        settings = {"engine": "attach", "url": url, "api_key_env": self._api_key_env}
+        server = build_profile({"server": settings}, where="URL").server
+        async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
+            model = pick_model(await client.models(), None)
+        self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5, markup=False)
+
+
+class AskChoice(ModalScreen[Answer | None], Generic[Answer]):
+    """One of a few things; None stands for the harmless one."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
 
-    def __init__(self, question: str, choices: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, question: str, choices: Sequence[tuple[Answer | None, str]]) -> None:
         """`choices` are values with the words for them."""
         super().__init__()
         self._question, self._choices = question, choices
 
     def compose(self) -> ComposeResult:
-        """The question and a line for each."""
         with Vertical(classes="dialog"):
             yield Static(self._question, markup=False, classes="question")
             yield OptionList(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
@@ -121,69 +152,18 @@ class AskChoice(ModalScreen[str | None]):
         self.dismiss(self._choices[event.option_index][0])
 
 
-class AskUrl(ModalScreen[str | None]):
-    """Where a server runs; it is asked what it serves before it is accepted."""
-
-    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
-
-    def __init__(self, profile: str, *, api_key_env: str | None) -> None:
-        """`profile` names whose load will be sent."""
-        super().__init__()
-        self._profile = profile
-        self._api_key_env = api_key_env
-
-    def compose(self) -> ComposeResult:
-        """The question, the field and room for what is the matter."""
-        with Vertical(classes="dialog"):
-            question = f"Attach to a running server, with the load of {self._profile}"
-            yield Static(question, markup=False, classes="question")
-            yield Input(placeholder="http://127.0.0.1:8000", max_length=400)
-            yield Static("Enter asks it for its model, Esc leaves", markup=False, id="complaint")
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Look at it, and then at the server."""
-        self._say("asking for its model …")
-        self._ask(event.value.strip())
-
-    @work(exclusive=True)
-    async def _ask(self, text: str) -> None:
-        url = text if "://" in text or not text else f"http://{text}"
-        try:
-            await self._model(url)
-        except VrampError as error:
-            self._say(f"! {error}")
-        else:
-            self.dismiss(url)
-
-    async def _model(self, url: str) -> None:
-        """Raises `ProfileError` for what is no URL, `ServerError` for what is no server."""
-        settings = {"engine": "attach", "url": url, "api_key_env": self._api_key_env}
-        server = build_profile({"server": settings}, where="URL").server
-        async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
-            model = pick_model(await client.models(), None)
-        self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5, markup=False)
-
-    def _say(self, words: str) -> None:
-        self.query_one("#complaint", Static).update(Text(fmt.plain(words)))
-
-
-class AskLeave(ModalScreen[Leave | None]):
+class AskLeave(AskChoice[Leave]):
     """Asked once before a live run is ended."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.LEAVE)
-    _CHOICES: ClassVar[tuple[tuple[str, Leave | None], ...]] = (
-        ("f  finish and keep: end the load, stop the server, write the result", "stop"),
-        ("a  abort now: cut streams, kill the server, write what there is", "abort"),
-        ("g  go on", None),
-    )
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("A run is live", markup=False, classes="question")
-            yield OptionList(*[Option(Text(text)) for text, _ in self._CHOICES])
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._CHOICES[event.option_index][1])
+    def __init__(self) -> None:
+        choices: tuple[tuple[Leave | None, str], ...] = (
+            ("stop", "f  finish and keep: end the load, stop the server, write the result"),
+            ("abort", "a  abort now: cut streams, kill the server, write what there is"),
+            (None, "g  go on"),
+        )
+        super().__init__("A run is live", choices)
 
 
 class Help(ModalScreen[None]):
@@ -197,22 +177,12 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """A table that scrolls where it must."""
-        with VerticalScroll(classes="dialog help"):
-            yield Static("Keys", markup=False, classes="question")
-            yield Static(self._table())
-
-    def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_column(justify="right", style="bold", no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column()
         for row in self._rows:
             table.add_row(*[Text(cell) for cell in row])
-        return table
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+        with VerticalScroll(classes="dialog help"):
+            yield Static("Keys", markup=False, classes="question")
+            yield Static(table)

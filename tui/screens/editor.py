@@ -26,13 +26,13 @@ from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.plan import plan_of
-from loadgen.profile import build_profile, variant_names
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile, variant_names
 from tui import keys
 from tui.catalog import Choice, is_shipped
 from tui.config import keymap_of
 from tui.panels.past import wrapped
-from tui.screens.dialogs import AskChoice, AskText, Help
+from tui.screens.dialogs import AskChoice, AskText, Help, ask
 from tui.widgets.painted import KeyBar, Pane
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread
 
@@ -116,9 +116,9 @@ class EditorScreen(Screen[Choice | None]):
         self.dismiss(Choice(self._document, where))
 
     def action_save(self) -> None:
-        self.app.push_screen(AskText("Save as", str(proposed_path(self._path))), self._save_as)
+        ask(self, AskText("Save as", str(proposed_path(self._path))), self._save_as)
 
-    def _save_as(self, text: str | None) -> None:
+    def _save_as(self, text: str) -> None:
         if not text:
             return
         path = Path(text).expanduser()
@@ -127,13 +127,9 @@ class EditorScreen(Screen[Choice | None]):
             words = f"{path} came with vramp and stays as it is: take another name"
             self.notify(words, severity="warning", timeout=6, markup=False)
         elif path.exists() and path != self._path:
-            choices = [("", "keep that file"), ("overwrite", "overwrite it")]
-            self.app.push_screen(AskChoice(f"{path} is there already", choices), partial(self._overwrite, path))
+            choices = [(None, "keep that file"), (path, "overwrite it")]
+            ask(self, AskChoice(f"{path} is there already", choices), self._write)
         else:
-            self._write(path)
-
-    def _overwrite(self, path: Path, how: str | None) -> None:
-        if how:
             self._write(path)
 
     def _write(self, path: Path) -> None:
@@ -150,13 +146,9 @@ class EditorScreen(Screen[Choice | None]):
     def action_back(self) -> None:
         """To the profiles; what was typed is not thrown away unasked."""
         if self._changed:
-            choices = [("", "go on editing"), ("discard", "throw the changes away")]
-            self.app.push_screen(AskChoice("The changes are not saved", choices), self._discard)
+            choices = [(None, "go on editing"), (True, "throw the changes away")]
+            ask(self, AskChoice("The changes are not saved", choices), lambda _: self.dismiss(None))
         else:
-            self.dismiss(None)
-
-    def _discard(self, how: str | None) -> None:
-        if how:
             self.dismiss(None)
 
     def action_help(self) -> None:
@@ -241,7 +233,7 @@ def _syntax_problem(message: str, text: str) -> Problem:
 
 def _problems_of(document: dict[str, Any], variant: str | None, text: str) -> Iterator[Problem]:
     try:
-        plan_of(build_profile(document, where=_WHERE, variant=variant))
+        stages_of(build_profile(document, where=_WHERE, variant=variant))
     except ProfileError as error:
         prefix = f"variant {variant}: " if variant is not None else ""
         for line in str(error).splitlines():

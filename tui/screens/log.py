@@ -17,7 +17,7 @@ from loadgen import format as fmt
 from loadgen.metrics.snapshot import ServerView
 from tui import keys
 from tui.panels.frame import Frame, Panel
-from tui.screens.dialogs import AskText
+from tui.screens.dialogs import AskText, ask
 from tui.widgets.rows import Row, Rows, Word, titled
 
 MOST = 20_000
@@ -152,12 +152,11 @@ class LogView(Panel):
         self._draw()
 
     def action_search(self) -> None:
-        self.app.push_screen(AskText("Look in the log for (< above, > below)", self._book.search), self._search)
+        ask(self.screen, AskText("Look in the log for (< above, > below)", self._book.search), self._search)
 
-    def _search(self, text: str | None) -> None:
-        if text is not None:
-            self._book.search = text
-            self.action_find(-1)
+    def _search(self, text: str) -> None:
+        self._book.search = text
+        self.action_find(-1)
 
     def action_find(self, step: int) -> None:
         """The next one above or below."""

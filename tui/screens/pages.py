@@ -12,20 +12,9 @@ from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import (
-    comparison,
-    curve,
-    failures,
-    findings,
-    gpus,
-    health,
-    latency,
-    load,
-    loads,
-    messages,
-    results,
-)
-from tui.panels.frame import Frame, Paint, Panel, of_chart
+from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup
+from tui.panels.frame import Frame, Panel, of_chart
+from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
 
@@ -62,37 +51,34 @@ _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
-    yield _page("curve", _board(curve.curve, "curve"), _board(loads.loads, "curve-stages"))
-    yield _page("latency", _board(latency.distribution, "distribution"))
-    yield _page("gpus", _board(gpus.grid, "gpu-grid"))
-    charts = [_board(of_chart(chart), name) for name, chart in ENGINE_CHARTS.items()]
-    yield _page("engine", Grid(*charts, id="engine-charts"), _board(health.engine, "engine-table"))
+    yield _page("curve", Panel(curve.curve, id="curve"), Panel(loads, id="curve-stages"))
+    yield _page("latency", Panel(latency.distribution, id="distribution"))
+    yield _page("gpus", Panel(gpus.grid, id="gpu-grid"))
+    charts = [Panel(of_chart(chart), id=name) for name, chart in ENGINE_CHARTS.items()]
+    yield _page("engine", Grid(*charts, id="engine-charts"), Panel(health.engine, id="engine-table"))
     yield _page("log", LogView(book, id="log-view"))
-    yield _page("errors", _board(failures.failures, "failures"))
-    yield _page("events", _board(messages.chronicle, "chronicle"))
+    yield _page("errors", Panel(messages.failures, id="failures"))
+    yield _page("events", Panel(messages.chronicle, id="chronicle"))
     yield _page(
         "verdicts",
-        _board(health.verdicts, "all-verdicts"),
-        _board(comparison.baseline, "all-baseline"),
-        _board(findings.findings, "all-findings"),
+        Panel(health.verdicts, id="all-verdicts"),
+        Panel(comparison.baseline, id="all-baseline"),
+        Panel(startup.findings, id="all-findings"),
     )
-    yield _page("results", _board(results.results, "results"))
+    yield _page("results", Panel(results.results, id="results"))
 
 
 def _page(name: str, *panels: Widget) -> Vertical:
     return Vertical(*panels, id=f"page-{name}", classes="page")
 
 
-def _board(paint: Paint, name: str) -> Panel:
-    return Panel(paint, id=name)
-
-
-def arrangement(view: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:
-    """Class to whether it is set; one that is already set costs nothing."""
-    snapshot = view.snapshot
+def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:
+    """Each class of the screen that the style sheet goes by, and whether it is set."""
+    snapshot = frame.snapshot
     checking = snapshot.phase in ("checking", "blocked")
     starting = checking or snapshot.phase in ("starting", "restarting", "probing", "failed")
-    classes = {
+    count = len(snapshot.gpus)
+    return {
         "-paged": page != OVERVIEW,
         "-full": full,
         "-startup": starting or snapshot.server.state == "died",
@@ -100,18 +86,11 @@ def arrangement(view: Frame, page: str, *, full: bool, width: int) -> Mapping[st
         "-empty": starting and not snapshot.stages,
         "-baseline": snapshot.baseline is not None,
         "-errors": bool(snapshot.errors),
-        "-notice": bool(load.notice(view, width, 1)),
-        "-stale": view.stale,
-    }
-    return classes | _of_gpus(view)
-
-
-def _of_gpus(view: Frame) -> dict[str, bool]:
-    """No more room than there are GPUs; a row that says why there are none, unless nobody wants to know."""
-    count = len(view.snapshot.gpus)
-    return {
+        "-notice": bool(load.notice(frame, width, 1)),
+        "-stale": frame.stale,
+        # No more room than there are GPUs; a row that says why there are none, unless nobody wants to know.
         "-gpus": count > 0,
         "-few-gpus": 0 < count <= _FEW_GPUS,
         "-some-gpus": _FEW_GPUS < count <= _SOME_GPUS,
-        "-no-gpus": not count and view.snapshot.telemetry not in ("", "off"),
+        "-no-gpus": not count and snapshot.telemetry not in ("", "off"),
     }

@@ -23,7 +23,7 @@ from tui import keys
 from tui.catalog import PastRun, past_run, past_runs
 from tui.config import keymap_of
 from tui.panels import past as panel
-from tui.screens.dialogs import AskChoice, Help
+from tui.screens.dialogs import AskChoice, Help, ask
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
 from tui.widgets.rows import ROLE_CLASSES, Rows
 
@@ -62,7 +62,7 @@ class PastScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#picker-header", Pane).show(self._header)
-        self.query_one("#shelf-head", Pane).show(lambda width: [panel.run_head(self._shelf.row_width)])
+        self.query_one("#shelf-head", Pane).show(lambda width: [panel.run_head(self._list.row_width)])
 
     def on_screen_resume(self) -> None:
         """At first, and back from one of them."""
@@ -73,15 +73,15 @@ class PastScreen(Screen[None]):
         self.call_after_refresh(self._fill)
 
     @property
-    def _shelf(self) -> RowList:
+    def _list(self) -> RowList:
         return self.query_one(RowList)
 
     @property
     def _run(self) -> PastRun | None:
-        name = self._shelf.highlighted_id
+        name = self._list.highlighted_id
         return self._runs.get(name) if name is not None else None
 
-    @work(exclusive=True, group="shelf")
+    @work(exclusive=True, group="list")
     async def _read(self) -> None:
         """The newest are there at once; what is read and will not change is not read again."""
         folders = await asyncio.to_thread(past_runs)
@@ -98,10 +98,10 @@ class PastScreen(Screen[None]):
         self._fill()
 
     def _fill(self) -> None:
-        now, width = datetime.now(UTC), self._shelf.row_width
+        now, width = datetime.now(UTC), self._list.row_width
         newest_first = sorted(self._runs.values(), key=lambda run: run.folder.name, reverse=True)
         rows = [(run.folder.name, panel.run_row(run, now, width)) for run in newest_first]
-        self._shelf.fill(rows or [(None, (("no run below ./runs yet", "dim"),))])
+        self._list.fill(rows or [(None, (("no run below ./runs yet", "dim"),))])
         self.query_one("#shelf-head", Pane).on_resize()
         self.query_one("#picker-header", Pane).on_resize()
         self._show_detail()
@@ -131,20 +131,13 @@ class PastScreen(Screen[None]):
         if run.state != "killed":
             self.post_message(self.Open(run))
             return
-        choices = [
-            ("recover", "recover its result, and see it again"),
-            ("replay", "only see it again"),
-        ]
+        choices = [(True, "recover its result, and replay it"), (False, "only replay it")]
         question = "This run was killed before it wrote its result"
-        self.app.push_screen(AskChoice(question, choices), partial(self._go_on, run))
-
-    def _go_on(self, run: PastRun, how: str | None) -> None:
-        if how is not None:
-            self._open(run, first=how == "recover")
+        ask(self, AskChoice(question, choices), partial(self._open, run))
 
     @work(exclusive=True, group="recover")
-    async def _open(self, run: PastRun, *, first: bool) -> None:
-        if not first or await self._recovered(run):
+    async def _open(self, run: PastRun, recover_first: bool) -> None:
+        if not recover_first or await self._recovered(run):
             self.post_message(self.Open(run))
 
     def action_recover(self) -> None:

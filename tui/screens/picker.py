@@ -24,14 +24,14 @@ from textual.widgets import Input, OptionList
 
 from loadgen.errors import VrampError
 from loadgen.metrics.journal import Finding
-from loadgen.plan import plan_of
-from loadgen.profile import build_profile
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile
 from loadgen.server.preflight.check import check_profile
 from tui import keys
 from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
 from tui.config import keymap_of
 from tui.panels import picker as panel
-from tui.screens.dialogs import AskChoice, AskUrl, Help
+from tui.screens.dialogs import AskChoice, AskUrl, Help, ask
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.widgets.painted import KeyBar, Pane, RowList, blank
@@ -84,7 +84,7 @@ class PickerScreen(Screen[None]):
     def on_mount(self) -> None:
         """Show the head at once; the rest comes from disk."""
         self.query_one("#picker-header", Pane).show(self._header)
-        self.query_one("#shelf-head", Pane).show(lambda width: [panel.entry_head(self._shelf.row_width)])
+        self.query_one("#shelf-head", Pane).show(lambda width: [panel.entry_head(self._list.row_width)])
         self.set_interval(1.0, self._show_waiting)
 
     def on_screen_resume(self) -> None:
@@ -102,17 +102,17 @@ class PickerScreen(Screen[None]):
         self.call_after_refresh(self._fill)
 
     @property
-    def _shelf(self) -> RowList:
+    def _list(self) -> RowList:
         return self.query_one(RowList)
 
     @property
     def _entry(self) -> Entry | None:
-        name = self._shelf.highlighted_id
+        name = self._list.highlighted_id
         return self._entries.get(name) if name is not None else None
 
     # What is on disk.
 
-    @work(exclusive=True, group="shelf")
+    @work(exclusive=True, group="list")
     async def _read(self) -> None:
         """Profiles at once, what came of them when it is known."""
         found, used = await asyncio.to_thread(_entries_and_last_used)
@@ -124,7 +124,7 @@ class PickerScreen(Screen[None]):
 
     def _fill(self, begin_at: str | None = None) -> None:
         """The rows that pass the filter, the operator's own first."""
-        now, width = datetime.now(UTC), self._shelf.row_width
+        now, width = datetime.now(UTC), self._list.row_width
         wanted = self._filter.casefold()
         rows: list[tuple[str | None, Row]] = []
         for shipped, heading in ((False, "yours"), (True, "shipped with vramp")):
@@ -134,7 +134,7 @@ class PickerScreen(Screen[None]):
                 if entry.shipped == shipped and wanted in panel.searched(entry).casefold()
             ]
             rows += [(None, ((heading, "title"),)), *group] if group else []
-        self._shelf.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
+        self._list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
         self.query_one("#shelf-head", Pane).on_resize()
 
     # The one under the cursor.
@@ -166,7 +166,7 @@ class PickerScreen(Screen[None]):
         await asyncio.sleep(_DEBOUNCE_S)
         try:
             profile = build_profile(entry.document, where=str(entry.path), variant=self._variants.get(str(entry.path)))
-            self._findings = await check_profile(profile, plan_of(profile))
+            self._findings = await check_profile(profile, stages_of(profile))
         except VrampError as error:
             self._problem = str(error)
         self._show_preflight()
@@ -194,9 +194,9 @@ class PickerScreen(Screen[None]):
 
     def action_start(self) -> None:
         """Start it, as the variant that was chosen."""
-        self._start(url=None)
+        self._start()
 
-    def _start(self, *, url: str | None) -> None:
+    def _start(self, url: str | None = None) -> None:
         entry = self._startable()
         if entry is not None:
             variant = self._variants.get(str(entry.path))
@@ -217,26 +217,20 @@ class PickerScreen(Screen[None]):
             self.notify(f"{entry.name} has no variants", timeout=3, markup=False)
             return
         choices = [(_AS_IT_IS, "as it is"), *((name, panel.variant_words(entry, name)) for name in entry.variants)]
-        dialog = AskChoice(f"{entry.name}, as", choices)
-        self.app.push_screen(dialog, partial(self._set_variant, entry))
+        ask(self, AskChoice(f"{entry.name}, as", choices), partial(self._set_variant, entry))
 
-    def _set_variant(self, entry: Entry, variant: str | None) -> None:
-        if variant is not None:
-            self._variants.pop(str(entry.path), None)
-            if variant != _AS_IT_IS:
-                self._variants[str(entry.path)] = variant
-            self._show_detail()
-            self._check()
+    def _set_variant(self, entry: Entry, variant: str) -> None:
+        self._variants.pop(str(entry.path), None)
+        if variant != _AS_IT_IS:
+            self._variants[str(entry.path)] = variant
+        self._show_detail()
+        self._check()
 
     def action_attach(self) -> None:
         """Ask for the URL of a server."""
         entry = self._startable()
         if entry is not None:
-            self.app.push_screen(AskUrl(entry.name, api_key_env=self._api_key_env), self._start_at)
-
-    def _start_at(self, url: str | None) -> None:
-        if url is not None:
-            self._start(url=url)
+            ask(self, AskUrl(entry.name, api_key_env=self._api_key_env), self._start)
 
     def action_edit(self) -> None:
         """A copy of it in the editor."""
@@ -270,13 +264,13 @@ class PickerScreen(Screen[None]):
         """Back to the list, as it is now."""
         if not self._filter:
             self.action_clear()
-        self._shelf.focus()
+        self._list.focus()
 
     def action_clear(self) -> None:
         field = self.query_one("#picker-filter", Input)
         field.value = ""
         field.remove_class("-shown")
-        self._shelf.focus()
+        self._list.focus()
 
     def action_help(self) -> None:
         self.app.push_screen(Help(keys.table((*keys.PICKER, keys.PALETTE), keymap_of(self.app))))

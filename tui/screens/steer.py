@@ -10,8 +10,9 @@ from textual.screen import Screen
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.snapshot import Phase, Snapshot
-from loadgen.plan.request import PlanRequest, parse_wish
+from loadgen.plan.request import PlanRequest, parse_plan
 from loadgen.run.operations import FollowPlan, Hold, Restart
+from loadgen.searches import SEARCHES
 from tui.panels.frame import RunControl
 from tui.screens.dialogs import AskChoice, AskNumber, AskParsed
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
@@ -19,10 +20,6 @@ from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, Pen
 LARGEST_LENGTH = 10_000_000
 _RESTARTABLE: frozenset[Phase] = STEERABLE | {"checking", "blocked", "starting", "probing", "failed"}
 _AS_IT_IS = "."
-_SEARCHES = (
-    ("knee", "knee: where more concurrency no longer pays for its latency"),
-    ("slo", "SLO: the highest load within the limits of the profile"),
-)
 
 
 def phases_for(what: str) -> frozenset[Phase]:
@@ -68,9 +65,10 @@ class Steer:
                 self._ask_shape()
             case "plan":
                 question = "From here: a ladder, 8, 16, 32 each 30s, or a ramp, 64 in 60s"
-                self._screen.app.push_screen(AskParsed(question, parse_wish), self._follow)
+                self._screen.app.push_screen(AskParsed(question, parse_plan), self._follow)
             case "search":
-                self._screen.app.push_screen(AskChoice("Search from the present load", _SEARCHES), self._search)
+                searches = [(kind.name, kind.choice) for kind in SEARCHES.values()]
+                self._screen.app.push_screen(AskChoice("Search from the present load", searches), self._search)
             case "hold":
                 self._control.apply(Hold())
             case "restart":
@@ -97,13 +95,13 @@ class Steer:
         if shape is not None:
             self._pending.ask_shape(*shape)
 
-    def _follow(self, wish: PlanRequest | None) -> None:
-        if wish is not None:
-            self._control.apply(FollowPlan(wish))
+    def _follow(self, plan: PlanRequest | None) -> None:
+        if plan is not None:
+            self._control.apply(FollowPlan(plan))
 
     def _search(self, kind: str | None) -> None:
         if kind is not None:
-            self._control.apply(FollowPlan(PlanRequest("knee" if kind == "knee" else "slo")))
+            self._control.apply(FollowPlan(PlanRequest(SEARCHES[kind].name)))
 
     def _ask_restart(self, snapshot: Snapshot) -> None:
         now = snapshot.server.variant

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
-from tui.panels.failures import seen
+from loadgen.report.columns import CURVE
+from loadgen.report.tabular import Column
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
-from tui.panels.loads import tells_more
-from tui.panels.messages import happened
+from tui.panels.messages import happened, seen
+from tui.panels.stages import FIGURES, STAGE, tells_more
+
+_Row = TypeVar("_Row")
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -21,45 +26,21 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines) + "\n"
 
 
+def _copied(columns: Sequence[Column[_Row]], rows: Iterable[_Row]) -> str:
+    """The columns of a panel, with their units."""
+    heads = [f"{column.label} {column.unit}".rstrip() for column in columns]
+    return markdown(heads, ([column.compact(row) for column in columns] for row in rows))
+
+
 def stages(view: Frame) -> str:
-    heads = ("stage", "load", "held", "req/s", "output tok/s", "TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms")
-    rows = [
-        (
-            str(stage.number),
-            fmt.target(stage.concurrency, stage.rate),
-            fmt.number(stage.held_mean),
-            fmt.number(stage.requests_per_s),
-            fmt.number(stage.output_tokens_per_s),
-            *_percentiles(stage.latency.get("ttft"), "p50", "p99"),
-            *_percentiles(stage.latency.get("tpot"), "p50", "p99"),
-            {None: fmt.UNKNOWN, True: "ok", False: "MISS"}[stage.slo_met],
-            fmt.count(stage.failed),
-            fmt.number(stage.joules_per_output_token),
-        )
-        for stage in view.snapshot.stages
-    ]
-    return markdown((*heads, "TPOT p99 ms", "SLO", "failed", "J/token"), rows)
+    number, load = STAGE
+    target = replace(load, value=lambda stage: fmt.target(stage.concurrency, stage.rate))
+    return _copied([number, target, *FIGURES], view.snapshot.stages)
 
 
 def loads(view: Frame) -> str:
     """The load curve; the stages where it says no more than they do."""
-    if not tells_more(view):
-        return stages(view)
-    heads = ("load", "held", "output tok/s", "tok/s per user", "TTFT p50 ms", "TTFT p99 ms", "of", "ITL p50 ms")
-    rows = [
-        (
-            f"{fmt.setting(point.load)} {point.direction}".rstrip(),
-            fmt.number(point.held),
-            fmt.number(point.output_tokens_per_s),
-            fmt.number(point.output_tokens_per_s_per_user),
-            *_percentiles(point.ttft_ms, "p50", "p99"),
-            fmt.count(point.ttft_ms.count),
-            *_percentiles(point.itl_ms, "p50", "p99"),
-            fmt.count(point.itl_ms.count),
-        )
-        for point in view.snapshot.curve
-    ]
-    return markdown((*heads, "ITL p99 ms", "of"), rows)
+    return _copied(CURVE, view.snapshot.curve) if tells_more(view) else stages(view)
 
 
 def percentiles(view: Frame) -> str:
@@ -119,7 +100,3 @@ def verdicts(view: Frame) -> str:
     rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in view.snapshot.verdicts]
     rows += [("preflight", one.severity, fmt.plain(f"{one.seen}: {one.why}; {one.fix}")) for one in found]
     return markdown(("of", "weight", "what"), rows)
-
-
-def _percentiles(summary: Summary | None, *which: str) -> list[str]:
-    return [fmt.statistic(summary, name) for name in which]

@@ -24,6 +24,7 @@ from loadgen.report.assessment import by_load, titles
 from loadgen.report.columns import SHAPE, load_words
 from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, limit_line, log_axis, ramp, styled
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
+from loadgen.searches import SEARCHES
 
 _TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
 _HEIGHT = 300
@@ -184,13 +185,12 @@ def _knee(figure: go.Figure, result: Result) -> None:
     if len(known) < 2 or not known[0][0] <= search.found <= known[-1][0]:
         return
     at = float(np.interp(search.found, [load for load, _ in known], [rate for _, rate in known]))
-    word = "knee" if search.kind == "knee" else "highest within limits"
     figure.add_vline(x=at, line={"color": SECOND, "width": 1, "dash": "dash"})
     figure.add_annotation(
         x=at,
         y=1,
         yref="paper",
-        text=f"{word}, {search.by} {search.found:.3g}",
+        text=f"{SEARCHES[search.kind].label}, {search.by} {search.found:.3g}",
         xanchor="right",
         xshift=-4,
         showarrow=False,

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadgen.plan import Stage
-from loadgen.profile import Profile, Server
-from loadgen.server.preflight.facts import Platform
+from loadgen.plan.stage import Stage
+from loadgen.profile.schema import Profile, Server
 from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.server.process.log import clean_line
 from loadgen.server.process.masking import masked_command
+from loadgen.vendors import Platform
 
 GIB = 1024**3
 _MAX_COMMAND_CHARS = 120
@@ -80,14 +80,6 @@ class Setup:
         """The server's environment: a container gets the profile's variables only."""
         inherited = {} if self.server.engine == "docker" else self.box.environ
         return {**inherited, **self.server.env}
-
-
-def platform_of_box(box: Box) -> Platform:
-    """What the device files say that this box computes on."""
-    # NVIDIA first: a desktop's processor may bring a small AMD GPU along, never the other way round.
-    if any(box.dev.glob("nvidia[0-9]*")) or box.device("/dev/dxg").exists():
-        return "cuda"
-    return "rocm" if box.device("/dev/kfd").exists() else "cpu"
 
 
 def read_setting(path: Path) -> str | None:

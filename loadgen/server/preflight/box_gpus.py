@@ -14,12 +14,11 @@ from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.gpu_memory import GpuMemory, Holder
 from loadgen.server.process.locks import ServerRecord, read_record, servers_folder
 from loadgen.server.vllm.command import devices_each
+from loadgen.vendors import vendor_of
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
 _UTILIZATION = 0.9  # vLLM's default of gpu-memory-utilization; later versions ask for a little more
 _SHOWN_HOLDERS = 3
-_RENUMBERING = {"rocm": ("ROCR_VISIBLE_DEVICES",)}
-_VISIBLE = {"rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "cuda": ("CUDA_VISIBLE_DEVICES",)}
 
 
 def gpu_memory(setup: Setup) -> Iterator[Finding]:
@@ -78,7 +77,8 @@ def _chosen(setup: Setup, needed: int) -> set[int] | None:
     if docker is not None and any("renderD" in device for device in docker.devices):
         return None
     visible: list[int] | None = sorted(gpu.index for gpu in setup.gpus)
-    for names in (_RENUMBERING.get(setup.platform, ()), _VISIBLE.get(setup.platform, ())):
+    vendor = vendor_of(setup.platform)
+    for names in (vendor.renumbering, vendor.visible) if vendor is not None else ():
         visible = _narrowed(visible, names, setup.environment)
     return None if visible is None else set(visible[:needed])
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding, Severity
-from loadgen.plan.demand import SLOW_TOKEN_S, most_workers, streams_of
+from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.box import GIB, Setup, gib, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_executable
+from loadgen.vendors import Vendor, vendor_of
 
 _SPARE_FILES = 64  # what a process has open besides its connections
 _SPARE_FILES_OF_SERVER = 256
@@ -116,7 +117,6 @@ def huge_pages(setup: Setup) -> Iterator[Finding]:
 
 _QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
-_GROUPS_FIX = "sudo usermod -aG render,video $USER, then log in again"
 
 
 def port(setup: Setup) -> Iterator[Finding]:
@@ -133,18 +133,14 @@ def port(setup: Setup) -> Iterator[Finding]:
 
 def gpu_devices(setup: Setup) -> Iterator[Finding]:
     """The device files of the platform, for a server that opens them as this user."""
-    dev = setup.box.dev
-    if setup.server.engine == "vllm" and setup.platform == "rocm":
-        kfd = [path for path in [dev / "kfd"] if path.exists()]
-        yield from _group("/dev/kfd", kfd, "load the driver: sudo modprobe amdgpu", _GROUPS_FIX)
-        nodes = sorted((dev / "dri").glob("renderD*"))
-        if kfd:  # the same driver makes both
-            yield from _group("/dev/dri/renderD*", nodes, "load the driver: sudo modprobe amdgpu", _GROUPS_FIX)
-    if setup.server.engine == "vllm" and setup.platform == "cuda" and not (dev / "dxg").exists():
-        cards = sorted(dev.glob("nvidia[0-9]*"))
-        yield from _group(
-            "/dev/nvidia*", cards, "load the driver: sudo modprobe nvidia", "ls -l /dev/nvidia*; join their group"
-        )
+    dev, vendor = setup.box.dev, vendor_of(setup.platform)
+    if setup.server.engine != "vllm" or vendor is None or vendor.on_windows(dev):
+        return
+    for pattern in vendor.device_files:
+        paths = sorted(dev.glob(pattern))
+        yield from _group(f"/dev/{pattern.replace('[0-9]', '')}", paths, vendor)
+        if not paths:  # the same driver makes the others
+            return
 
 
 def shared_gpus(setup: Setup) -> Iterator[Finding]:
@@ -159,10 +155,12 @@ def shared_gpus(setup: Setup) -> Iterator[Finding]:
         )
 
 
-def _group(name: str, paths: list[Path], absent_fix: str, denied_fix: str) -> Iterator[Finding]:
+def _group(name: str, paths: list[Path], vendor: Vendor) -> Iterator[Finding]:
     if not paths:
         why = "without it the server finds no GPU; in a container, the device was not passed in"
-        yield Finding("no-gpu-device", "blocks", f"there is no {name}", why, absent_fix)
+        yield Finding(
+            "no-gpu-device", "blocks", f"there is no {name}", why, f"load the driver: sudo modprobe {vendor.module}"
+        )
         return
     denied = [path.name for path in paths if not os.access(path, os.R_OK | os.W_OK)]
     if denied:
@@ -171,7 +169,7 @@ def _group(name: str, paths: list[Path], absent_fix: str, denied_fix: str) -> It
             "blocks" if len(denied) == len(paths) else "warns",
             f"this user may not use {', '.join(denied)} ({name})",
             "the server does not see a GPU that it may not open",
-            denied_fix,
+            vendor.denied_fix,
         )
 
 

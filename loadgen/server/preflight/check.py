@@ -16,9 +16,9 @@ from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
-from loadgen.plan import Stage
-from loadgen.profile import Profile, Server
-from loadgen.server.preflight.box import Box, Setup, platform_of_box
+from loadgen.plan.stage import Stage
+from loadgen.profile.schema import Profile, Server
+from loadgen.server.preflight.box import Box, Setup
 from loadgen.server.preflight.box_gpus import gpu_memory, leftover_findings
 from loadgen.server.preflight.box_model import disk_space, hub_model, local_model
 from loadgen.server.preflight.box_system import (
@@ -33,7 +33,7 @@ from loadgen.server.preflight.box_system import (
     shared_gpus,
     shared_memory,
 )
-from loadgen.server.preflight.facts import Platform, facts_of, model_facts
+from loadgen.server.preflight.facts import facts_of, model_facts
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import (
     Installation,
@@ -45,6 +45,7 @@ from loadgen.server.preflight.installation import (
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
 from loadgen.server.vllm.command import find_executable, vllm_of
+from loadgen.vendors import Platform, platform_here
 
 _STARTED_BY_FLAGS = ("vllm", "docker")
 
@@ -119,7 +120,7 @@ def _doubted(finding: Finding) -> Finding:
 
 def _box_and_rules(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
     box = Box()
-    platform = profile.server.platform or platform_of_box(box)
+    platform = profile.server.platform or platform_here(box.dev)
     if profile.server.engine not in _STARTED_BY_FLAGS:
         return box_findings(profile, plan, box, platform=platform)
     gpus, unknown = gpus_of_box(box, platform)

@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.plan import Stage
-from loadgen.profile import Profile
+from loadgen.plan.stage import Stage
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.flags import normal_args
-
-Platform = Literal["rocm", "cuda", "cpu"]
+from loadgen.vendors import Platform, vendor_of
 
 MANY_STREAMS = 64  # from here on a plan is after throughput: the concurrency at which the publications speak of scale
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -49,6 +48,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def on(self, variable: str) -> bool:
         """Whether a variable is set to what vLLM takes for true."""
         return self.env.get(variable, "").lower() in ("1", "true")
+
+    @property
+    def on_gpu(self) -> bool:
+        """The platform is known, and has GPUs."""
+        return vendor_of(self.platform) is not None
 
     @property
     def aiter(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
 
 # Flags that a release of vLLM had and 0.32.0 has not, by what to do now. Recipes outlive them. Whether an installation

@@ -165,7 +165,7 @@ def kv_cache_fp8(facts: Facts) -> str | None:
 def kv_cache_wide(facts: Facts) -> str | None:
     """FP8 would hold twice the sequences; without it, long streams at this number are preempted and begin anew"""
     seqs = facts.number("max-num-seqs") or 0
-    wide = facts.platform in ("rocm", "cuda") and seqs >= 512 and not _fp8_cache(facts)
+    wide = facts.on_gpu and seqs >= 512 and not _fp8_cache(facts)
     return f"max-num-seqs = {seqs} with a KV cache in the model's own precision" if wide else None
 
 
@@ -226,7 +226,7 @@ def tensor_parallel_latency(facts: Facts) -> str | None:
 @_rule("warns", "take it out", _BENCHMARKS)
 def eager(facts: Facts) -> str | None:
     """without captured graphs every decode step pays for launching its kernels one by one"""
-    eager = facts.platform in ("rocm", "cuda") and facts.args.get("enforce-eager") is True
+    eager = facts.on_gpu and facts.args.get("enforce-eager") is True
     return "enforce-eager = true" if eager else None
 
 
@@ -234,7 +234,7 @@ def eager(facts: Facts) -> str | None:
 def precision(facts: Facts) -> str | None:
     """float16 may overflow in large models, float32 halves throughput; these GPUs run bfloat16 at full rate"""
     dtype = facts.args.get("dtype")
-    other = facts.platform in ("rocm", "cuda") and dtype in ("float16", "half", "float32", "float")
+    other = facts.on_gpu and dtype in ("float16", "half", "float32", "float")
     return f"dtype = {dtype}" if other else None
 
 

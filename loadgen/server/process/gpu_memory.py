@@ -14,20 +14,20 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
+from loadgen.amd_kernel import amd_cards, compute_nodes, entries, held_bytes, number_in, socket_of, text_in
 from loadgen.errors import TelemetryError, VrampError
 from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
+from loadgen.vendors import NVIDIA, VENDORS, Platform, load
 
 _TIMEOUT_S = 5.0
 _MIB = 1024**2
 _GPU_FIELDS = "--query-gpu=index,uuid,name,memory.used,memory.total"
 _APP_FIELDS = "--query-compute-apps=pid,gpu_uuid,used_memory"
-_AMD, _NVIDIA = "0x1002", "0x10de"
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel's fixed number; elsewhere the pids that drivers report are not those of our `/proc`."""
 
@@ -75,7 +75,7 @@ def read_gpu_memory(
     sysfs: Path = Path("/sys"),
     proc: Path = Path("/proc"),
     path: str | None = None,
-    platform: Literal["rocm", "cuda"] | None = None,
+    platform: Platform | None = None,
 ) -> list[GpuMemory]:
     """The memory of each GPU; raises `TelemetryError` with the reason if that of none can be read.
 
@@ -84,14 +84,12 @@ def read_gpu_memory(
     """
     gpus: list[GpuMemory] = []
     reasons: list[str] = []
-    if platform != "cuda":
-        gpus += _read_amd(sysfs, proc)
-        reasons.append(f"no AMD GPU with memory counters in {sysfs / 'class/drm'}")
-    if platform != "rocm":
-        try:
-            gpus += _read_nvidia(sysfs, proc, path)
-        except TelemetryError as error:
-            reasons.append(str(error))
+    for vendor in VENDORS:
+        if platform in (None, vendor.platform):
+            try:
+                gpus += load(vendor.memory_reader)(sysfs, proc, path)
+            except TelemetryError as error:
+                reasons.append(str(error))
     if not gpus:
         raise TelemetryError("the memory of no GPU can be read here: " + "; ".join(reasons))
     return gpus
@@ -117,88 +115,31 @@ def _grown(before: Iterable[Holder], now: Iterable[Holder]) -> tuple[Holder, ...
 # AMD
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A device of the compute driver: a GPU, or a partition of one."""
-
-    number: int
-    gpu_id: str
-    place: tuple[int, int]
-    """Domain, bus and device of its PCI address; the function bits of partitions say which partition it is."""
-
-
-def _read_amd(sysfs: Path, proc: Path) -> list[GpuMemory]:
-    nodes = _kfd_nodes(sysfs)
-    held = _kfd_holders(sysfs)
+def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[GpuMemory]:
+    nodes = compute_nodes(sysfs)
+    held = held_bytes(sysfs) or {}
     found: list[tuple[int, GpuMemory]] = []
-    for card in _amd_cards(sysfs):
-        used, total = _number(card / "mem_info_vram_used"), _number(card / "mem_info_vram_total")
+    for card in amd_cards(sysfs):
+        used, total = number_in(card / "mem_info_vram_used"), number_in(card / "mem_info_vram_total")
         if used is None or not total:
             continue  # a partition's card has none: its socket's card has them
         address = card.resolve().name
-        own = [node for node in nodes if node.place == _place(address)]
-        holders = _named(_summed(held, own), proc)
-        gpu = GpuMemory(address, 0, _amd_name(card), used, total, holders, max(1, len(own)))
+        own = [node for node in nodes if node.socket == socket_of(address)]
+        sums = [(pid, sum(by_gpu.get(node.gpu_id) or 0 for node in own)) for pid, by_gpu in held.items()]
+        holders = _named([(pid, used_bytes) for pid, used_bytes in sums if used_bytes], proc)
+        name = text_in(card / "product_name") or f"AMD {text_in(card / 'device') or 'GPU'}"
+        gpu = GpuMemory(address, 0, name, used, total, holders, max(1, len(own)))
         found.append((own[0].number if own else sys.maxsize, gpu))
+    if not found:
+        raise TelemetryError(f"no AMD GPU with memory counters in {sysfs / 'class/drm'}")
     found.sort(key=lambda entry: entry[0])  # runtimes number as the compute driver does, not as the cards are
     return [replace(gpu, index=index) for index, (_, gpu) in enumerate(found)]
-
-
-def _amd_cards(sysfs: Path) -> list[Path]:
-    cards = [card for card in _entries(sysfs / "class/drm") if card.name.removeprefix("card").isdecimal()]
-    devices = [card / "device" for card in sorted(cards, key=lambda card: int(card.name.removeprefix("card")))]
-    return [device for device in devices if _text(device / "vendor") == _AMD]
-
-
-def _amd_name(card: Path) -> str:
-    product = _text(card / "product_name")
-    return product or f"AMD {_text(card / 'device') or 'GPU'}"
-
-
-def _kfd_nodes(sysfs: Path) -> list[_Node]:
-    found: list[_Node] = []
-    for folder in _entries(sysfs / "class/kfd/kfd/topology/nodes"):
-        gpu_id = _text(folder / "gpu_id")
-        if gpu_id in ("", "0") or not folder.name.isdecimal():  # a CPU, or a GPU that this container may not use
-            continue
-        values = dict(line.split(maxsplit=1) for line in _text(folder / "properties").splitlines() if " " in line)
-        location, domain = values.get("location_id", ""), values.get("domain", "0")
-        if location.isdecimal() and domain.isdecimal():
-            found.append(_Node(int(folder.name), gpu_id, (int(domain), int(location) & 0xFFF8)))
-    return sorted(found, key=lambda node: node.number)
-
-
-def _place(address: str) -> tuple[int, int] | None:
-    domain, _, rest = address.partition(":")
-    bus, _, device = rest.partition(":")
-    try:
-        return int(domain, 16), int(bus, 16) << 8 | int(device.partition(".")[0], 16) << 3
-    except ValueError:
-        return None
-
-
-def _kfd_holders(sysfs: Path) -> dict[int, dict[str, int]]:
-    """Bytes by pid and GPU id."""
-    return {
-        int(folder.name): {
-            file.name.removeprefix("vram_"): _number(file) or 0
-            for file in _entries(folder)
-            if file.name.startswith("vram_")
-        }
-        for folder in _entries(sysfs / "class/kfd/kfd/proc")
-        if folder.name.isdecimal()
-    }
-
-
-def _summed(held: Mapping[int, Mapping[str, int]], nodes: Sequence[_Node]) -> list[tuple[int, int | None]]:
-    sums = ((pid, sum(by_gpu.get(node.gpu_id, 0) for node in nodes)) for pid, by_gpu in held.items())
-    return [(pid, used_bytes) for pid, used_bytes in sums if used_bytes]
 
 
 # NVIDIA
 
 
-def _read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[GpuMemory]:
+def read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[GpuMemory]:
     if _all_suspended(sysfs):
         raise TelemetryError("the NVIDIA GPUs are suspended, and asking would wake them")
     program = shutil.which("nvidia-smi", path=path)
@@ -240,10 +181,10 @@ def nvidia_holders(text: str) -> dict[str, list[tuple[int, int | None]]]:
 def _all_suspended(sysfs: Path) -> bool:
     devices = [
         device
-        for device in _entries(sysfs / "bus/pci/devices")
-        if _text(device / "vendor") == _NVIDIA and _text(device / "class").startswith("0x03")
+        for device in entries(sysfs / "bus/pci/devices")
+        if text_in(device / "vendor") == NVIDIA.pci_id and text_in(device / "class").startswith("0x03")
     ]
-    return bool(devices) and all(_text(device / "power/runtime_status") == "suspended" for device in devices)
+    return bool(devices) and all(text_in(device / "power/runtime_status") == "suspended" for device in devices)
 
 
 def _ask(program: str) -> tuple[str, str]:
@@ -309,31 +250,12 @@ def _is_initial_namespace(proc: Path) -> bool:
 
 
 def _comm(proc: Path, pid: int) -> str:
-    return clean_line(_text(proc / str(pid) / "comm").encode())
+    return clean_line(text_in(proc / str(pid) / "comm").encode())
 
 
 def _decimal(cell: str) -> int | None:
     text = cell.strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
-
-
-def _number(path: Path) -> int | None:
-    return _decimal(_text(path))
-
-
-def _text(path: Path) -> str:
-    """What a file of the kernel says, empty if it is not there, not ours to read, or its device does not answer."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
 
 
 WAIT_S = 15.0

@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)

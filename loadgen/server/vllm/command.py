@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.profile import Docker, Server
+from loadgen.profile.schema import Docker, Server
 from loadgen.server.preflight.flags import list_form
+from loadgen.vendors import Vendor, vendor_of
 
 _DOCKER_KEY = "server.docker.executable"
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
@@ -130,10 +131,6 @@ def expanded(text: str) -> str:
     return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
-# vLLM on ROCm refuses to start when both of its variables are set and differ.
-_VISIBLE = {"rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "cuda": ("CUDA_VISIBLE_DEVICES",)}
-_RENUMBERING = {"rocm": ("ROCR_VISIBLE_DEVICES",)}
-"""Variables below the others: what they leave is numbered from 0 again."""
 _PARALLEL = (
     ("tensor-parallel-size", "tensor-parallel", "tp"),
     ("pipeline-parallel-size", "pipeline-parallel", "pp"),
@@ -172,22 +169,22 @@ def _size(name: str, value: Any) -> int:  # noqa: ANN401 - any of TOML's types
 
 def _pinned(server: Server) -> list[dict[str, str]]:
     """The variables that give each instance its devices; none where there is nothing to share out."""
-    platform = server.platform or ""
-    if platform not in _VISIBLE or server.engine == "simulator":
+    vendor = vendor_of(server.platform)
+    if vendor is None or server.engine == "simulator":
         return [{} for _ in range(server.instances)]
     each = devices_each(server.args)
-    devices = _devices(server, platform, each * server.instances)
+    devices = _devices(server, vendor, each * server.instances)
     slices = [devices[start : start + each] for start in range(0, each * server.instances, each)]
-    return [dict.fromkeys(_VISIBLE[platform], ",".join(own)) for own in slices]
+    return [dict.fromkeys(vendor.visible, ",".join(own)) for own in slices]
 
 
-def _devices(server: Server, platform: str, needed: int) -> Sequence[str]:
+def _devices(server: Server, vendor: Vendor, needed: int) -> Sequence[str]:
     """The devices that somebody chose for the server, or the first of the box."""
     # What is set around vramp does not get into a container.
     environments = [server.env] if server.engine == "docker" else [server.env, os.environ]
-    for name, environment in itertools.product(_RENUMBERING.get(platform, ()), environments):
+    for name, environment in itertools.product(vendor.renumbering, environments):
         _require(server, needed, name, _listed(environment, name))
-    for environment, name in itertools.product(environments, _VISIBLE[platform]):
+    for environment, name in itertools.product(environments, vendor.visible):
         chosen = _listed(environment, name)
         if chosen:
             _require(server, needed, name, chosen)

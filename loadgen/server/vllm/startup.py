@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import Liveness
 from loadgen.places import write_whole
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 
 _State = Literal["running", "done"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]

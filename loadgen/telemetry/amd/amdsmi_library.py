@@ -4,6 +4,10 @@ The wrapper binds every symbol of the library at import and lays out its structu
 versions fails in strange ways (KeyError, AttributeError), or worse, the library writes behind the end of a structure.
 Invariants: a pair is used only if it is known to fit; what the library fills has room behind it, so that a structure
 which grew within a major version overruns nothing; what the wrapper prints while it is imported goes to fd 2.
+
+ROCm ships a wrapper beside its library, and that pair fits by construction; the installed package fits only ROCm 7.0
+to 7.2. So `amdsmi_options` puts ROCm's own first unless it has the installed one's version; it imports and loads
+nothing, and lists none twice.
 """
 
 from __future__ import annotations
@@ -15,14 +19,17 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadgen.errors import TelemetryError
-from loadgen.telemetry.sanitize import Missing
+from loadgen.telemetry.backends import BackendOption, package_version
+from loadgen.telemetry.readings import Missing
 
+_WRAPPER = "share/amd_smi"
+_LIBRARY = "lib/libamd_smi.so"
 _ROOM_BYTES = 32 * 1024  # many times the largest table known, 3.9 kB
 _STABLE_MAJOR = 26  # within it, the fields that are read stayed where they were: structures only grew, behind them
 _LIBRARY_OF = {(7, 0): (26, 0), (7, 1): (26, 1), (7, 2): (26, 2), (7, 13): (26, 4), (7, 14): (26, 5)}
@@ -77,7 +84,6 @@ class Library:
         return Missing(status_of(self.module.AmdSmiLibraryException(status))) if status else table
 
     def close(self) -> None:
-        """Give the library's hold on the devices back."""
         self.ask("amdsmi_shut_down")
 
 
@@ -224,3 +230,67 @@ def _stdout_to_stderr() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def amdsmi_options(
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+    *,
+    installed: str | None = None,
+    packages: Sequence[str] = tuple(sys.path),
+) -> list[BackendOption]:
+    """In the order in which to try them: ROCm's own wrappers, and the installed one (of version `installed`).
+
+    `root` stands for the file system in tests; the values of variables are looked up as they are.
+    """
+    installed = installed or package_version("amdsmi")
+    roots = _rocm_roots(environ, root, packages)
+    own = [_own(environ, rocm) for rocm in roots if (rocm / _WRAPPER / "amdsmi").is_dir()]
+    if installed is None:
+        return own
+    libraries = [rocm for rocm in roots if (rocm / _LIBRARY).exists()]
+    package = _installed(environ, installed, libraries)
+    # Wrappers of one release (7.0 of 7.0.2) are alike.
+    same = bool(libraries) and rocm_version(libraries[0]).split(".")[:2] == installed.split(".")[:2]
+    return [package, *own] if same or not own else [*own, package]
+
+
+def _rocm_roots(environ: Mapping[str, str], root: Path, packages: Sequence[str]) -> list[Path]:
+    """Each folder that may hold a ROCm, once: what the variables say, the usual places, Python packages."""
+    named = [Path(environ[name]) for name in ("ROCM_HOME", "ROCM_PATH") if environ.get(name)]
+    opt = root / "opt"
+    usual = [opt / "rocm", *_newest_first(opt.glob("rocm/core-*")), *_newest_first(opt.glob("rocm-*"))]
+    bundled = [Path(folder) / "_rocm_sdk_core" for folder in packages]
+    found: dict[Path, Path] = {}
+    for path in [*named, *usual, *bundled]:
+        if path.is_dir():
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def _newest_first(paths: Iterator[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], reverse=True)
+
+
+def _own(environ: Mapping[str, str], rocm: Path) -> BackendOption:
+    path = os.pathsep.join(filter(None, (str(rocm / _WRAPPER), environ.get("PYTHONPATH", ""))))
+    version = rocm_version(rocm)
+    return BackendOption(
+        name=f"amdsmi of {rocm}",
+        backend="amdsmi",
+        env={"PYTHONPATH": path, **_library_of(environ, rocm)},
+        why=f"the wrapper that ROCm{' ' + version if version else ''} ships beside its library",
+    )
+
+
+def _installed(environ: Mapping[str, str], version: str, libraries: Sequence[Path]) -> BackendOption:
+    named = environ.get("ROCM_HOME") or environ.get("ROCM_PATH")
+    env = {} if named or not libraries else _library_of(environ, libraries[0])
+    beside = f"with the library of ROCm {rocm_version(libraries[0])}".rstrip() if libraries else "no ROCm was found"
+    return BackendOption(f"amdsmi {version}", "amdsmi", env=env, why=f"the installed package, {beside}")
+
+
+def _library_of(environ: Mapping[str, str], rocm: Path) -> dict[str, str]:
+    """Lead the wrapper to this ROCm's library; ROCM_HOME, if set, goes before ROCM_PATH."""
+    names = ("ROCM_PATH", "ROCM_HOME") if environ.get("ROCM_HOME") else ("ROCM_PATH",)
+    return dict.fromkeys(names, str(rocm))

@@ -3,35 +3,28 @@
 Both give a `ctypes` structure with the library's field names, so that units and sentinels are handled once. The
 layouts are those of the kernel's `kgd_pp_interface.h`. Invariants: a table is decoded only if its exact version is
 known (1.9 is a stream of attributes, not a structure); a field that a version lacks is `Missing`, never 0; throttling
-is a difference of two tables, so the first one has none.
+is a difference of two tables, so the first one has none; what belongs to a socket (power, energy) is counted once.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from loadgen.telemetry.sanitize import (
-    Missing,
-    Reading,
-    amount,
-    first,
-    joules,
-    mean,
-    number,
-    percent,
-    tenths_of_gts,
-    total,
-    watts,
-)
+import msgspec
 
-_U16, _U32, _U64 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+from loadgen.metrics.samples import GpuStatic
+from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, mean, number, percent, total, watts
+
 _KIB = 1024
+_ENERGY_UNITS_PER_J = 2**16  # the firmware counts in 15.259 uJ
 _LINK_DOWN, _LINK_UP = 0, 1
+TWO_DIES = frozenset({"0x7408", "0x740c"})  # device numbers of MI250X and MI250
+ELSEWHERE = Missing("belongs to the socket: see its partition 0")
 
 Fields = list[tuple[str, type]]
 Table = ctypes.Structure
-Residency = Mapping[str, int]  # how often the firmware looked (`looks`), and how often each reason held the clock back
+Residency = Mapping[str, int]  # how often the firmware checked (`checks`), and found each reason to slow down
 
 _RESIDENCIES = {
     "power": "ppt_residency_acc",
@@ -49,83 +42,84 @@ _STATUS_BITS = {
     "prochot": (46, 47),
 }
 """`indep_throttle_status`, the kernel's SMU_THROTTLER_* bits."""
+_TYPES = {"u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64}
 
 
-def _run(kind: type, *names: str) -> Fields:
-    return [(name, kind) for name in names]
+def _fields(*lines: str) -> Fields:
+    """Each line is a type, for an array with its length (`u16*8`), and the names of its fields."""
+    found: Fields = []
+    for line in lines:
+        kind, *names = line.split()
+        base, _, length = kind.partition("*")
+        field = _TYPES[base] * int(length) if length else _TYPES[base]
+        found += [(name, field) for name in names]
+    return found
 
 
-_HEAD = [
-    *_run(_U16, "structure_size"),
-    *_run(ctypes.c_uint8, "format_revision", "content_revision"),
-]
-_SOCKET = _HEAD + _run(
-    _U16, "temperature_hotspot", "temperature_mem", "temperature_vrsoc", "current_socket_power",
-    "average_gfx_activity", "average_umc_activity",
-)  # fmt: skip
-_VIDEO = _run(_U16 * 4, "vcn_activity")
-_ENERGY = _run(_U64, "energy_accumulator", "system_clock_counter")
-_RESIDENCY = _run(
-    _U32, "accumulation_counter", "prochot_residency_acc", "ppt_residency_acc", "socket_thm_residency_acc",
-    "vr_thm_residency_acc", "hbm_thm_residency_acc",
-)  # fmt: skip
-_PCIE = [
-    *_run(_U32, "gfxclk_lock_status"),
-    *_run(_U16, "pcie_link_width", "pcie_link_speed", "xgmi_link_width", "xgmi_link_speed"),
-    *_run(_U32, "gfx_activity_acc", "mem_activity_acc"),
-    *_run(_U64, "pcie_bandwidth_acc", "pcie_bandwidth_inst", "pcie_l0_to_recov_count_acc", "pcie_replay_count_acc"),
-    *_run(_U64, "pcie_replay_rover_count_acc"),
-]
-_NAKS = _run(_U32, "pcie_nak_sent_count_acc", "pcie_nak_rcvd_count_acc")
-_XGMI = _run(_U64 * 8, "xgmi_read_data_acc", "xgmi_write_data_acc")
-_LINKS = [*_run(_U16 * 8, "xgmi_link_status"), *_run(_U16, "PADDING")]
-_CLOCKS = [
-    *_run(_U64, "firmware_timestamp"),
-    *_run(_U16 * 8, "current_gfxclks"),
-    *_run(_U16 * 4, "current_socclks", "current_vclk0s", "current_dclk0s"),
-    *_run(_U16, "current_uclk", "num_partition"),
-]
-# 1.4 and 1.5 have a throttle_status that their driver never fills: not named, so that its 0 is no answer.
-_BEFORE_RESIDENCY = [*_ENERGY, *_run(_U32, "PADDING_0")]
-_V1_3 = [
-    *_HEAD,
-    *_run(_U16, "temperature_edge", "temperature_hotspot", "temperature_mem", "temperature_vrgfx"),
-    *_run(_U16, "temperature_vrsoc", "temperature_vrmem"),
-    *_run(_U16, "average_gfx_activity", "average_umc_activity", "average_mm_activity", "average_socket_power"),
-    *_ENERGY,
-    *_run(_U16 * 7, "average_clocks"),
-    *_run(_U16, "current_gfxclk", "current_socclk", "current_uclk"),
-    *_run(_U16 * 4, "current_video_clocks"),
-    *_run(_U32, "throttle_status"),
-    *_run(_U16, "current_fan_speed", "pcie_link_width", "pcie_link_speed", "PADDING_0"),
-    *_run(_U32, "gfx_activity_acc", "mem_activity_acc"),
-    *_run(_U16 * 4, "temperature_hbm"),
-    *_run(_U64, "firmware_timestamp"),
-    *_run(_U16, "voltage_soc", "voltage_gfx", "voltage_mem", "PADDING_1"),
-    *_run(_U64, "indep_throttle_status"),
-]
-_V1_4 = [*_SOCKET, *_VIDEO, *_BEFORE_RESIDENCY, *_PCIE, *_XGMI, *_CLOCKS]
-_V1_5 = [
-    *_SOCKET, *_VIDEO, *_run(_U16 * 32, "jpeg_activity"), *_BEFORE_RESIDENCY, *_PCIE, *_NAKS, *_XGMI,
-    *_CLOCKS,
-]  # fmt: skip
-_V1_6 = [*_SOCKET, *_ENERGY, *_RESIDENCY, *_PCIE, *_NAKS, *_XGMI, *_CLOCKS]
-_V1_7 = [
-    *_SOCKET, *_run(_U64, "vram_max_bandwidth"), *_ENERGY, *_RESIDENCY, *_PCIE, *_NAKS, *_XGMI, *_LINKS, *_CLOCKS,
-]  # fmt: skip
-
-
-def _layout(fields: Fields) -> type[Table]:
+def _layout(*parts: Fields) -> type[Table]:
+    fields = [field for part in parts for field in part]
     return type("GpuMetrics", (ctypes.LittleEndianStructure,), {"_fields_": fields})
 
 
+_HEAD = _fields("u16 structure_size", "u8 format_revision content_revision")
+_SOCKET = _HEAD + _fields(
+    "u16 temperature_hotspot temperature_mem temperature_vrsoc current_socket_power",
+    "u16 average_gfx_activity average_umc_activity",
+)
+_VIDEO = _fields("u16*4 vcn_activity")
+_ENERGY = _fields("u64 energy_accumulator system_clock_counter")
+_RESIDENCY = _fields(
+    "u32 accumulation_counter prochot_residency_acc ppt_residency_acc socket_thm_residency_acc vr_thm_residency_acc",
+    "u32 hbm_thm_residency_acc",
+)
+_PCIE = _fields(
+    "u32 gfxclk_lock_status",
+    "u16 pcie_link_width pcie_link_speed xgmi_link_width xgmi_link_speed",
+    "u32 gfx_activity_acc mem_activity_acc",
+    "u64 pcie_bandwidth_acc pcie_bandwidth_inst pcie_l0_to_recov_count_acc pcie_replay_count_acc",
+    "u64 pcie_replay_rover_count_acc",
+)
+_NAKS = _fields("u32 pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc")
+_XGMI = _fields("u64*8 xgmi_read_data_acc xgmi_write_data_acc")
+_LINKS = _fields("u16*8 xgmi_link_status", "u16 PADDING")
+_CLOCKS = _fields(
+    "u64 firmware_timestamp",
+    "u16*8 current_gfxclks",
+    "u16*4 current_socclks current_vclk0s current_dclk0s",
+    "u16 current_uclk num_partition",
+)
+# 1.4 and 1.5 have a throttle_status that their driver never fills: not named, so that its 0 is no answer.
+_BEFORE_RESIDENCY = _ENERGY + _fields("u32 PADDING_0")
+_V1_3 = _layout(
+    _HEAD,
+    _fields(
+        "u16 temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc",
+        "u16 temperature_vrmem average_gfx_activity average_umc_activity average_mm_activity average_socket_power",
+    ),
+    _ENERGY,
+    _fields(
+        "u16*7 average_clocks",
+        "u16 current_gfxclk current_socclk current_uclk",
+        "u16*4 current_video_clocks",
+        "u32 throttle_status",
+        "u16 current_fan_speed pcie_link_width pcie_link_speed PADDING_0",
+        "u32 gfx_activity_acc mem_activity_acc",
+        "u16*4 temperature_hbm",
+        "u64 firmware_timestamp",
+        "u16 voltage_soc voltage_gfx voltage_mem PADDING_1",
+        "u64 indep_throttle_status",
+    ),
+)
+_V1_7 = _layout(
+    _SOCKET, _fields("u64 vram_max_bandwidth"), _ENERGY, _RESIDENCY, _PCIE, _NAKS, _XGMI, _LINKS, _CLOCKS
+)  # fmt: skip
 LAYOUTS = {
-    (1, 3): _layout(_V1_3),
-    (1, 4): _layout(_V1_4),
-    (1, 5): _layout(_V1_5),
-    (1, 6): _layout(_V1_6),
-    (1, 7): _layout(_V1_7),
-    (1, 8): _layout(_V1_7),  # differs in the partitions' part only, which begins behind what is read
+    (1, 3): _V1_3,
+    (1, 4): _layout(_SOCKET, _VIDEO, _BEFORE_RESIDENCY, _PCIE, _XGMI, _CLOCKS),
+    (1, 5): _layout(_SOCKET, _VIDEO, _fields("u16*32 jpeg_activity"), _BEFORE_RESIDENCY, _PCIE, _NAKS, _XGMI, _CLOCKS),
+    (1, 6): _layout(_SOCKET, _ENERGY, _RESIDENCY, _PCIE, _NAKS, _XGMI, _CLOCKS),
+    (1, 7): _V1_7,
+    (1, 8): _V1_7,  # differs in the partitions' part only, which begins behind what is read
 }
 """By format and content revision; the part up to the figures of the partitions."""
 
@@ -143,7 +137,7 @@ def decode(blob: bytes) -> Table | Missing:
     return layout.from_buffer_copy(blob)
 
 
-def readings(table: Table | Missing) -> dict[str, Reading]:
+def readings(table: Table | Missing) -> dict[str, Measured]:
     """The fields of a `GpuSample` that the table has, in the schema's units."""
     return {
         "gfx_percent": percent(_field(table, "average_gfx_activity")),
@@ -155,16 +149,16 @@ def readings(table: Table | Missing) -> dict[str, Reading]:
             mean(map(number, _list(table, "current_gfxclks"))), number(_field(table, "current_gfxclk"))
         ),
         "memory_clock_mhz": number(_field(table, "current_uclk")),
-        "energy_j": joules(_field(table, "energy_accumulator")),
+        "energy_j": divided(_field(table, "energy_accumulator"), _ENERGY_UNITS_PER_J),
         "pcie_width": number(_field(table, "pcie_link_width")),
-        "pcie_speed_gts": tenths_of_gts(_field(table, "pcie_link_speed")),
+        "pcie_speed_gts": divided(_field(table, "pcie_link_speed"), 10, wide=False),
         "pcie_replays": amount(_field(table, "pcie_replay_count_acc")),
         "link_read_bytes": total(amount(kib, _KIB) for kib in _list(table, "xgmi_read_data_acc")),
         "link_write_bytes": total(amount(kib, _KIB) for kib in _list(table, "xgmi_write_data_acc")),
     }
 
 
-def links(table: Table | Missing) -> tuple[Reading, Reading]:
+def links(table: Table | Missing) -> tuple[Measured, Measured]:
     """How many links are up, and how many there are."""
     states = [state for state in _list(table, "xgmi_link_status") if state in (_LINK_DOWN, _LINK_UP)]
     if not states:
@@ -175,12 +169,12 @@ def links(table: Table | Missing) -> tuple[Reading, Reading]:
 
 def residency(table: Table | Missing) -> Residency:
     """The counters of throttling; empty where the table has none (before MI300)."""
-    looks = number(_field(table, "accumulation_counter"), wide=True)
-    if isinstance(looks, Missing):
+    checks = number(_field(table, "accumulation_counter"), wide=True)
+    if isinstance(checks, Missing):
         return {}
     counters = {reason: number(_field(table, name), wide=True) for reason, name in _RESIDENCIES.items()}
     known = {reason: int(count) for reason, count in counters.items() if not isinstance(count, Missing)}
-    return {"looks": int(looks), **known}
+    return {"checks": int(checks), **known}
 
 
 def throttle_percent(table: Table | Missing, before: Residency | None) -> dict[str, float] | Missing:
@@ -201,12 +195,12 @@ def throttle_percent(table: Table | Missing, before: Residency | None) -> dict[s
 
 def _shares(before: Residency, now: Residency) -> dict[str, float] | Missing:
     deltas = {name: now[name] - before[name] for name in now.keys() & before.keys()}
-    looks = deltas.pop("looks", 0)
-    if looks == 0:
+    checks = deltas.pop("checks", 0)
+    if checks == 0:
         return Missing("the counters have not moved")
-    if looks < 0 or min(deltas.values(), default=0) < 0:
+    if checks < 0 or min(deltas.values(), default=0) < 0:
         return Missing("the counters were reset")
-    return {reason: min(100.0, 100 * delta / looks) for reason, delta in deltas.items()}
+    return {reason: min(100.0, 100 * delta / checks) for reason, delta in deltas.items()}
 
 
 def _field(table: Table | Missing, name: str) -> object:
@@ -216,3 +210,24 @@ def _field(table: Table | Missing, name: str) -> object:
 def _list(table: Table | Missing, name: str) -> list[object]:
     field = _field(table, name)
     return [*field] if isinstance(field, ctypes.Array) else [field]
+
+
+def pair_dies(gpus: Sequence[GpuStatic], device_ids: Sequence[str]) -> list[GpuStatic]:
+    """Give the two dies of a socket (MI250), neighbours by PCI address, one name.
+
+    The first is partition 0: it reports the power of both, and the second 0 W.
+    """
+    dies = [gpu for gpu, device_id in zip(gpus, device_ids, strict=True) if device_id in TWO_DIES]
+    dies.sort(key=lambda gpu: gpu.bdf or "")
+    paired = {
+        die.index: msgspec.structs.replace(die, socket=dies[place - place % 2].socket, partition=place % 2)
+        for place, die in enumerate(dies)
+    }
+    return [paired.get(gpu.index, gpu) for gpu in gpus]
+
+
+def counted_once(readings: dict[str, object], gpu: GpuStatic) -> dict[str, object]:
+    """The readings without those of the socket where its first device carries them; older drivers repeat them."""
+    if gpu.partition == 0:
+        return readings
+    return readings | {name: ELSEWHERE for name in ("power_w", "power_cap_w", "energy_j") if name in readings}

@@ -2,7 +2,8 @@
 
 The firmware's table (`gpu_metrics`) is read where its version is known, the single files of the driver where it is not.
 Invariants: read only; `pcie_bw` is never read (the driver sleeps for a second); a suspended GPU is not woken; the
-devices here are sockets and dies, because partitions beside the first have no PCI device of their own.
+devices here are sockets and dies, because partitions beside the first have no PCI device of their own; a file that is
+not there, cannot be read or says nonsense gives `Missing` with the reason.
 """
 
 from __future__ import annotations
@@ -16,38 +17,26 @@ from typing import Any
 
 import msgspec
 
+from loadgen.amd_kernel import amd_cards, compute_nodes, held_bytes, pci_location
 from loadgen.errors import TelemetryError
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
-from loadgen.telemetry.amd.gpu_metrics import Residency, Table
-from loadgen.telemetry.amd.sockets import counted_once, pair_dies
-from loadgen.telemetry.amd.sysfs_files import (
-    ecc_counts,
-    highest_mhz,
-    hwmon_labelled,
-    kfd_gpu_id,
-    kfd_processes,
-    known,
-    read_bytes,
-    read_number,
-    speed_gts,
-)
-from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.sample import Opened
-from loadgen.telemetry.sanitize import Missing, Reading, amount, divided, first, number, percent, split, value_of
+from loadgen.telemetry.amd.gpu_metrics import Residency, Table, counted_once, pair_dies
+from loadgen.telemetry.protocol import Backend, Opened
+from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, number, percent, split, value_of
 
-_AMD = "0x1002"
 _ASLEEP = Missing("suspended, and not woken")
 
 
 @dataclass(slots=True)
 class _Card:
-    """A GPU's folder of files, and the counters of throttling at the last look."""
+    """A GPU's folder of files, and the counters of throttling at the last sample."""
 
     folder: Path
     hwmon: Path
     static: GpuStatic
-    kfd_id: str | None
+    kfd_id: str | None  # the number by which amdkfd knows it
     before: Residency | None = None
 
     def table(self) -> Table | Missing:
@@ -60,40 +49,28 @@ class _Card:
 
 def open_amd_sysfs(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Backend:
     """Find the cards of the amdgpu driver; raises `TelemetryError` if there is none, or none that tells anything."""
-    folders = _folders(sysfs)
+    folders = amd_cards(sysfs)
     if not folders:
         raise TelemetryError(f"No GPU of AMD under {sysfs / 'class/drm'}: is the amdgpu driver loaded?")
     if not any((folder / "mem_info_vram_used").exists() for folder in folders):
         raise TelemetryError(f"No file of the amdgpu driver in {folders[0]}: is another driver bound to the GPU?")
-    cards = _cards(sysfs, folders)
+    cards = [_card(sysfs, index, folder) for index, folder in enumerate(folders)]
+    device_ids = [known(folder / "device") or "" for folder in folders]
+    for card, static in zip(cards, pair_dies([card.static for card in cards], device_ids), strict=True):
+        card.static = static
     return Backend(
         opened=Opened("amd-sysfs", _meta(sysfs, cards), tuple(card.static for card in cards)),
-        sample=lambda slow, processes: tuple(_look(card, sysfs, proc, slow, processes) for card in cards),
+        sample=lambda slow, processes: tuple(_sample(card, sysfs, proc, slow, processes) for card in cards),
         close=lambda: None,
     )
 
 
-def _folders(sysfs: Path) -> list[Path]:
-    cards = [path for path in (sysfs / "class/drm").glob("card*") if re.fullmatch(r"card\d+", path.name)]
-    devices = [card / "device" for card in sorted(cards, key=lambda card: int(card.name.removeprefix("card")))]
-    return [device for device in devices if known(device / "vendor") == _AMD]
-
-
 def _meta(sysfs: Path, cards: Sequence[_Card]) -> dict[str, Any]:
-    tables = {index: card.table() for index, card in enumerate(cards)}
     versions = {
         table.reason if isinstance(table, Missing) else f"{table.format_revision}.{table.content_revision}"
-        for table in tables.values()
+        for table in (card.table() for card in cards)
     }
     return {"driver": known(sysfs / "module/amdgpu/version"), "gpu_metrics": ", ".join(sorted(versions))}
-
-
-def _cards(sysfs: Path, folders: Sequence[Path]) -> list[_Card]:
-    cards = [_card(sysfs, index, folder) for index, folder in enumerate(folders)]
-    ids = [known(folder / "device") or "" for folder in folders]
-    for card, static in zip(cards, pair_dies([card.static for card in cards], ids), strict=True):
-        card.static = static
-    return cards
 
 
 def _card(sysfs: Path, index: int, folder: Path) -> _Card:
@@ -109,24 +86,20 @@ def _card(sysfs: Path, index: int, folder: Path) -> _Card:
         compute_partition=known(folder / "current_compute_partition"),
         memory_partition=known(folder / "current_memory_partition"),
         hbm_total_bytes=value_of(_amount(folder / "mem_info_vram_total")),
+        power_cap_default_w=value_of(_microwatts(hwmon / "power1_cap_default")),
+        gfx_clock_max_mhz=value_of(highest_mhz(folder / "pp_dpm_sclk")),
+        memory_clock_max_mhz=value_of(highest_mhz(folder / "pp_dpm_mclk")),
+        pcie_width_max=value_of(_amount(folder / "max_link_width")),
+        pcie_speed_max_gts=value_of(speed_gts(folder / "max_link_speed")),
     )
-    return _with_limits(_Card(folder, hwmon, static, kfd_gpu_id(sysfs, bdf)))
-
-
-def _with_limits(card: _Card) -> _Card:
-    card.static = msgspec.structs.replace(
-        card.static,
-        power_cap_default_w=value_of(_microwatts(card.hwmon / "power1_cap_default")),
-        gfx_clock_max_mhz=value_of(highest_mhz(card.folder / "pp_dpm_sclk")),
-        memory_clock_max_mhz=value_of(highest_mhz(card.folder / "pp_dpm_mclk")),
-        pcie_width_max=value_of(_amount(card.folder / "max_link_width")),
-        pcie_speed_max_gts=value_of(speed_gts(card.folder / "max_link_speed")),
-        links_total=value_of(gpu_metrics.links(card.table())[1]),
-    )
+    location = pci_location(bdf)
+    kfd_id = next((node.gpu_id for node in compute_nodes(sysfs) if (node.domain, node.location) == location), None)
+    card = _Card(folder, hwmon, static, kfd_id)
+    card.static = msgspec.structs.replace(static, links_total=value_of(gpu_metrics.links(card.table())[1]))
     return card
 
 
-def _look(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -> GpuSample:
+def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -> GpuSample:
     table = card.table()
     readings: dict[str, object] = {
         "hbm_used_bytes": _amount(card.folder / "mem_info_vram_used"),
@@ -140,12 +113,12 @@ def _look(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -> 
         readings |= {"ecc_correctable": corrected, "ecc_uncorrectable": uncorrected}
         readings |= {"power_cap_w": _microwatts(card.hwmon / "power1_cap"), "links_up": gpu_metrics.links(table)[0]}
     if processes:
-        readings["processes"] = kfd_processes(sysfs, proc, card.kfd_id)
+        readings["processes"] = _processes(sysfs, proc, card.kfd_id)
     values, missing = split(counted_once(readings, card.static))
     return GpuSample(index=card.static.index, t_s=t_s, missing=missing, **values)
 
 
-def _figures(card: _Card, table: Table | Missing) -> dict[str, Reading]:
+def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
     """The table's figures; what it lacks, from the driver's single files, each of which costs a question to the GPU."""
     figures = gpu_metrics.readings(table)
     if table is _ASLEEP:
@@ -156,28 +129,102 @@ def _figures(card: _Card, table: Table | Missing) -> dict[str, Reading]:
     return figures
 
 
-def _amount(path: Path) -> Reading:
+def _processes(sysfs: Path, proc: Path, kfd_id: str | None) -> tuple[GpuProcess, ...] | Missing:
+    """The processes that hold memory of a GPU; the pids are the host's."""
+    held = held_bytes(sysfs)
+    if kfd_id is None or held is None:
+        return Missing("amdkfd does not tell processes here")
+    return tuple(
+        GpuProcess(pid, known(proc / str(pid) / "comm") or "", by_gpu[kfd_id])
+        for pid, by_gpu in held.items()
+        if by_gpu.get(kfd_id, 0) != 0
+    )
+
+
+def _amount(path: Path) -> Measured:
     return amount(read_number(path))
 
 
-def _microwatts(path: Path) -> Reading:
+def _microwatts(path: Path) -> Measured:
     return divided(read_number(path), 1e6)
 
 
-def _power(card: _Card) -> Reading:
+def _power(card: _Card) -> Measured:
     """MI200 has the average, MI300 the moment."""
     return first(_microwatts(card.hwmon / "power1_average"), _microwatts(card.hwmon / "power1_input"))
 
 
-_SINGLE_FILES: dict[str, Callable[[_Card], Reading]] = {
+def _labelled(card: _Card, kind: str, label: str) -> Measured:
+    """The input of a sensor (`temp`, `freq`) in its raw unit, found by label: numbers differ between GPUs."""
+    for path in sorted(card.hwmon.glob(f"{kind}*_label")):
+        if known(path) == label:
+            return _amount(card.hwmon / path.name.replace("_label", "_input"))
+    return Missing(f"no {kind} labelled {label}")
+
+
+_SINGLE_FILES: dict[str, Callable[[_Card], Measured]] = {
     "gfx_percent": lambda card: percent(read_number(card.folder / "gpu_busy_percent")),
     "memory_percent": lambda card: percent(read_number(card.folder / "mem_busy_percent")),
     "power_w": _power,
-    "temperature_hotspot_c": lambda card: divided(hwmon_labelled(card.hwmon, "temp", "junction"), 1e3),
-    "temperature_memory_c": lambda card: divided(hwmon_labelled(card.hwmon, "temp", "mem"), 1e3),
-    "gfx_clock_mhz": lambda card: divided(hwmon_labelled(card.hwmon, "freq", "sclk"), 1e6),
-    "memory_clock_mhz": lambda card: divided(hwmon_labelled(card.hwmon, "freq", "mclk"), 1e6),
+    "temperature_hotspot_c": lambda card: divided(_labelled(card, "temp", "junction"), 1e3),
+    "temperature_memory_c": lambda card: divided(_labelled(card, "temp", "mem"), 1e3),
+    "gfx_clock_mhz": lambda card: divided(_labelled(card, "freq", "sclk"), 1e6),
+    "memory_clock_mhz": lambda card: divided(_labelled(card, "freq", "mclk"), 1e6),
     "pcie_width": lambda card: number(read_number(card.folder / "current_link_width")),
     "pcie_speed_gts": lambda card: speed_gts(card.folder / "current_link_speed"),
     "pcie_replays": lambda card: _amount(card.folder / "pcie_replay_count"),
 }
+
+
+def read_bytes(path: Path) -> bytes | Missing:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return Missing(f"{path.name}: {error.strerror}")
+
+
+def read_text(path: Path) -> str | Missing:
+    """The text of a file, harmless and without the space around it."""
+    content = read_bytes(path)
+    return content if isinstance(content, Missing) else harmless(content.decode(errors="replace").strip())
+
+
+def known(path: Path) -> str | None:
+    """The text of a file; None if there is none."""
+    content = read_text(path)
+    return None if isinstance(content, Missing) else content or None
+
+
+def read_number(path: Path) -> int | Missing:
+    """The whole number that is all of a file."""
+    found = _found(path, r"-?\d{1,20}\Z")
+    return found if isinstance(found, Missing) else int(found[0])
+
+
+def speed_gts(path: Path) -> Measured:
+    """GT/s of a PCIe link: "32.0 GT/s PCIe"."""
+    found = _found(path, r"\d+(?:\.\d+)?(?= GT/s)")
+    return found if isinstance(found, Missing) else float(found[0])
+
+
+def highest_mhz(path: Path) -> Measured:
+    """The highest of the clocks in a table of states: "1: 2100Mhz *"."""
+    found = _found(path, r"(?s).*?:\s*\d+\s*[Mm][Hh]z.*")
+    return found if isinstance(found, Missing) else max(map(float, re.findall(r":\s*(\d+)\s*[Mm][Hh]z", found[0])))
+
+
+def _found(path: Path, pattern: str) -> re.Match[str] | Missing:
+    """What matches at the beginning of a file's text."""
+    content = read_text(path)
+    if isinstance(content, Missing):
+        return content
+    return re.match(pattern, content) or Missing(f"{path.name}: {content[:40]!r}")
+
+
+def ecc_counts(ras: Path) -> tuple[Measured, Measured]:
+    """Errors that were corrected and that were not, over all blocks of the chip: "ue: 0", "ce: 4" in each file."""
+    texts = [text for text in map(read_text, sorted(ras.glob("*_err_count"))) if not isinstance(text, Missing)]
+    corrected = [int(count) for text in texts for count in re.findall(r"\bce: *(\d+)", text)]
+    uncorrected = [int(count) for text in texts for count in re.findall(r"\bue: *(\d+)", text)]
+    absent = Missing("no counters under ras")
+    return sum(corrected) if corrected else absent, sum(uncorrected) if uncorrected else absent

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.metrics.journal import Finding
-from loadgen.plan import plan_of
-from loadgen.profile import Profile, build_profile
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import box_findings, gpus_of_box
-from loadgen.server.preflight.facts import Platform
+from loadgen.vendors import Platform
 from tests.server.gpu_trees import initial_namespace, write
 
 
@@ -43,7 +44,7 @@ def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:
 def check(box: Box, profile: Profile, platform: Platform = "cpu") -> list[Finding]:
     started = profile.server.engine in ("vllm", "docker")
     gpus, unknown = gpus_of_box(box, platform) if started else ([], [])
-    return [*unknown, *box_findings(profile, plan_of(profile), box, platform=platform, gpus=gpus)]
+    return [*unknown, *box_findings(profile, stages_of(profile), box, platform=platform, gpus=gpus)]
 
 
 def only(box: Box, profile: Profile, platform: Platform = "cpu") -> Finding:

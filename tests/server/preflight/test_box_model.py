@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.metrics.journal import Finding
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.box import Box
 from tests.server.gpu_trees import GIB, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of

@@ -9,18 +9,18 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding
-from loadgen.plan import plan_of
-from loadgen.profile import build_profile
-from loadgen.server.preflight.box import Box, platform_of_box
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile
+from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import blocked_words, check_profile
-from loadgen.server.preflight.facts import Platform
+from loadgen.vendors import Platform, platform_here
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
 
 
 async def findings(recorded: str | None = None, **server: Any) -> list[Finding]:
     profile = build_profile({"server": server}, where="test")
-    return await check_profile(profile, plan_of(profile), recorded=recorded)
+    return await check_profile(profile, stages_of(profile), recorded=recorded)
 
 
 def named(found: list[Finding]) -> dict[str, str]:
@@ -142,7 +142,7 @@ def test_a_box_without_gpu_counters_says_why(tmp_path: Path) -> None:
 def test_the_platform_is_what_the_devices_say(tmp_path: Path, devices: list[str], platform: Platform) -> None:
     for name in devices:
         write(tmp_path / name, "")
-    assert platform_of_box(Box(dev=tmp_path)) == platform
+    assert platform_here(tmp_path) == platform
 
 
 def test_this_very_box_can_be_checked(tmp_path: Path) -> None:
@@ -150,5 +150,5 @@ def test_this_very_box_can_be_checked(tmp_path: Path) -> None:
     assert 0 < box.open_files[0] <= box.open_files[1]
     assert box.clock_synchronised in (True, False, None)
     profile = profile_of(tmp_path)
-    for platform in ("cpu", platform_of_box(box)):
+    for platform in ("cpu", platform_here(box.dev)):
         assert all(finding.seen and finding.why for finding in check(box, profile, platform))

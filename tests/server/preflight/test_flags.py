@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadgen.format import harmless
 from loadgen.metrics.journal import Finding
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.preflight.flags import (
     REMOVED_FLAGS,
     REMOVED_VARIABLES,

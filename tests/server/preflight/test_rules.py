@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.plan import plan_of
-from loadgen.profile import Profile, build_profile
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from loadgen.server.preflight.facts import Facts, ModelFacts, facts_of, model_facts
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.preflight.installation import newest_recorded
@@ -240,7 +241,7 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
         {"args": {"tensor_parallel": 8, "no-enable-prefix-caching": True}, "env": AITER, "instances": 2},
         {"shapes": [[1024, 8192], [8192, 1024]], "concurrency": [4, 128]},
     )
-    facts = facts_of(asked, plan_of(asked), platform="rocm", model=GROUPED, hbm_bytes=MI300X, gpus=8)
+    facts = facts_of(asked, stages_of(asked), platform="rocm", model=GROUPED, hbm_bytes=MI300X, gpus=8)
     assert facts.args == {"tensor-parallel-size": 8, "enable-prefix-caching": False}
     assert facts.env["NCCL_MIN_NCHANNELS"] == "112"
     assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.gpus) == (True, 8, 2, 8)
@@ -251,7 +252,7 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_open_loop_has_no_concurrency_and_a_container_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "112")
     asked = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER}, {"rate": [4.0]})
-    facts = facts_of(asked, plan_of(asked), platform=None, model=None, hbm_bytes=None)
+    facts = facts_of(asked, stages_of(asked), platform=None, model=None, hbm_bytes=None)
     assert (facts.peak_streams, facts.goal, facts.env) == (None, None, AITER)
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.process.locks import free_port
 from loadgen.server.vllm import client as client_module
 from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, pick_model

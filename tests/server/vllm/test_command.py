@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.vllm.command import (
     devices_each,
     instance_servers,

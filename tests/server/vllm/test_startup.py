@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import Liveness
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from loadgen.server.vllm.startup import (
     CpuTime,
     ExpectedStart,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.telemetry.amd.amdsmi_library import Found, mismatch, rocm_version
-from loadgen.telemetry.sample import Opened, Refused, Sampled, decode_line
+from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import environment, probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.telemetry.amd.gpu_metrics import LAYOUTS, Table, decode, links, readings, residency, throttle_percent
-from loadgen.telemetry.sanitize import Missing
+from loadgen.telemetry.readings import Missing
 
 SIZES = {(1, 3): 120, (1, 4): 288, (1, 5): 360, (1, 6): 1664, (1, 7): 2208, (1, 8): 3872}
 """Of the whole table, as the driver writes it."""

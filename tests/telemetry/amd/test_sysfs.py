@@ -7,9 +7,8 @@ import pytest
 from loadgen.errors import TelemetryError
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd.gpu_metrics import LAYOUTS
-from loadgen.telemetry.amd.sysfs import open_amd_sysfs
-from loadgen.telemetry.amd.sysfs_files import ecc_counts, highest_mhz, read_number, speed_gts
-from loadgen.telemetry.sanitize import Missing
+from loadgen.telemetry.amd.sysfs import ecc_counts, highest_mhz, open_amd_sysfs, read_number, speed_gts
+from loadgen.telemetry.readings import Missing
 from tests.telemetry.amd.test_gpu_metrics import Version, blob
 
 MIB = 1024**2

@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 
 from loadgen.errors import TelemetryError
-from loadgen.telemetry.amd.amdsmi_backend import open_amdsmi
+from loadgen.telemetry.amd.amdsmi import open_amdsmi
 from loadgen.telemetry.amd.sysfs import open_amd_sysfs
-from loadgen.telemetry.backend import Backend
-from loadgen.telemetry.sample import Refused, Sampled, TelemetryLine, encode_line
+from loadgen.telemetry.protocol import Backend, Refused, Sampled, TelemetryLine, encode_line
 
 
 def write(line: TelemetryLine) -> None:

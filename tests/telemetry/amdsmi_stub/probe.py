@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.metrics.samples import GpuSample
-from loadgen.telemetry.sample import Opened, Refused, Sampled, TelemetryLine, decode_line
+from loadgen.telemetry.protocol import Opened, Refused, Sampled, TelemetryLine, decode_line
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Profile
+from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
 from tests.engines import Simulator
 from tui.cli.__main__ import main

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.profile import load_document, variant_names
+from loadgen.profile.document import load_document, variant_names
 from tui.cli.__main__ import main
 
 PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.toml"))

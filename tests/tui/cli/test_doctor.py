@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.telemetry.capture import read_capture
-from loadgen.telemetry.doctor import Pace
+from loadgen.telemetry.examine import Pace
 from tui.cli.__main__ import main
 
 _NVML = Path(__file__).parents[2] / "telemetry" / "nvml_stub" / "nvml_stub.c"
@@ -27,7 +27,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is learned here from ten seconds that is not from a tenth of one."""
-    monkeypatch.setattr("loadgen.telemetry.doctor.DUMP_PACE", Pace(watch_s=0.1, interval_s=0.05, open_s=20))
+    monkeypatch.setattr("loadgen.telemetry.examine.DUMP_PACE", Pace(watch_s=0.1, interval_s=0.05, open_s=20))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_capture_is_left_and_keeps_no_secret(
     assert "sesame" not in path.read_text()
     capture = read_capture(path)
     assert capture.header.environment["HSA_PROXY"] == "http://***@there/"
-    assert len(capture.playable["sim"].looks) >= 2
+    assert len(capture.playable["sim"].samples) >= 2
 
 
 @pytest.mark.usefixtures("quick", "nvml")

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from loadgen.errors import ProfileError, ResultError, ServerError
-from loadgen.run import Run
 from loadgen.run.operations import Stop
 from loadgen.run.remote import SOCKET
+from loadgen.run.run import Run
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish, flowing, once
 from tui.cli.watch import _shown, live_folder, watch, web

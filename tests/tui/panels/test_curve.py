@@ -12,7 +12,7 @@ from tests.tui.scripted import curve_point, running, stage
 from tui.charts.timeline import Timeline
 from tui.panels.curve import curve, points_of
 from tui.panels.frame import Frame, Wanted
-from tui.panels.loads import loads
+from tui.panels.stages import loads
 from tui.screens import tables
 from tui.widgets.rows import width_of
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from loadgen.metrics.journal import Finding
-from loadgen.profile import Profile, build_profile
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, run_detail, run_head, run_row
 from tui.panels.picker import detail, entry_head, entry_row, load_words, preflight

@@ -9,7 +9,7 @@ from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
 from tests.tui.scripted import running, summary
 from tui.charts.timeline import Timeline
-from tui.panels import failures, header, health, latency, load, results, stages
+from tui.panels import header, health, latency, load, messages, results, stages
 from tui.panels.frame import Frame, Wanted
 from tui.widgets.rows import Rows, width_of
 
@@ -107,11 +107,11 @@ def test_a_ramp_says_what_it_is_and_where() -> None:
 
 
 def test_the_failures_view_accounts_for_every_request() -> None:
-    shown = lines(failures.failures(at(with_stage(failed=3, completed=509, unsent=4, scheduled=580)), 80, 20), 80)
+    shown = lines(messages.failures(at(with_stage(failed=3, completed=509, unsent=4, scheduled=580)), 80, 20), 80)
     assert shown[1] == " run      360 sent = 320 completed + 40 open"
     assert shown[2] == " stage 4  580 scheduled, 4 never sent; 576 sent = 509 completed + 3 failed + 64"
     assert shown[3] == "          open"
-    assert len(lines(failures.failures(at(running(stages=(), whole=None)), 80, 20), 80)) == 1
+    assert len(lines(messages.failures(at(running(stages=(), whole=None)), 80, 20), 80)) == 1
 
 
 def test_the_results_say_what_figures_are_of() -> None:

@@ -11,8 +11,8 @@ from textual.widgets import Input
 
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
-from loadgen.run import Run
 from loadgen.run.operations import Stop
+from loadgen.run.run import Run
 from loadgen.store.runs import RESULT
 from tests.engines import simulator
 from tests.tui.cockpit import rows_of

@@ -1,0 +1,391 @@
+"""Verdicts on GPUs and stages: one line each, with the numbers behind it.
+
+Rules are rows of two tables: an id, whether it needs the operator, and a condition that says what it saw or None. What
+is unknown breaks no rule. Thresholds are named, so that a reader can doubt them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.metrics.result import Verdict
+from loadgen.metrics.samples import GpuSample, GpuStatic
+
+MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word
+SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
+HOTTER_THAN_SIBLINGS_C = 10.0
+USED_BEFORE_START_BYTES = 2 * 1024**3  # what driver and firmware keep for themselves stays below
+BUSY_PERCENT = 90.0
+MEMORY_BOUND_PERCENT = 70.0  # memory controllers are saturated well below 100 % of their time
+HOST_FULL_PERCENT = 90.0
+CORE_FULL_PERCENT = 97.0
+
+
+class GpuFacts(msgspec.Struct, frozen=True):
+    """One GPU, as the rules look at it."""
+
+    static: GpuStatic
+    now: GpuSample
+    first: GpuSample | None = None  # before the server started; None if nobody looked
+    throttled_percent: Mapping[str, float] = {}  # mean share of the time by reason, over the stage
+    siblings_clock_mhz: float | None = None  # median of the other busy GPUs
+    siblings_temperature_c: float | None = None
+
+
+class StageFacts(msgspec.Struct, frozen=True):
+    """One stage, as the rules look at it; means over its time."""
+
+    client_limit: str | None = None
+    capped: str | None = None  # what `max_concurrency` kept back
+    waiting: float | None = None
+    kv_usage: float | None = None  # highest
+    preemptions: float | None = None
+    gfx_percent: float | None = None  # mean of the busy GPUs
+    memory_percent: float | None = None
+    host_percent: float | None = None
+    busiest_core_percent: float | None = None
+
+
+def gpu_verdicts(facts: Sequence[GpuFacts]) -> list[Verdict]:
+    """What is wrong with each GPU."""
+    return [
+        Verdict(rule.id, f"gpu {gpu.static.index}", seen, bad=rule.bad)
+        for gpu in facts
+        for rule in _GPU_RULES
+        if (seen := rule.condition(gpu)) is not None
+    ]
+
+
+def stage_verdicts(subject: str, facts: StageFacts) -> list[Verdict]:
+    """What limited a stage, the first reason first."""
+    found = ((rule, rule.condition(facts)) for rule in _STAGE_RULES)
+    return [Verdict(rule.id, subject, seen, bad=rule.bad) for rule, seen in found if seen is not None]
+
+
+def gpu_facts(
+    gpus: Sequence[GpuStatic],
+    now: Mapping[int, GpuSample],
+    first: Mapping[int, GpuSample],
+    throttled: Mapping[int, Mapping[str, float]],
+) -> list[GpuFacts]:
+    """The facts of all GPUs that were looked at, each with its siblings: those of its name that are as busy."""
+    return [
+        GpuFacts(
+            static=gpu,
+            now=now[gpu.index],
+            first=first.get(gpu.index),
+            throttled_percent=throttled.get(gpu.index, {}),
+            siblings_clock_mhz=_median(sample.gfx_clock_mhz for sample in _siblings(gpu, gpus, now)),
+            siblings_temperature_c=_median(sample.temperature_hotspot_c for sample in _siblings(gpu, gpus, now)),
+        )
+        for gpu in gpus
+        if gpu.index in now
+    ]
+
+
+def flags(verdicts: Sequence[Verdict], index: int) -> tuple[str, ...]:
+    """What is wrong with one GPU, for its row on the screen."""
+    return tuple(verdict.text for verdict in verdicts if verdict.subject == f"gpu {index}" and verdict.bad)
+
+
+def _siblings(gpu: GpuStatic, gpus: Sequence[GpuStatic], now: Mapping[int, GpuSample]) -> Iterator[GpuSample]:
+    for other in gpus:
+        if other.index != gpu.index and other.name == gpu.name and other.index in now:
+            sample = now[other.index]
+            if (sample.gfx_percent or 0.0) >= MEMORY_BOUND_PERCENT:
+                yield sample
+
+
+def _median(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if len(known) >= 2 else None
+
+
+# GPUs.
+
+
+def _below_pcie(gpu: GpuFacts) -> str | None:
+    width, most = gpu.now.pcie_width, gpu.static.pcie_width_max
+    if width is not None and most is not None and 0 < width < most:
+        return f"PCIe x{width} of x{most}"
+    speed, fastest = gpu.now.pcie_speed_gts, gpu.static.pcie_speed_max_gts
+    # An idle link may run slower to save power; under load it must not.
+    busy = (gpu.now.gfx_percent or 0.0) >= BUSY_PERCENT
+    if busy and speed is not None and fastest is not None and 0 < speed < 0.9 * fastest:
+        return f"PCIe {speed:g} of {fastest:g} GT/s"
+    return None
+
+
+def _link_down(gpu: GpuFacts) -> str | None:
+    up, total = gpu.now.links_up, gpu.static.links_total
+    return f"{total - up} of {total} links down" if up is not None and total and up < total else None
+
+
+def _uncorrectable(gpu: GpuFacts) -> str | None:
+    count = gpu.now.ecc_uncorrectable
+    return f"{count} uncorrectable memory errors" if count else None
+
+
+def _throttled(gpu: GpuFacts) -> str | None:
+    worst = max(gpu.throttled_percent.items(), key=lambda item: item[1], default=None)
+    if worst is None or worst[1] < MOST_THROTTLED_PERCENT:
+        return None
+    return f"THROTTLED {worst[0]} {worst[1]:.0f}%"
+
+
+def _slower(gpu: GpuFacts) -> str | None:
+    clock, others = gpu.now.gfx_clock_mhz, gpu.siblings_clock_mhz
+    if clock is None or not others or (gpu.now.gfx_percent or 0.0) < MEMORY_BOUND_PERCENT:
+        return None
+    return (
+        f"straggler: clock {clock / others - 1:+.0%} of its siblings" if clock < SLOWER_THAN_SIBLINGS * others else None
+    )
+
+
+def _hotter(gpu: GpuFacts) -> str | None:
+    heat, others = gpu.now.temperature_hotspot_c, gpu.siblings_temperature_c
+    if heat is None or others is None or heat - others <= HOTTER_THAN_SIBLINGS_C:
+        return None
+    return f"{heat - others:.0f} C hotter than its siblings"
+
+
+def _other_cap(gpu: GpuFacts) -> str | None:
+    cap, default = gpu.now.power_cap_w, gpu.static.power_cap_default_w
+    if cap is None or not default or abs(cap / default - 1) <= 0.01:
+        return None
+    return f"power cap {cap:.0f} W, by default {default:.0f} W"
+
+
+def _used_before(gpu: GpuFacts) -> str | None:
+    used = gpu.first.hbm_used_bytes if gpu.first is not None else None
+    return f"{used / 1024**3:.1f} GiB in use before the start" if used and used > USED_BEFORE_START_BYTES else None
+
+
+def _partitioned(gpu: GpuFacts) -> str | None:
+    mode = gpu.static.compute_partition
+    if gpu.static.vendor != "amd" or mode in (None, "", "SPX") or gpu.static.partition != 0:
+        return None
+    return f"compute partition {mode}, not SPX"
+
+
+# Stages.
+
+
+def _host_limited(stage: StageFacts) -> str | None:
+    if stage.host_percent is not None and stage.host_percent >= HOST_FULL_PERCENT:
+        return f"host-limited: its cores were {stage.host_percent:.0f}% busy"
+    idle_gpu = stage.gfx_percent is not None and stage.gfx_percent < MEMORY_BOUND_PERCENT
+    if idle_gpu and stage.busiest_core_percent is not None and stage.busiest_core_percent >= CORE_FULL_PERCENT:
+        return f"host-limited: a core was {stage.busiest_core_percent:.0f}% busy, the GPUs {stage.gfx_percent:.0f}%"
+    return None
+
+
+def _bandwidth_bound(stage: StageFacts) -> str | None:
+    if stage.memory_percent is None or stage.memory_percent < MEMORY_BOUND_PERCENT:
+        return None
+    return f"bandwidth-bound: memory controllers {stage.memory_percent:.0f}% busy"
+
+
+def _compute_bound(stage: StageFacts) -> str | None:
+    if stage.gfx_percent is None or stage.memory_percent is None:
+        return None
+    if stage.gfx_percent < BUSY_PERCENT or stage.memory_percent >= MEMORY_BOUND_PERCENT:
+        return None
+    return f"compute-bound: GPUs {stage.gfx_percent:.0f}% busy, memory controllers {stage.memory_percent:.0f}%"
+
+
+class _GpuRule(NamedTuple):
+    id: str
+    bad: bool
+    condition: Callable[[GpuFacts], str | None]
+
+
+class _StageRule(NamedTuple):
+    id: str
+    bad: bool
+    condition: Callable[[StageFacts], str | None]
+
+
+_GPU_RULES = (
+    _GpuRule("ecc-uncorrectable", True, _uncorrectable),
+    _GpuRule("throttled", True, _throttled),
+    _GpuRule("straggler", True, _slower),
+    _GpuRule("hotter-than-siblings", True, _hotter),
+    _GpuRule("pcie-below-maximum", True, _below_pcie),
+    _GpuRule("link-down", True, _link_down),
+    _GpuRule("hbm-used-before-start", True, _used_before),
+    _GpuRule("partitioned", False, _partitioned),
+    _GpuRule("power-cap-changed", False, _other_cap),
+)
+_STAGE_RULES = (
+    _StageRule("client-limited", True, lambda stage: stage.client_limit),
+    _StageRule("capped", False, lambda stage: stage.capped),
+    _StageRule("kv-limited", False, lambda stage: kv_limit(stage.waiting, stage.kv_usage, stage.preemptions)),
+    _StageRule("queueing", False, lambda stage: queueing(stage.waiting)),
+    _StageRule("host-limited", True, _host_limited),
+    _StageRule("bandwidth-bound", False, _bandwidth_bound),
+    _StageRule("compute-bound", False, _compute_bound),
+)
+
+
+FEWEST_FOR_P99 = 100
+
+
+FEWEST_FOR_SHARE = 100
+
+
+FEWEST_FOR_MEAN = 30
+
+
+SHORTEST_S = 2.0  # of the workers' time, for what they took of it
+
+
+MOST_READ_LAG_MS = 25.0  # read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late
+
+
+MOST_CPU_SHARE = 0.9  # of one core, per worker
+
+
+MOST_COALESCED = 0.01
+"""Share of reads whose earlier events were stamped with the time of the last: with more, the 99th percentile of the
+gaps is the client's."""
+
+
+MOST_UNSURE = 0.005
+"""Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
+
+
+LEAST_HELD = 0.97  # of the streams that a closed loop asked for
+
+
+MOST_REFILL_SHARE = 0.02  # send lag, as a share of the streams' time: how much load a late refill has cost
+
+
+MOST_SEND_LAG_MS = 5.0
+"""Send lag at p99 in open loop: half a step of a fast engine. With more, arrivals fall into steps they were not meant
+for, and a TTFT from the intended time is in part the client's."""
+
+
+MOST_LAG_OF_GAP = 0.5
+"""Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
+arrivals are no longer Poisson's (or whatever was asked for)."""
+
+
+MOST_UNSENT = 0.01  # of the arrivals: the last few of a stage may just miss its end
+
+
+MOST_WAITED = 0.02
+"""Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
+
+
+KV_FULL = 0.95
+
+
+class ClientFacts(msgspec.Struct, frozen=True):
+    """What the verdict about the client is made of; None is unknown and breaks no rule."""
+
+    workers_lost: int = 0
+    span_s: float = 0.0  # time of all workers, of which the next three are shares
+    cpu_share: float | None = None
+    realtime_share: float | None = None  # how much they ran before all other processes
+    waited_share: float | None = None  # how much they were ready to run and had no core
+    lags: int = 0  # reads whose lag is known
+    read_lag_p99_ms: float | None = None
+    reads: int = 0
+    coalesced_share: float | None = None
+    ttfts: int = 0
+    unsure_ttfts: int = 0  # those that may be more than a millisecond too long
+    held_mean: float | None = None
+    wanted: float | None = None
+    sends: int = 0
+    """Requests sent; their lag is counted from when they could be: not before a slot was free under max_concurrency."""
+    unsent: int = 0  # arrivals that nothing that was asked for kept back
+    send_lag_mean_ms: float | None = None
+    e2e_mean_ms: float | None = None
+    send_lag_p99_ms: float | None = None  # of an open loop, whose requests have times of their own; `mean_gap_ms` too
+    mean_gap_ms: float | None = None
+
+
+def client_limit(facts: ClientFacts) -> str | None:
+    """The first rule that says the client could not keep up, in words; None when it could, or too little is known."""
+    if facts.workers_lost:
+        who = "a worker" if facts.workers_lost == 1 else f"{facts.workers_lost} workers"
+        return f"{who} died, and a part of the load with it"
+    if facts.cpu_share is not None and facts.span_s >= SHORTEST_S and facts.cpu_share > MOST_CPU_SHARE:
+        return f"workers used {facts.cpu_share:.0%} of their cores; give them more with --workers"
+    if facts.read_lag_p99_ms is not None and facts.lags >= FEWEST_FOR_P99 and facts.read_lag_p99_ms > MOST_READ_LAG_MS:
+        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{_why_late(facts)}"
+    if facts.coalesced_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.coalesced_share > MOST_COALESCED:
+        return f"{facts.coalesced_share:.1%} of the reads carried several events"
+    if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > MOST_UNSURE * facts.ttfts:
+        return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long by the client's delay{_why_late(facts)}"
+    if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:
+        return f"held {facts.held_mean:.1f} of {facts.wanted:g} streams"
+    return _late_sends(facts)
+
+
+def _why_late(facts: ClientFacts) -> str:
+    """Cores that were full are a reason that the operator can do something about."""
+    if facts.waited_share is None or facts.span_s < SHORTEST_S or facts.waited_share <= MOST_WAITED:
+        return ""
+    advice = "; load.realtime = true lets them go first (needs root or CAP_SYS_NICE)"
+    words = f", as the cores are full: its workers waited for one {facts.waited_share:.0%} of the time"
+    return words if facts.realtime_share else words + advice
+
+
+def _late_sends(facts: ClientFacts) -> str | None:
+    scheduled = facts.sends + facts.unsent
+    if scheduled >= FEWEST_FOR_SHARE and facts.unsent > MOST_UNSENT * scheduled:
+        return f"{facts.unsent} arrivals were not sent in time: the client did not keep the schedule"
+    mean_ms = facts.send_lag_mean_ms if facts.sends >= FEWEST_FOR_MEAN else None
+    if mean_ms is not None and facts.e2e_mean_ms:
+        share = mean_ms / facts.e2e_mean_ms
+        if share > MOST_REFILL_SHARE:
+            return f"requests were sent {mean_ms:.1f} ms late on average, {share:.1%} of their time"
+    p99_ms = facts.send_lag_p99_ms if facts.sends >= FEWEST_FOR_P99 else None
+    if p99_ms is not None and p99_ms > MOST_SEND_LAG_MS:
+        return f"send lag p99 {p99_ms:.1f} ms: the client did not keep the schedule"
+    if mean_ms is not None and facts.mean_gap_ms is not None:
+        share = mean_ms / facts.mean_gap_ms
+        if share > MOST_LAG_OF_GAP:
+            return (
+                f"requests were sent {mean_ms:.2f} ms late on average, {share:.0%} of the mean gap "
+                "between them: the client did not keep the schedule"
+            )
+    return None
+
+
+def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_mean_ms: float | None) -> str | None:
+    """What `max_concurrency` kept from being sent, or being sent in time; that is what was asked for."""
+    if rate is None or most is None:
+        return None
+    asked = f"rate asked {rate:g}/s, {most} streams at most"
+    if unsent:
+        return f"{asked}: {unsent} arrivals were not sent, as max_concurrency asks"
+    if waited_mean_ms is not None and waited_mean_ms > MOST_SEND_LAG_MS:
+        return f"{asked}: requests waited {waited_mean_ms:.0f} ms for a slot on average, as max_concurrency asks"
+    return None
+
+
+def kv_limit(waiting: float | None, kv_usage: float | None, preemptions: float | None = None) -> str | None:
+    """That the engine is short of KV cache, in words."""
+    if preemptions:
+        return f"KV-limited: {preemptions:.0f} preemptions"
+    if waiting is None or waiting < 1 or kv_usage is None or kv_usage < KV_FULL:
+        return None
+    return f"KV-limited: {_about(waiting)} waiting, KV cache {kv_usage:.0%} full"
+
+
+def queueing(waiting: float | None) -> str | None:
+    """That requests wait in the engine, in words."""
+    if waiting is None or waiting < 1:
+        return None
+    return f"engine-limited: queueing, {_about(waiting)} waiting"
+
+
+def _about(count: float) -> str:
+    return f"{count:.1f}".removesuffix(".0")

@@ -1,0 +1,103 @@
+"""From the plan that an operator asks for to one that follows the present load.
+
+It becomes a plan of the profile's own making, with its warm-up, its lengths of stages and its limits; what is sent and
+whether the loop is open or closed stay as they are. What cannot be had is refused in words, and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from loadgen.errors import ProfileError
+from loadgen.metrics.journal import SearchResult
+from loadgen.plan.from_profile import listed, search_plan, stages_of
+from loadgen.plan.request import PlanRequest
+from loadgen.plan.stage import Measured, Plan, Stage
+from loadgen.profile.load import PlanSettings
+from loadgen.profile.schema import Profile
+from loadgen.searches import PLAN_KEYS, SEARCHES
+
+_KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}
+_BELOW = 8  # A knee is seen from both sides: its search begins at this part of the present load
+
+
+class Following(msgspec.Struct, frozen=True):
+    """A plan from where the load stands."""
+
+    plan: Plan
+    stages: int | None  # how many there will be; None for a search, which decides as it goes
+
+
+def following(asked: PlanRequest, profile: Profile, present: Stage) -> Following:
+    """The plan that a request becomes from the present stage; raises `ProfileError` for one that cannot be had."""
+    if asked.duration_s is not None and asked.duration_s <= 0:
+        raise ProfileError(f"each {asked.duration_s:g} s: a stage lasts longer than that")
+    if asked.kind in SEARCHES and SEARCHES[asked.kind].needs_limits and not profile.slo.asks:
+        raise ProfileError('there is no limit to search for: the profile has no [slo], such as ttft_p99 = "2s"')
+    wished = _wished(asked, profile, present)
+    if wished.plan.search is None:
+        stages = [_as_now(stage, present) for stage in stages_of(wished)]
+        return Following(listed(stages), len(stages))
+    plan = partial(_next_as_now, search_plan(wished, present.load), present)
+    # What is wrong with a probe shows before the present stage is over.
+    plan([])
+    return Following(plan, None)
+
+
+def _wished(asked: PlanRequest, profile: Profile, present: Stage) -> Profile:
+    """The profile with the plan that is asked for, and with nothing in it that would make another."""
+    # What is sent is taken over from the present stage.
+    changes: dict[str, Any] = {"isl": present.isl, "osl": present.osl, "shapes": [], "passes": 1}
+    changes |= {"data": None, "prefix": None, "turns": None}
+    changes |= {"rate": [], "rate_points": [], "arrival": "poisson"}
+    if asked.duration_s is not None:
+        changes |= {"requests": None, "duration": asked.duration_s}
+    load = profile.load.model_copy(update=changes)
+    return profile.model_copy(update={"plan": _settings(asked, profile.plan, present), "load": load, "stages": []})
+
+
+def _settings(asked: PlanRequest, before: PlanSettings, present: Stage) -> PlanSettings:
+    by = "concurrency" if present.rate is None else "rate"
+    if before.by != by:
+        before = before.model_copy(update={name: PlanSettings.model_fields[name].default for name in ("least", "most")})
+    changes = {"by": by, **dict.fromkeys(PLAN_KEYS), **_own_settings(asked, before, present.load)}
+    if before.settle is None and changes["search"] is None:
+        changes["completed"] = None
+    try:
+        return PlanSettings.model_validate(before.model_dump() | changes)
+    except ValidationError as error:
+        raise ProfileError(_words(error.errors()[-1])) from None
+
+
+def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict[str, Any]:
+    match asked.kind:
+        case "ladder":
+            return {"ladder": list(asked.loads)}
+        case "ramp":
+            return {"ramp": {"start": load, "end": asked.to, "over": asked.over_s}}
+        case search:
+            least = max(1.0, load // _BELOW) if SEARCHES[search].from_below else min(before.least, load)
+            return {"search": search, "least": least, "most": max(before.most, load)}
+
+
+def _words(details: ErrorDetails) -> str:
+    message = details["msg"].removeprefix("Value error, ")
+    key = ".".join(str(part) for part in details["loc"] if isinstance(part, str) and part in _KEYS)
+    return f"{key}: {message[:1].lower()}{message[1:]}" if key else message
+
+
+def _next_as_now(plan: Plan, present: Stage, done: Sequence[Measured]) -> Stage | SearchResult | None:
+    following = plan(done)
+    return _as_now(following, present) if isinstance(following, Stage) else following
+
+
+def _as_now(stage: Stage, present: Stage) -> Stage:
+    """The same with what is sent now, at times of its own."""
+    now = present.by_hand(rate=present.rate)
+    return msgspec.structs.replace(stage, isl=now.isl, osl=now.osl, work=now.work, arrival=now.arrival)

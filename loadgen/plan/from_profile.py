@@ -1,0 +1,231 @@
+"""From a profile to its plan: stages as listed, ladder, ramp, matrix and soak, and the probes of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from loadgen.distributions import REPLAY
+from loadgen.errors import ProfileError
+from loadgen.metrics.difference import fewest_streams
+from loadgen.metrics.result import Limits
+from loadgen.plan.stage import Measured, Plan, Stage
+from loadgen.profile.load import Load, PlanSettings, Ramp, StageSettings
+from loadgen.profile.schema import Profile
+from loadgen.profile.values import mean_rate, per_stream_limits_ms
+from loadgen.searches import SEARCHES
+from loadgen.workload.work import Work, shape_of
+
+REQUESTS_A_STREAM = 10
+"""Requests per concurrent stream where nothing bounds a stage: the published recommendation of 10 x concurrency."""
+OPEN_LOOP_S = 30.0  # length of an open-loop stage that nothing bounds
+SETTLED_S = 10.0  # measured time of a settled stage that nothing bounds
+SEARCH_SETTLE_S = 30.0
+SEARCH_COMPLETED = 50  # enough to see where the answer lies; the probes that bound it go on until they are sure
+_SHORTEST_S = 1.0
+
+
+def stages_of(profile: Profile) -> list[Stage]:
+    """The stages of a fixed plan, each with its passes; of a search, its first and the furthest that it may come to."""
+    passes = profile.load.passes
+    once = _stages_once(profile)
+    if passes == 1:
+        return once
+    if profile.plan.search is not None:
+        raise ProfileError("load.passes: a search goes through its probes once; leave it out")
+    return [_pass(stage, number, again) for number, stage in enumerate(once) for again in range(passes)]
+
+
+def _pass(stage: Stage, number: int, again: int) -> Stage:
+    label = f"{stage.title}, pass {again + 1}"
+    return msgspec.structs.replace(stage, label=label, work=stage.work.pass_of(number))
+
+
+def _stages_once(profile: Profile) -> list[Stage]:
+    plan, load = profile.plan, profile.load
+    if profile.stages:
+        return [_stage(profile, settings) for settings in profile.stages]
+    if plan.ramp is not None:
+        return [_ramp_stage(profile, plan.ramp)]
+    if plan.soak is not None:
+        soak = StageSettings(**_settings(profile)[0], duration=plan.soak, label="soak")
+        return [_stage(profile, soak)]
+    if plan.search is not None:
+        return [search_stage(profile, value) for value in (search_start(profile), plan.most)]
+    shapes: list[tuple[int | str, int | str]] = [*load.shapes] or [(load.isl, load.osl)]
+    return [
+        _stage(profile, StageSettings(isl=isl, osl=osl, **setting))
+        for isl, osl in shapes
+        for setting in _settings(profile)
+    ]
+
+
+def next_stages(profile: Profile) -> Plan:
+    """The plan of a profile as a function of what has been measured."""
+    if profile.plan.search is not None:
+        return search_plan(profile, search_start(profile))
+    return listed(stages_of(profile))
+
+
+def search_plan(profile: Profile, start: float) -> Plan:
+    """The search of a profile, from a load on."""
+    assert profile.plan.search is not None
+    plan: Plan = SEARCHES[profile.plan.search].load()(profile.plan, start, partial(search_stage, profile))
+    return plan
+
+
+def listed(stages: Sequence[Stage]) -> Plan:
+    """One stage after another, whatever they measure."""
+
+    def following(done: Sequence[Measured]) -> Stage | None:
+        return stages[len(done)] if len(done) < len(stages) else None
+
+    return following
+
+
+def ladder_loads(ladder: int | list[float]) -> list[float]:
+    """A list as it is; of a number, its doublings: 1, 2, 4, ... and the number itself."""
+    if isinstance(ladder, list):
+        return ladder
+    doublings = [float(2**power) for power in range(ladder.bit_length())]
+    return doublings if doublings[-1] == ladder else [*doublings, float(ladder)]
+
+
+def ramp_loads(ramp: Ramp, *, by: str) -> list[float]:
+    """The load of each step, evenly spaced from start to end; a concurrency that would repeat is left out."""
+    steps = max(2, ramp.steps)
+    loads = [ramp.start + (ramp.end - ramp.start) * step / (steps - 1) for step in range(steps)]
+    return loads if by == "rate" else list(dict.fromkeys(float(round(load)) for load in loads))
+
+
+def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
+    """One stage whose load moves by steps; what it measures is kept by the step."""
+    by = profile.plan.by
+    loads = ramp_loads(ramp, by=by)
+    own = StageSettings(
+        **_setting(by, loads[0]), duration=ramp.over, warmup=0, label=f"ramp {ramp.start:g} to {ramp.end:g}"
+    )
+    stage = _stage(profile.model_copy(update={"plan": profile.plan.model_copy(update={"settle": None})}), own)
+    steps = tuple((ramp.over * step / len(loads), load) for step, load in enumerate(loads))
+    if by == "concurrency":
+        return msgspec.structs.replace(stage, steps=steps)
+    points = ((0.0, ramp.start), (ramp.over, ramp.end))
+    return msgspec.structs.replace(stage, steps=steps, rate_points=points, rate=mean_rate(points))
+
+
+def search_start(profile: Profile) -> float:
+    """Where a search begins: at the profile's own load, within the bounds of the search; a knee needs the lowest."""
+    plan, load = profile.plan, profile.load
+    if plan.search is not None and SEARCHES[plan.search].from_below:
+        return plan.least
+    first = load.rate[0] if plan.by == "rate" and load.rate else float(load.concurrency[0])
+    return min(plan.most, max(plan.least, first))
+
+
+def search_stage(profile: Profile, load: float, *, certain: bool = False) -> Stage:
+    """A probe of a search: settled, with a least number of streams; `certain` is one that goes on until it is sure."""
+    plan, judged = profile.plan, None
+    if plan.search is not None and SEARCHES[plan.search].needs_limits:
+        judged = Limits(profile.slo.limits_ms, failed=profile.slo.failed, goodput=plan.goodput)
+    fewest = max(SEARCH_COMPLETED, fewest_streams(judged) if judged is not None and certain else 0)
+    settled = plan.model_copy(update={"settle": plan.settle or SEARCH_SETTLE_S, "completed": plan.completed or fewest})
+    stage = _stage(profile.model_copy(update={"plan": settled}), StageSettings(**_setting(plan.by, load)))
+    return msgspec.structs.replace(stage, judged=judged, certain=certain)
+
+
+def _setting(by: str, load: float) -> dict[str, Any]:
+    return {"rate": load} if by == "rate" else {"concurrency": round(load)}
+
+
+def _settings(profile: Profile) -> list[dict[str, Any]]:
+    plan, load = profile.plan, profile.load
+    if plan.ladder is not None:
+        return [_setting(plan.by, value) for value in ladder_loads(plan.ladder)]
+    if load.rate:
+        return [{"rate": rate} for rate in load.rate]
+    if load.rate_points or load.arrival == REPLAY:
+        return [{}]
+    return [{"concurrency": concurrency} for concurrency in load.concurrency]
+
+
+def _stage(profile: Profile, own: StageSettings) -> Stage:
+    load = profile.load
+    points = tuple(own.rate_points or ([] if own.rate or own.concurrency else load.rate_points))
+    arrival = own.arrival or load.arrival
+    replay = arrival == REPLAY and own.concurrency is None
+    shape = shape_of(load, own.isl or load.isl, own.osl or load.osl, replay=replay)
+    rate, concurrency = _rate(load, own, points, shape.work), own.concurrency
+    if rate is None and concurrency is None:
+        concurrency = load.concurrency[0]
+    if rate is not None and shape.work.turns > 1:
+        raise ProfileError("load.turns: conversations hold a concurrency; leave out what says when requests come")
+    bounded = own.requests is not None or own.duration is not None
+    requests, duration_s = (own.requests, own.duration) if bounded else (load.requests, load.duration)
+    warmup = own.warmup if own.warmup is not None else load.warmup
+    stage = Stage(
+        concurrency=concurrency,
+        rate=rate,
+        arrival=arrival,
+        rate_points=points,
+        max_concurrency=load.max_concurrency if rate is not None else None,
+        isl=shape.isl,
+        osl=shape.osl,
+        work=shape.work,
+        requests=requests,
+        duration_s=duration_s,
+        warmup_requests=warmup if isinstance(warmup, int) else 0,
+        warmup_s=0.0 if isinstance(warmup, int) else float(warmup.removesuffix("s")),
+        label=own.label or "",
+        ends_saturated=profile.plan.saturation == "end",
+        first_wave=profile.first_wave,
+        limits_ms=per_stream_limits_ms(profile.slo.limits_ms),
+    )
+    return _bounded(stage) if profile.plan.settle is None else _settled(stage, profile.plan)
+
+
+def _rate(load: Load, own: StageSettings, points: tuple[tuple[float, float], ...], work: Work) -> float | None:
+    """Requests a second of an open loop, on average; raises `ProfileError` for two kinds of them at once."""
+    explicit = own.rate or (load.rate[0] if load.rate and own.concurrency is None and not own.rate_points else None)
+    named = {"rate": explicit, "rate_points": points, f'arrival = "{REPLAY}"': work.replay}
+    given = [name for name, value in named.items() if value]
+    if load.rate and load.rate_points:
+        given = ["rate", "rate_points"]
+    if len(given) > 1:
+        raise ProfileError(f"load: {' and '.join(given)} each say when requests come: give one of them")
+    if own.concurrency is not None or not given:
+        return None
+    if work.replay and work.data is not None:
+        return work.data.records / max(work.data.span_s, 1e-3)
+    return mean_rate(points) if points else explicit
+
+
+def _bounded(stage: Stage) -> Stage:
+    if stage.work.replay and stage.work.data is not None:
+        return msgspec.structs.replace(stage, requests=min(stage.work.data.records, stage.requests or 1 << 62))
+    if stage.requests is not None or stage.duration_s is not None:
+        return stage
+    if stage.rate_points:
+        return msgspec.structs.replace(stage, duration_s=stage.rate_points[-1][0])
+    if stage.concurrency is None:
+        return msgspec.structs.replace(stage, duration_s=OPEN_LOOP_S)
+    return msgspec.structs.replace(stage, requests=REQUESTS_A_STREAM * stage.concurrency)
+
+
+def _settled(stage: Stage, plan: PlanSettings) -> Stage:
+    """Bounded by time: the number of requests, if there is one, becomes the least that must be complete."""
+    assert plan.settle is not None
+    default_s = SETTLED_S if stage.requests is None else _SHORTEST_S
+    duration_s = stage.duration_s or default_s
+    return msgspec.structs.replace(
+        stage,
+        requests=None,
+        duration_s=duration_s,
+        warmup_requests=0,
+        warmup_s=0.0,
+        settle_s=plan.settle,
+        min_completed=max(stage.requests or 0, plan.completed or 0),
+        max_duration_s=max(plan.longest, duration_s),
+    )

@@ -1,0 +1,53 @@
+"""The searches for a load, a row each, and the keys of `[plan]` that are plans of their own.
+
+A new search is a row, its name in `SearchName` and the module that makes it; profiles, command line, dialogs, events
+and reports read the rows.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass
+from typing import Any, Literal
+
+PLAN_KEYS = ("ladder", "ramp", "soak", "search")
+SearchName = Literal["slo", "knee"]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchKind:
+    """One way to look for a load."""
+
+    name: SearchName
+    label: str  # what it finds
+    choice: str  # what it offers an operator
+    maker: str  # `module:function`, `(PlanSettings, start, probe) -> Plan`
+    needs_limits: bool = False  # it goes by the limits of `[slo]`
+    from_below: bool = False  # it needs loads far below what it finds, and begins there
+    refuses_rate: str = ""  # why it cannot go by the rate of an open loop; empty where it can
+
+    def load(self) -> Any:  # noqa: ANN401 - the maker is as `maker` says
+        """The maker; its module is imported here and not before."""
+        return pkgutil.resolve_name(self.maker)
+
+
+SEARCHES: dict[str, SearchKind] = {
+    kind.name: kind
+    for kind in (
+        SearchKind(
+            name="knee",
+            label="knee",
+            choice="knee: where more concurrency no longer pays for its latency",
+            maker="loadgen.plan.knee_search:knee_search",
+            from_below=True,
+            refuses_rate="goes by concurrency: above its capacity, a rate measures nothing but the queue",
+        ),
+        SearchKind(
+            name="slo",
+            label="highest load within the limits",
+            choice="SLO: the highest load within the limits of the profile",
+            maker="loadgen.plan.slo_search:slo_search",
+            needs_limits=True,
+        ),
+    )
+}

@@ -1,0 +1,315 @@
+"""What was truly served: the reference that a client's own numbers are held against.
+
+Stamps are CLOCK_REALTIME: a request counts from the kernel's receive stamp of the read that completed it, an event from
+right before its `send` (or, when its socket is full, from the moment it was ready to go). Latencies are those of
+completed streams only; the rest is counted.
+
+A window of time has what happened within it and nothing else: gaps with both ends inside, first tokens of requests that
+came inside, the part of each stream that lies inside, and the whole duration only of streams that lie inside wholly.
+The load of an event is the number of streams that were open when its step ended: queued, running, or getting their last
+token in this very step.
+
+Memory is bounded: percentiles are exact up to `EXACT` samples; beyond that every second sample is kept, then every
+fourth, and so on, spread evenly over time, while count, mean and max stay exact. The oldest streams and steps are
+forgotten, and a window that reaches back to them says so. A report sorts what is kept (a tenth of a second when full),
+so ask for it when the load is over.
+"""
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from operator import sub
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEPT_EVENTS = 1 << 22  # of streams that are over, 8 bytes each
+KEPT_STEPS = 1 << 18
+_STREAM_COSTS = 32  # what a stream takes beside its events, in events
+PART_TOKENS = 8  # A part of a stream with fewer tokens has no time per output token
+
+_Int64 = NDArray[np.int64]
+
+
+class ServedStream:
+    """One stream: when its request came, and when each event with output was written."""
+
+    __slots__ = ("completed", "ended_ns", "received_ns", "stamps", "tokens")
+
+    def __init__(self, received_ns: int) -> None:
+        self.received_ns = received_ns
+        self.stamps = array("q")
+        self.tokens: list[int] | None = None  # how many tokens each event had; None: one
+        self.completed = False
+        self.ended_ns = 0  # 0 while it is open
+
+
+class ServedHistory:
+    """The streams that are open and those that ended lately."""
+
+    def __init__(self, kept_events: int = KEPT_EVENTS, kept_steps: int = KEPT_STEPS) -> None:
+        self._kept_events, self._kept_steps = kept_events, kept_steps
+        self._open: dict[ServedStream, None] = {}
+        self._over: deque[ServedStream] = deque()
+        self._size = 0
+        self._steps, self._loads = array("q"), array("q")
+        self._forgotten_until_ns = 0
+
+    def forget(self) -> None:
+        """Begin anew; open streams keep what they had."""
+        self._over.clear()
+        self._size = self._forgotten_until_ns = 0
+
+    def arrived(self, received_ns: int) -> ServedStream:
+        served = ServedStream(received_ns)
+        self._open[served] = None
+        return served
+
+    def step(self, at_ns: int, streams: int) -> None:
+        """The tokens of a step are about to be written, while so many streams are open."""
+        self._steps.append(at_ns)
+        self._loads.append(streams)
+        if len(self._steps) > self._kept_steps:
+            half = self._kept_steps // 2
+            self._forgotten_until_ns = max(self._forgotten_until_ns, self._steps[half])
+            self._steps, self._loads = self._steps[half:], self._loads[half:]
+
+    def ended(self, served: ServedStream, *, completed: bool) -> None:
+        """Nothing more is written to a stream."""
+        served.completed, served.ended_ns = completed, time.time_ns()
+        del self._open[served]
+        self._over.append(served)
+        self._size += len(served.stamps) + _STREAM_COSTS
+        while self._size > self._kept_events:
+            oldest = self._over.popleft()
+            self._size -= len(oldest.stamps) + _STREAM_COSTS
+            self._forgotten_until_ns = max(self._forgotten_until_ns, oldest.ended_ns)
+
+    def window(self, since_ns: int = 0, until_ns: int | None = None) -> dict[str, Any]:
+        """What happened from one moment, CLOCK_REALTIME, to another (None: now)."""
+        until_ns = time.time_ns() if until_ns is None else until_ns
+        streams = [
+            each
+            for each in (*self._over, *self._open)
+            if each.received_ns <= until_ns and (not each.ended_ns or each.ended_ns >= since_ns)
+        ]
+        events = _Events(streams, since_ns, until_ns)
+        return {
+            "since_ns": since_ns,
+            "until_ns": until_ns,
+            "whole": since_ns >= self._forgotten_until_ns,
+            "requests": _requests(streams, since_ns, until_ns),
+            "tokens": {"output": int(events.tokens[events.inside].sum())},
+            "latency_ms": events.latency_ms(),
+            "by_streams": events.by_load(np.array(self._steps), np.array(self._loads)),
+        }
+
+
+class _Events:
+    """The events of some streams, one after the other in flat arrays."""
+
+    def __init__(self, streams: list[ServedStream], since_ns: int, until_ns: int) -> None:
+        lengths = np.array([len(each.stamps) for each in streams], dtype=np.int64)
+        self._stream = np.repeat(np.arange(len(streams)), lengths)
+        self._received = _flat([each.received_ns] for each in streams)
+        self._completed = np.array([each.completed for each in streams], dtype=bool)
+        self._ends = np.cumsum(lengths)
+        self._since_ns = since_ns
+        self.stamps = _flat(each.stamps for each in streams)
+        self.tokens = _flat(each.tokens or [1] * len(each.stamps) for each in streams)
+        self.inside = (self.stamps >= since_ns) & (self.stamps <= until_ns)
+        first = np.diff(self._stream, prepend=-1) != 0
+        (self._firsts,) = np.nonzero(first & self.inside & (self._received[self._stream] >= since_ns))
+        (self._later,) = np.nonzero(~first & self.inside & np.append(False, self.inside[:-1]))
+
+    def latency_ms(self) -> dict[str, dict[str, float | None]]:
+        tpot, e2e = self._spans()
+        return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
+
+    def by_load(self, steps: _Int64, loads: _Int64) -> dict[str, Any]:
+        """Tokens, first tokens and gaps by the number of streams that were open when they were written."""
+        if not len(steps):
+            return {}
+        # What was written before the first step that is still known is counted to it; `whole` says that it is so.
+        load = loads[np.maximum(np.searchsorted(steps, self.stamps, side="right") - 1, 0)]
+        (inside,) = np.nonzero(self.inside)
+        all_of, firsts, later = (_groups(load, which) for which in (inside, self._firsts, self._later))
+        none = inside[:0]
+        return {
+            str(streams): {
+                "tokens": int(self.tokens[events].sum()),
+                **self._of(firsts.get(streams, none), later.get(streams, none)),
+            }
+            for streams, events in all_of.items()
+        }
+
+    def _of(self, firsts: _Int64, later: _Int64) -> dict[str, dict[str, float | None]]:
+        gaps = self.stamps[later] - self.stamps[later - 1]
+        ttft = self.stamps[firsts] - self._received[self._stream[firsts]]
+        itl = gaps // self.tokens[later]
+        return {"ttft": summary_ms(ttft), "itl": summary_ms(itl), "chunk_gap": summary_ms(gaps)}
+
+    def _spans(self) -> tuple[_Int64, _Int64]:
+        """Time per output token of each stream's part, and the duration of the streams that lie inside wholly."""
+        (inside,) = np.nonzero(self.inside)
+        (starts,) = np.nonzero(np.diff(self._stream[inside], prepend=-1))
+        stream = self._stream[inside][starts]
+        first, last = inside[starts], inside[np.append(starts[1:], len(inside)) - 1] if len(inside) else inside
+        whole = self._completed[stream] & (self._received[stream] >= self._since_ns) & (last == self._ends[stream] - 1)
+        written = np.cumsum(self.tokens)
+        after_first = written[last] - written[first]
+        long = (whole | (after_first + self.tokens[first] >= PART_TOKENS)) & (after_first > 0)
+        tpot = (self.stamps[last] - self.stamps[first])[long] // after_first[long]
+        return tpot, (self.stamps[last] - self._received[stream])[whole]
+
+
+def summary_ms(values_ns: _Int64) -> dict[str, float | None]:
+    """Count, mean, max and nearest-rank percentiles, in milliseconds; None where there is nothing."""
+    if not len(values_ns):
+        return {"count": 0, **dict.fromkeys(("mean", "p50", "p90", "p99", "max"))}
+    ordered = np.sort(values_ns)
+    ranks = {f"p{p}": float(ordered[-(-len(ordered) * p // 100) - 1]) / 1e6 for p in (50, 90, 99)}
+    return {"count": len(ordered), "mean": float(ordered.mean()) / 1e6, **ranks, "max": float(ordered[-1]) / 1e6}
+
+
+def _flat(parts: Any) -> _Int64:  # noqa: ANN401 - iterables of iterables of int
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.array(part, dtype=np.int64) for part in parts)])
+
+
+def _groups(load: _Int64, events: _Int64) -> dict[int, _Int64]:
+    ordered = events[np.argsort(load[events], kind="stable")]
+    loads, starts = np.unique(load[ordered], return_index=True)
+    return dict(zip(loads.tolist(), np.split(ordered, starts[1:]), strict=False))
+
+
+def _requests(streams: list[ServedStream], since_ns: int, until_ns: int) -> dict[str, int]:
+    came = [each for each in streams if each.received_ns >= since_ns]
+    over = [each for each in streams if each.ended_ns and each.ended_ns <= until_ns]
+    return {
+        "received": len(came),
+        "completed": sum(each.completed for each in over),
+        "carried_in": len(streams) - len(came),
+        "carried_over": len(streams) - len(over),
+    }
+
+
+EXACT = 1 << 18
+
+
+class Samples:
+    """Nanoseconds of one quantity."""
+
+    def __init__(self, exact: int = EXACT) -> None:
+        self.count = self.total = self.max = 0
+        self._kept = array("q")
+        self._exact = exact
+        self._stride = 1
+
+    def add(self, values: Sequence[int]) -> None:
+        if not values:
+            return
+        first = -self.count % self._stride  # the next that is due to be kept
+        self.count += len(values)
+        self.total += sum(values)
+        self.max = max(self.max, *values)
+        self._kept.extend(values[first :: self._stride])
+        while len(self._kept) > self._exact:
+            self._kept = self._kept[::2]
+            self._stride *= 2
+
+    def summary(self) -> dict[str, float | None]:
+        """Count, mean, max and nearest-rank percentiles, in milliseconds; None where there is nothing."""
+        kept = summary_ms(np.array(self._kept, dtype=np.int64))
+        if not self.count:
+            return kept
+        return kept | {"count": self.count, "mean": self.total / self.count / 1e6, "max": self.max / 1e6}
+
+
+class GroundTruth:
+    """The account of everything served since the start or the last reset."""
+
+    def __init__(self) -> None:
+        self.open = 0  # requests received and not answered completely; a reset leaves it alone
+        self.history = ServedHistory()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new account; requests in flight are only counted where they end."""
+        self.received = self.completed = self.aborted = self.failed = self.rejected = 0
+        self.kernel_stamps = self.user_stamps = 0
+        self.input_tokens = self.output_tokens = 0
+        self.peak_concurrency = self.open
+        self.faults: dict[str, int] = {}
+        self.first_received_ns = self.last_write_ns = 0
+        self.ttft, self.tpot, self.itl, self.chunk_gap, self.e2e = (Samples() for _ in range(5))
+        self._cpu_s = time.process_time()
+        self.history.forget()
+
+    def arrived(self, received_ns: int, *, kernel_stamp: bool) -> ServedStream:
+        """A valid request starts; returns what is to be known of its answer."""
+        self.received += 1
+        self.open += 1
+        self.peak_concurrency = max(self.peak_concurrency, self.open)
+        self.first_received_ns = self.first_received_ns or received_ns
+        if kernel_stamp:
+            self.kernel_stamps += 1
+        else:
+            self.user_stamps += 1
+        return self.history.arrived(received_ns)
+
+    def step(self) -> None:
+        """The tokens of a step are about to be written."""
+        self.history.step(time.time_ns(), self.open)
+
+    def ended(self, served: ServedStream, *, completed: bool) -> None:
+        """An answer is over, one way or another."""
+        self.open -= 1
+        self.history.ended(served, completed=completed)
+
+    def struck(self, kinds: Iterable[str]) -> None:
+        """A request was chosen for these faults."""
+        for kind in kinds:
+            self.faults[kind] = self.faults.get(kind, 0) + 1
+
+    def written(self, received_ns: int, at_ns: int) -> None:
+        """An answer's last output was written."""
+        self.e2e.add((at_ns - received_ns,))
+        self.last_write_ns = max(self.last_write_ns, at_ns)
+
+    def streamed(self, served: ServedStream) -> None:
+        stamps, tokens = served.stamps, served.tokens
+        if not stamps:
+            return
+        first, last = stamps[0], stamps[-1]
+        self.ttft.add((first - served.received_ns,))
+        self.written(served.received_ns, last)
+        gaps = list(map(sub, stamps[1:], stamps))
+        self.chunk_gap.add(gaps)
+        after_first = len(gaps)
+        if tokens is not None:
+            after_first = sum(tokens[1:])
+            gaps = [gap // count for gap, count in zip(gaps, tokens[1:], strict=True)]
+        self.itl.add(gaps)
+        if after_first:
+            self.tpot.add(((last - first) // after_first,))
+
+    def report(self, *, late_steps: int, steps: int) -> dict[str, Any]:
+        """The account as one JSON object."""
+        span_ns = self.last_write_ns - self.first_received_ns if self.last_write_ns else 0
+        names = ("received", "completed", "aborted", "failed", "rejected", "open")
+        latencies = ("ttft", "tpot", "itl", "chunk_gap", "e2e")
+        return {
+            "requests": {name: getattr(self, name) for name in names},
+            "tokens": {"input": self.input_tokens, "output": self.output_tokens},
+            "latency_ms": {name: getattr(self, name).summary() for name in latencies},
+            "peak_concurrency": self.peak_concurrency,
+            "span_s": span_ns / 1e9,
+            "steps": steps,
+            "late_steps": late_steps,
+            "cpu_s": time.process_time() - self._cpu_s,
+            "timestamps": {"kernel": self.kernel_stamps, "user": self.user_stamps},
+            "faults": self.faults,
+            "by_streams": self.history.window()["by_streams"],
+        }

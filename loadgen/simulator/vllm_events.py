@@ -1,0 +1,190 @@
+"""The bytes of answers, shaped like vLLM's.
+
+A stream's events differ from each other in the word and, if the client asked for it, in the usage; everything else is
+prepared once. Without running usage all of a stream's events are equally long, so even the chunk header is. Of the
+named events of `/v1/responses` nothing is prepared, since each has a number: they are for tests of a client, not of
+speed.
+"""
+
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.simulator.http import chunk
+from loadgen.simulator.tokens import ANSWER
+
+Field = Literal["text", "content", "reasoning_content", "tool_calls"]
+Finish = Literal["length", "stop", "tool_calls"]
+encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+_HOLE = "\x00"
+
+
+def delta(kind: Field, text: str) -> dict[str, Any]:
+    """What carries the text of an event."""
+    if kind == "tool_calls":
+        return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+    return {kind: text}
+
+
+def words(start: int, first: int, last: int) -> bytes:
+    """The words of tokens `first` to `last` (not included) of an answer; JSON needs no escape in them."""
+    size = len(ANSWER)
+    return b"".join([ANSWER[(start + index) % size] for index in range(first, last)])
+
+
+def usage(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+
+
+class Events:
+    """The event bytes of one stream."""
+
+    __slots__ = ("_envelope", "_prompt", "chat", "running_usage", "start")
+
+    def __init__(
+        self, name: str, model: str, *, chat: bool, prompt: int, start: int, running_usage: bool = False
+    ) -> None:
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        self._envelope = {"id": name, "object": kind, "created": int(time.time()), "model": model}
+        self._prompt = prompt
+        self.chat = chat
+        self.start = start
+        self.running_usage = running_usage
+
+    def prepared(self, kind: Field) -> tuple[bytes, bytes]:
+        """What comes before and after the word of every event but the last, without running usage; chunk included."""
+        before, after = self._around_word(kind, None)
+        framed = chunk(before + ANSWER[0] + after)
+        return framed.partition(ANSWER[0] + after)[0], after + b"\r\n"
+
+    def template(self, kind: Field, generated: int) -> tuple[bytes, int]:
+        """The same with running usage, as a `%` template of (word, total tokens, completion tokens).
+
+        It holds until there are as many tokens as the second value says: then a count has a digit more.
+        """
+        counts = {"prompt_tokens": self._prompt, "total_tokens": -1, "completion_tokens": -2}
+        before, after = self._around_word(kind, counts)
+        # Names that a user chose are all in front of the word.
+        event = before.replace(b"%", b"%%") + b"%b" + after.replace(b"-1", b"%d").replace(b"-2", b"%d")
+        total = self._prompt + generated
+        longer_at = min(10 ** len(str(generated)), 10 ** len(str(total)) - self._prompt)
+        return b"%x\r\n%b\r\n" % (len(event % (ANSWER[0], total, generated)), event), longer_at
+
+    def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
+        """One event that carries tokens `first` to `last` (not included), without a chunk around it."""
+        choice = self._choice(kind, words(self.start, first, last).decode(), finish)
+        if kind == "tool_calls" and not first:
+            call = choice["delta"]["tool_calls"][0]
+            call |= {"id": "call-0", "type": "function"}
+            call["function"]["name"] = "look_up"
+        return self._event(choice, usage(self._prompt, last) if self.running_usage else None)
+
+    def role(self) -> bytes:
+        """The first event of a chat stream; for a completion an event without text."""
+        choice: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
+        choice["finish_reason"] = None
+        if not self.chat:
+            choice = self._choice("text", "", None)
+        return self._event(choice, usage(self._prompt, 0) if self.running_usage else None)
+
+    def usage(self, completion: int) -> bytes:
+        """The event after the last token, with nothing but usage in it."""
+        body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
+        return b"data: %b\n\n" % encode(body)
+
+    def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
+        """The events after the last token."""
+        return [self.usage(completion), DONE] if with_usage else [DONE]
+
+    def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
+        """The body of an answer that is not streamed."""
+        text = words(self.start, 0, completion).decode()
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+        choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        body: dict[str, Any] = self._envelope | {"choices": [choice]}
+        if self.chat:
+            body["object"] = "chat.completion"
+        if with_usage:
+            body["usage"] = usage(self._prompt, completion)
+        return encode(body)
+
+    def _choice(self, kind: Field, text: str, finish: Finish | None) -> dict[str, Any]:
+        carries = {"text": text} if kind == "text" else {"delta": delta(kind, text)}
+        return {"index": 0, **carries, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+
+    def _around_word(self, kind: Field, counts: dict[str, int] | None) -> tuple[bytes, bytes]:
+        before, _, after = self._event(self._choice(kind, _HOLE, None), counts).partition(b"\\u0000")
+        return before, after
+
+    def _event(self, choice: dict[str, Any], counts: dict[str, int] | None) -> bytes:
+        body: dict[str, Any] = self._envelope | {"choices": [choice]}
+        if counts is not None or not self.chat:
+            body["usage"] = counts
+        return b"data: %b\n\n" % encode(body)
+
+
+_OPENING = 4  # events before the first with text
+
+
+class ResponseEvents(Events):
+    """The event bytes of one stream of `/v1/responses`."""
+
+    __slots__ = ("_item",)
+
+    def __init__(self, name: str, model: str, *, prompt: int, start: int) -> None:
+        super().__init__(name, model, chat=True, prompt=prompt, start=start)
+        self._item = f"msg_{name}"
+
+    def prepared(self, kind: Field) -> tuple[bytes, bytes]:
+        return b"", b""
+
+    def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
+        """The text of tokens `first` to `last` (not included); what else ends an answer comes with `closing`."""
+        text = words(self.start, first, last).decode()
+        return self._named("response.output_text.delta", _OPENING + first, delta=text, logprobs=[], **self._place())
+
+    def role(self) -> bytes:
+        """The four events before the first text."""
+        item = {"id": self._item, "content": [], "role": "assistant", "status": "in_progress", "type": "message"}
+        part = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
+        return b"".join(
+            (
+                self._named("response.created", 0, response=self._response("in_progress")),
+                self._named("response.in_progress", 1, response=self._response("in_progress")),
+                self._named("response.output_item.added", 2, item=item, output_index=0),
+                self._named("response.content_part.added", 3, part=part, **self._place()),
+            )
+        )
+
+    def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
+        """The text once more, and the response with its usage; no `[DONE]`."""
+        text = words(self.start, 0, completion).decode()
+        number = _OPENING + completion
+        usage = self._usage(completion) if with_usage else None
+        return [
+            self._named("response.output_text.done", number, text=text, logprobs=[], **self._place()),
+            self._named("response.completed", number + 1, response=self._response("incomplete", text, usage)),
+        ]
+
+    def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
+        """The body of an answer that is not streamed."""
+        text = words(self.start, 0, completion).decode()
+        status = "incomplete" if finish == "length" else "completed"
+        return encode(self._response(status, text, self._usage(completion) if with_usage else None))
+
+    def _place(self) -> dict[str, Any]:
+        return {"content_index": 0, "item_id": self._item, "output_index": 0}
+
+    def _usage(self, completion: int) -> dict[str, int]:
+        total = self._prompt + completion
+        return {"input_tokens": self._prompt, "output_tokens": completion, "total_tokens": total}
+
+    def _response(self, status: str, text: str = "", usage: dict[str, int] | None = None) -> dict[str, Any]:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        output = [{"id": self._item, "type": "message", "role": "assistant", "content": content}] if text else []
+        return self._envelope | {"object": "response", "status": status, "output": output, "usage": usage}
+
+    def _named(self, kind: str, number: int, **fields: object) -> bytes:
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode({**fields, "sequence_number": number, "type": kind}))

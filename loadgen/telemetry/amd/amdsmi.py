@@ -1,0 +1,233 @@
+"""AMD GPUs through amdsmi: one table of figures and one reading of the memory per device and sample.
+
+Runs in a child process: the library can hang in a wedged driver, abort, and write to fd 2. A device is what the library
+has a handle for: a GPU, a partition of one (CPX), or a die (MI250). Invariants: devices of one socket share `socket`,
+and exactly one of them has partition 0; the order is the library's; calls that sleep in the driver (violation status,
+PCIe throughput) are never made; power, energy and what else belongs to a socket is read from its first device only
+(CPX and its like mirrored them on the others; the second die of an MI250 says 0 W); a handle that has become invalid
+ends the backend, because the devices must be listed anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from loadgen.errors import TelemetryError
+from loadgen.format import harmless
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.telemetry.amd import gpu_metrics
+from loadgen.telemetry.amd.amdsmi_library import Library, open_library
+from loadgen.telemetry.amd.gpu_metrics import ELSEWHERE, TWO_DIES, Residency, counted_once, pair_dies
+from loadgen.telemetry.protocol import Backend, Opened
+from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, split, text, value_of, watts
+
+_MIB = 1024**2
+_GONE = frozenset({"NOT_FOUND", "NOT_INIT"})
+
+
+@dataclass(slots=True)
+class _AmdDevice:
+    """A device, the handle by which the library knows it, and the counters of throttling at the last sample."""
+
+    handle: Any
+    static: GpuStatic
+    device_id: str
+    before: Residency | None = None
+
+    @property
+    def secondary(self) -> bool:
+        """A partition beside the first: it has memory of its own and nothing else; a die has all but power."""
+        return self.static.partition > 0 and self.device_id not in TWO_DIES
+
+
+def open_amdsmi() -> Backend:
+    """Open the library and sample once; raises `TelemetryError` with the reason if nothing can be measured here."""
+    library = open_library()
+    try:
+        devices = _list_devices(library)
+        _require_answers([_sample(library, device, slow=False, processes=False) for device in devices])
+    except TelemetryError:
+        library.close()
+        raise
+    return Backend(
+        opened=Opened("amdsmi", _meta(library, devices[0]), tuple(device.static for device in devices)),
+        sample=lambda slow, processes: tuple(
+            _sample(library, device, slow=slow, processes=processes) for device in devices
+        ),
+        close=library.close,
+    )
+
+
+def _require_answers(samples: Sequence[GpuSample]) -> None:
+    if any(sample.hbm_used_bytes is not None or sample.gfx_percent is not None for sample in samples):
+        return
+    reasons = sorted({reason for sample in samples for reason in sample.missing.values()})
+    raise TelemetryError(f"None of {len(samples)} GPUs tells memory or activity: {', '.join(reasons)}")
+
+
+def _meta(library: Library, device: _AmdDevice) -> dict[str, Any]:
+    return {
+        "wrapper": library.found.wrapper,
+        "wrapper_path": library.found.wrapper_path,
+        "library": ".".join(map(str, library.version)),
+        "library_path": library.found.library_path,
+        "rocm": library.found.rocm or None,
+        "driver": text(_dict(library, "amdsmi_get_gpu_driver_info", device.handle).get("driver_version")),
+    }
+
+
+def _list_devices(library: Library) -> list[_AmdDevice]:
+    """Every GPU that the library has; raises `TelemetryError` if it has none."""
+    handles = library.ask("amdsmi_get_processor_handles")
+    if isinstance(handles, Missing):
+        raise TelemetryError(f"{library.found} cannot list the GPUs: {handles.reason}")
+    if not handles:
+        raise TelemetryError(
+            f"{library.found} lists no GPU: are /dev/kfd and /dev/dri here, and may this user read them?"
+        )
+    devices = [_device(library, index, handle) for index, handle in enumerate(handles)]
+    statics = pair_dies([device.static for device in devices], [device.device_id for device in devices])
+    for device, static in zip(devices, statics, strict=True):
+        device.static = static
+    return devices
+
+
+def _device(library: Library, index: int, handle: object) -> _AmdDevice:
+    asic = _dict(library, "amdsmi_get_gpu_asic_info", handle)
+    board = _dict(library, "amdsmi_get_gpu_board_info", handle)
+    usage = _dict(library, "amdsmi_get_gpu_vram_usage", handle)
+    bdf = text(_text(library, "amdsmi_get_gpu_device_bdf", handle))
+    name = _clean(asic.get("market_name")) or _clean(board.get("product_name"))
+    static = GpuStatic(
+        index=index,
+        vendor="amd",
+        name=name or f"AMD GPU {_clean(asic.get('device_id')) or 'of unknown kind'}",
+        uuid=_text(library, "amdsmi_get_gpu_device_uuid", handle),
+        bdf=bdf,
+        arch=_arch(asic.get("target_graphics_version")),
+        engine_index=_whole(number(_dict(library, "amdsmi_get_gpu_enumeration_info", handle).get("hip_id"))),
+        socket=bdf.rpartition(".")[0] if bdf else f"amd-{index}",
+        partition=_partition(library, handle, bdf),
+        compute_partition=_text(library, "amdsmi_get_gpu_compute_partition", handle),
+        memory_partition=_text(library, "amdsmi_get_gpu_memory_partition", handle),
+        hbm_total_bytes=_whole(amount(usage.get("vram_total"), _MIB)),
+        virtualization=_virtualization(library, handle),
+    )
+    device = _AmdDevice(handle, static, str(asic.get("device_id", "")))
+    if not device.secondary:
+        device.static = msgspec.structs.replace(static, **_limits(library, handle))
+    return device
+
+
+def _limits(library: Library, handle: object) -> dict[str, Any]:
+    pcie = _dict(library, "amdsmi_get_pcie_info", handle).get("pcie_static", {})
+    cap = _dict(library, "amdsmi_get_power_cap_info", handle)
+    return {
+        "power_cap_default_w": value_of(watts(cap.get("default_power_cap"))),
+        "gfx_clock_max_mhz": _clock_max(library, handle, "GFX"),
+        "memory_clock_max_mhz": _clock_max(library, handle, "MEM"),
+        "pcie_width_max": _whole(number(pcie.get("max_pcie_width"))),
+        "pcie_speed_max_gts": value_of(divided(pcie.get("max_pcie_speed"), 1000)),
+        "links_total": value_of(_links(library, handle)[1]),
+    }
+
+
+def _partition(library: Library, handle: object, bdf: str | None) -> int:
+    """The number of the partition in its socket; where the library does not tell, the function of the PCI address."""
+    told = _whole(number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id")))
+    if told is not None:
+        return told
+    function = bdf.rpartition(".")[2] if bdf else ""
+    return int(function) if function.isdigit() else 0
+
+
+def _clock_max(library: Library, handle: object, kind: str) -> float | None:
+    clock = _dict(library, "amdsmi_get_clock_info", handle, getattr(library.module.AmdSmiClkType, kind))
+    highest: float | None = value_of(number(clock.get("max_clk")))
+    return highest
+
+
+def _virtualization(library: Library, handle: object) -> str | None:
+    mode = _dict(library, "amdsmi_get_gpu_virtualization_mode", handle).get("mode")
+    return None if mode is None else str(getattr(mode, "name", mode)).removeprefix("AMDSMI_VIRTUALIZATION_MODE_")
+
+
+def _arch(raw: object) -> str | None:
+    """A guest says `gfxffffffffffffffff`: all bits of a number that it was not told."""
+    arch = _clean(raw)
+    return None if arch is not None and set(arch.removeprefix("gfx")) == {"f"} else arch
+
+
+def _sample(library: Library, device: _AmdDevice, *, slow: bool, processes: bool) -> GpuSample:
+    table = ELSEWHERE if device.secondary else library.gpu_metrics(device.handle)
+    readings: dict[str, Any] = {
+        "hbm_used_bytes": _hbm_used(library, device),
+        **gpu_metrics.readings(table),
+        "throttle_percent": gpu_metrics.throttle_percent(table, device.before),
+    }
+    t_s = time.monotonic()
+    device.before = gpu_metrics.residency(table) or device.before
+    if slow:
+        readings |= _slow(library, device)
+    if processes:
+        listed = library.ask("amdsmi_get_gpu_process_list", device.handle)
+        readings["processes"] = listed if isinstance(listed, Missing) else tuple(map(_process, listed))
+    values, missing = split(counted_once(readings, device.static))
+    return GpuSample(index=device.static.index, t_s=t_s, missing=missing, **values)
+
+
+def _hbm_used(library: Library, device: _AmdDevice) -> Measured:
+    usage = library.ask("amdsmi_get_gpu_vram_usage", device.handle)
+    if isinstance(usage, Missing) and usage.reason in _GONE:
+        raise TelemetryError(f"GPU {device.static.index} says {usage.reason}: the devices have changed, open again")
+    return usage if isinstance(usage, Missing) else amount(usage["vram_used"], _MIB)
+
+
+def _slow(library: Library, device: _AmdDevice) -> dict[str, Measured]:
+    if device.secondary:
+        return dict.fromkeys(("power_cap_w", "ecc_correctable", "ecc_uncorrectable", "links_up"), ELSEWHERE)
+    cap = library.ask("amdsmi_get_power_cap_info", device.handle)
+    errors = library.ask("amdsmi_get_gpu_total_ecc_count", device.handle)
+    return {
+        "power_cap_w": cap if isinstance(cap, Missing) else watts(cap["power_cap"]),
+        "ecc_correctable": errors if isinstance(errors, Missing) else amount(errors["correctable_count"]),
+        "ecc_uncorrectable": errors if isinstance(errors, Missing) else amount(errors["uncorrectable_count"]),
+        "links_up": _links(library, device.handle)[0],
+    }
+
+
+def _links(library: Library, handle: object) -> tuple[Measured, Measured]:
+    """How many XGMI links are up, and how many there are; a link that is disabled is not there."""
+    answer = library.ask("amdsmi_get_gpu_xgmi_link_status", handle)
+    if isinstance(answer, Missing):
+        return answer, answer
+    states = [state for state in answer["status"] if state in ("U", "D")]
+    return states.count("U"), len(states)
+
+
+def _process(listed: dict[str, Any]) -> GpuProcess:
+    held = amount(listed["memory_usage"]["vram_mem"])
+    return GpuProcess(listed["pid"], harmless(text(listed["name"]) or ""), _whole(held))
+
+
+def _dict(library: Library, name: str, *arguments: object) -> dict[str, Any]:
+    answer = library.ask(name, *arguments)
+    return {} if isinstance(answer, Missing) else answer
+
+
+def _text(library: Library, name: str, *arguments: object) -> str | None:
+    return _clean(library.ask(name, *arguments))
+
+
+def _clean(raw: object) -> str | None:
+    known = text(raw)
+    return harmless(known) if known else None
+
+
+def _whole(reading: Measured) -> int | None:
+    return None if isinstance(reading, Missing) else int(reading)

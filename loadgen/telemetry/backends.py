@@ -1,0 +1,74 @@
+"""Which ways to measure are tried on this box, by vendor, and in which order.
+
+Invariants: nothing of a vendor's library is imported or loaded here; without a sign of a vendor's GPU nothing of it is
+tried, unless it was asked for by name; a box with GPUs of two vendors has both watched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadgen.vendors import VENDORS, BackendEntry, BackendName, TelemetryMode, VendorName, load
+
+# -P: what lies in the current folder is not ours to import.
+PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOption:
+    """One way to measure: what its child is told."""
+
+    name: str
+    backend: BackendName
+    arguments: tuple[str, ...] = ()  # beyond the backend and its interval
+    env: Mapping[str, str] = field(default_factory=dict)  # what to add to the child's environment
+    why: str = ""  # why it is tried, and in this place of the order
+    program: tuple[str, ...] = PROGRAM  # what is run; tests put stand-ins here
+
+    def command(self, interval_s: float) -> list[str]:
+        return [*self.program, "--backend", self.backend, "--interval-s", str(interval_s), *self.arguments]
+
+
+def backend_options(
+    mode: TelemetryMode,
+    *,
+    url: str | None = None,
+    sim_arguments: tuple[str, ...] = (),
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+) -> dict[VendorName, list[BackendOption]]:
+    """The options of each vendor, in order; nothing if there is nothing to measure.
+
+    `url` is that of the simulator, for `sim`; `root` stands for the file system in tests.
+    """
+    if mode == "off":
+        return {}
+    if mode == "sim":
+        arguments = (*(("--url", url) if url is not None else ()), *sim_arguments)
+        return {"sim": [BackendOption("sim", "sim", arguments)]}
+    found: dict[VendorName, list[BackendOption]] = {}
+    for vendor in VENDORS:
+        entries = [entry for entry in vendor.backends if mode in ("auto", entry.name)]
+        if entries and (mode != "auto" or vendor.has_sign(environ, root)):
+            found[vendor.name] = [option for entry in entries for option in _options_of(entry, environ, root)]
+    return found
+
+
+def _options_of(entry: BackendEntry, environ: Mapping[str, str], root: Path) -> list[BackendOption]:
+    if not entry.options:
+        return [BackendOption(entry.name, entry.name, why=entry.why)]
+    several: list[BackendOption] = load(entry.options)(environ, root)
+    return several
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed Python package, which is not imported; None if there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,275 @@
+"""Every way to measure the GPUs of this box, tried in earnest: opened, watched for some seconds, judged.
+
+Each option runs as it would in a run, in a child process of its own, one after the other. What it says is held against
+what hardware of today can have, and energy against power: a wrong unit is wrong by powers of ten, so the ranges are
+wide. Invariants: each has 5 s to open and as long for each sample, so that the whole is bounded whatever a library
+does; nothing is left running; a value that is not there is not judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from loadgen.errors import TelemetryError
+from loadgen.format import harmless
+from loadgen.metrics.energy import increase, integral
+from loadgen.metrics.samples import (
+    Examination,
+    GpuExam,
+    GpuSample,
+    GpuStatic,
+    HostExam,
+    HostSample,
+    Tried,
+    UnitCheck,
+    carried,
+)
+from loadgen.telemetry.access import device_files, groups, user_words, versions
+from loadgen.telemetry.backends import BackendOption, backend_options
+from loadgen.telemetry.capture import Candidate, Header, Part
+from loadgen.telemetry.host import HostSampler
+from loadgen.telemetry.process import Child, last_lines, opened_line, sampled_line, start_child
+from loadgen.telemetry.protocol import Opened, Order, Sampled
+from loadgen.vendors import VENDORS, TelemetryMode, VendorName
+
+NOTHING = (
+    f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "
+    "file, driver or library; --telemetry NAME tries one all the same"
+)
+_HOST_S = 0.3
+_PRINTED_LINES = 5
+_VARIABLES = (*(prefix for vendor in VENDORS for prefix in vendor.variables), "VRAMP_")
+_VARIABLE_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
+_GIB = 1024.0**3
+_ENERGY_WITHIN = 0.25
+"""Sensors average over up to a second of the few that are watched; a wrong unit is off by far more."""
+_SHORTEST_S = 1.0
+_LONGEST_GAP_S = 5.0
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float
+    unit: str
+    divisor: float = 1.0
+
+
+_PERCENT = _Range(0, 100, "%")
+_RANGES = {
+    "hbm_total_bytes": _Range(1, 1024, "GiB", _GIB),
+    "gfx_percent": _PERCENT,
+    "memory_percent": _PERCENT,
+    "power_w": _Range(10, 2000, "W"),
+    "power_cap_w": _Range(10, 2000, "W"),
+    "power_cap_default_w": _Range(10, 2000, "W"),
+    "temperature_hotspot_c": _Range(5, 120, "C"),
+    "temperature_memory_c": _Range(5, 120, "C"),
+    "gfx_clock_mhz": _Range(50, 5000, "MHz"),
+    "gfx_clock_max_mhz": _Range(50, 5000, "MHz"),
+    "memory_clock_mhz": _Range(50, 20000, "MHz"),  # GDDR tells its effective clock
+    "memory_clock_max_mhz": _Range(50, 20000, "MHz"),
+    "pcie_width": _Range(1, 32, "lanes"),
+    "pcie_width_max": _Range(1, 32, "lanes"),
+    "pcie_speed_gts": _Range(2.5, 128, "GT/s"),
+    "pcie_speed_max_gts": _Range(2.5, 128, "GT/s"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long an option is watched, and how long it is waited for."""
+
+    watch_s: float = 3.0  # for the first of each vendor that works; the others are sampled once
+    interval_s: float = 0.5
+    open_s: float = 5.0
+    grace_s: float = 1.0
+
+
+DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the interval of a run
+
+
+@dataclass(slots=True)
+class BackendTrial:
+    """One option, and what it told until it was enough or failed."""
+
+    vendor: VendorName
+    option: BackendOption
+    opened: Opened | None = None
+    samples: list[Sampled] = field(default_factory=list)
+    first_sample_ms: float | None = None
+    failure: str | None = None
+    printed: tuple[str, ...] = ()
+
+
+async def try_all(
+    options: Mapping[VendorName, list[BackendOption]], *, folder: Path, pace: Pace = Pace()
+) -> list[BackendTrial]:
+    """Try every option; what they print goes to files in `folder`."""
+    trials: list[BackendTrial] = []
+    for vendor, each in options.items():
+        works = False
+        for option in each:
+            trial = BackendTrial(vendor, option)
+            trials.append(trial)
+            await _try(trial, folder / f"{len(trials)}.log", pace, watch_s=0.0 if works else pace.watch_s)
+            works = works or trial.failure is None
+    return trials
+
+
+async def examine(mode: TelemetryMode, *, folder: Path, pace: Pace = Pace()) -> tuple[Examination, list[BackendTrial]]:
+    """Everything about this box, and the trials behind it."""
+    trials = await try_all(backend_options(mode), folder=folder, pace=pace)
+    found = Examination(
+        versions=versions(),
+        user=user_words(),
+        groups=groups(),
+        devices=device_files(),
+        nothing="" if trials else NOTHING,
+        tried=tuple(tried(trial) for trial in trials),
+        host=await _examine_host(),
+    )
+    return found, trials
+
+
+async def _examine_host() -> HostExam:
+    sampler = HostSampler()
+    sampler.sample()
+    await asyncio.sleep(_HOST_S)
+    sample = sampler.sample()
+    return HostExam(sample, {name: _host_reason(name) for name in _nulls(sample)})
+
+
+def tried(trial: BackendTrial) -> Tried:
+    """A trial as the doctor tells it."""
+    exams = (_exam(gpu, trial) for gpu in (trial.opened.gpus if trial.opened is not None else ()))
+    return Tried(
+        vendor=trial.vendor,
+        name=trial.option.name,
+        why=trial.option.why,
+        failure=trial.failure,
+        first_look_ms=trial.first_sample_ms,
+        meta={} if trial.opened is None else trial.opened.meta,
+        printed=trial.printed,
+        gpus=tuple(exam for exam in exams if exam is not None),
+    )
+
+
+def capture_header(found: Examination, environ: Mapping[str, str], captured_at: str) -> Header:
+    """The header of a capture; `environ` comes without secrets, and of it only what steers the libraries is kept."""
+    kept = {
+        name: value for name, value in sorted(environ.items()) if name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
+    }
+    return Header(
+        captured_at=captured_at,
+        versions=found.versions,
+        environment=kept,
+        groups=found.groups,
+        devices=found.devices,
+    )
+
+
+def capture_part(trial: BackendTrial) -> Part:
+    """A trial as a capture has it."""
+    candidate = Candidate(trial.vendor, trial.option.name, trial.option.why, trial.failure, trial.printed)
+    return Part(candidate, trial.opened, trial.samples)
+
+
+async def _try(trial: BackendTrial, log_path: Path, pace: Pace, *, watch_s: float) -> None:
+    began_s = time.monotonic()
+    try:
+        child = await start_child(trial.option.command(pace.interval_s), trial.option.env, log_path)
+        try:
+            await _watch(trial, child, began_s, pace.open_s, watch_s)
+        finally:
+            await child.end(grace_s=pace.grace_s)
+    except TelemetryError as error:
+        trial.failure = harmless(str(error))
+    trial.printed = tuple(last_lines(log_path, _PRINTED_LINES))
+
+
+async def _watch(trial: BackendTrial, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
+    trial.opened = opened_line(await child.line(within_s=open_s))
+    child.tell(Order(processes=True))
+    while True:
+        sampled = sampled_line(await child.line(within_s=open_s))
+        if trial.first_sample_ms is None:
+            trial.first_sample_ms = (time.monotonic() - began_s) * 1000
+        trial.samples.append(sampled)
+        if sampled.t_s - trial.samples[0].t_s >= watch_s:
+            return
+
+
+def _exam(gpu: GpuStatic, trial: BackendTrial) -> GpuExam | None:
+    samples = [sample for sampled in trial.samples for sample in sampled.gpus if sample.index == gpu.index]
+    latest: GpuSample | None = None
+    for sample in samples:
+        latest = carried(latest, sample)
+    if latest is None:
+        return None
+    reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{trial.option.backend} does not tell it")
+    return GpuExam(gpu, latest, reasons | latest.missing, unit_checks(gpu, latest, samples))
+
+
+def _nulls(told: GpuStatic | GpuSample | HostSample) -> list[str]:
+    return [name for name in told.__struct_fields__ if getattr(told, name) is None]
+
+
+def _host_reason(name: str) -> str:
+    if name.startswith("server_"):
+        return "no server is watched"
+    if name in ("cpu_mhz", "cpu_mhz_min", "governor"):
+        return "the kernel does not tell it (no cpufreq; usual in virtual machines)"
+    return "the kernel does not tell it"
+
+
+def unit_checks(gpu: GpuStatic, sample: GpuSample, samples: Sequence[GpuSample]) -> tuple[UnitCheck, ...]:
+    """The checks of one device: `sample` is all that is known of it, `samples` are those over some seconds."""
+    return (*_ranged(gpu), *_memory(gpu, sample), *_ranged(sample), *_throttling(sample), *_energy(samples))
+
+
+def _check(quantity: str, raw: float, limits: _Range) -> UnitCheck:
+    value = raw / limits.divisor
+    plausible = limits.low <= value <= limits.high
+    return UnitCheck(quantity, raw, value, limits.unit, limits.low, limits.high, plausible)
+
+
+def _ranged(told: GpuStatic | GpuSample) -> Iterator[UnitCheck]:
+    for name, limits in _RANGES.items():
+        raw = getattr(told, name, None)
+        if raw is not None:
+            yield _check(name, raw, limits)
+
+
+def _memory(gpu: GpuStatic, sample: GpuSample) -> Iterator[UnitCheck]:
+    if sample.hbm_used_bytes is not None:
+        most = gpu.hbm_total_bytes / _GIB if gpu.hbm_total_bytes is not None else 1024
+        yield _check("hbm_used_bytes", sample.hbm_used_bytes, _Range(0, most, "GiB", _GIB))
+
+
+def _throttling(sample: GpuSample) -> Iterator[UnitCheck]:
+    for reason, share in (sample.throttle_percent or {}).items():
+        yield _check(f"throttle_percent.{reason}", share, _PERCENT)
+
+
+def _energy(samples: Sequence[GpuSample]) -> Iterator[UnitCheck]:
+    """What the counter gained between the first and the last sample, against the power in between."""
+    times_s = np.array([sample.t_s for sample in samples])
+    # What is None becomes NaN.
+    joules = np.array([sample.energy_j for sample in samples], dtype=np.float64)
+    watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
+    counted_s, felt_s = times_s[~np.isnan(joules)], times_s[~np.isnan(watts)]
+    if not len(counted_s) or not len(felt_s):
+        return
+    window_s = max(counted_s[0], felt_s[0]), min(counted_s[-1], felt_s[-1])
+    counter = increase(times_s, joules, *window_s)
+    power = integral(times_s, watts, *window_s, longest_gap_s=_LONGEST_GAP_S)
+    if min(counter.covered_s, power.covered_s) >= _SHORTEST_S:
+        around = _Range(power.amount * (1 - _ENERGY_WITHIN), power.amount * (1 + _ENERGY_WITHIN), "J")
+        yield _check("energy_j against power", counter.amount, around)

@@ -1,0 +1,332 @@
+"""NVIDIA GPUs through the driver's own library, with the nvidia-ml-py package.
+
+A GPU that is lost is listed too, as one that tells nothing: that it is there and lost is what an operator must see.
+Units of the library: mW, mJ, MHz, KiB, ns of violation. With MIG the parent is a socket's partition 0 and carries its
+power, clocks and temperatures; memory belongs to the instances. Invariants: no call that measures over a window of its
+own (PCIe throughput takes 20 ms each); no field id whose number changed between drivers; a call that fails costs its
+field, and the reason says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import pynvml
+
+from loadgen.errors import TelemetryError
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, Reading, rate
+from loadgen.telemetry.protocol import Backend, Opened
+from loadgen.telemetry.readings import Missing, amount, divided, number, percent, split, text, value_of
+
+_ALL_LINKS = 0xFFFFFFFF  # as the scope of a field: the sum over all NVLinks
+_FIELDS = {
+    "temperature_memory_c": pynvml.NVML_FI_DEV_MEMORY_TEMP,
+    "link_read_bytes": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
+    "link_write_bytes": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
+}
+_VALUE_BY_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+# Cumulative counters, and bits that say what holds at the moment for what has none.
+_VIOLATIONS = {"power": pynvml.NVML_PERF_POLICY_POWER, "thermal": pynvml.NVML_PERF_POLICY_THERMAL}
+_EVENT_BITS = {
+    "power": pynvml.nvmlClocksEventReasonSwPowerCap,
+    "thermal": pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+    "brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+}
+_OF_THE_INSTANCES = Missing("belongs to the MIG instances")
+_NS_PER_S_IN_PERCENT = 1e-7
+_GTS_BY_GENERATION = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+_VIRTUALIZATION = {
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE: "BAREMETAL",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "PASSTHROUGH",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU: "GUEST",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU: "HOST",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA: "HOST",
+}
+_REASONS = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install NVIDIA's driver, "
+    "or give the container the GPUs (docker run --gpus all)",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is not loaded: try `modprobe nvidia`, and see `dmesg`",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "library and kernel module of NVIDIA's driver differ in version: "
+    "it was upgraded while in use; reboot",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission: ask as root, or look at the rights of /dev/nvidia*",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus; see Xid in `dmesg`",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU must be reset: see Xid in `dmesg`",
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "not supported by this GPU",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the installed driver is too old to tell",
+    pynvml.NVML_ERROR_UNINITIALIZED: "NVML was shut down",
+}
+
+
+@dataclass(slots=True)
+class _NvmlDevice:
+    """One GPU, or one MIG instance of it."""
+
+    handle: Any  # none for a GPU that is lost
+    static: GpuStatic
+    instance: bool = False  # a MIG instance: memory and processes are all that it tells
+    split: bool = False  # a GPU that is split into instances: memory and processes are theirs
+    links: tuple[int, ...] = ()  # the NVLinks that were up when it was opened
+    lost: str = ""  # why it has no handle
+    violations: dict[str, Reading] = field(default_factory=dict)  # the counters (ns) at the last sample
+
+
+def open_nvml() -> Backend:
+    """Open the library and list its devices; raises `TelemetryError` with the reason if nothing can be measured."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise TelemetryError(_reason_of(error)) from None
+    devices = _list_devices()
+
+    def sample(slow: bool, processes: bool) -> tuple[GpuSample, ...]:
+        return tuple(_sample(device, slow=slow, processes=processes) for device in devices)
+
+    opened = Opened(backend="nvml", meta=_meta(), gpus=tuple(device.static for device in devices))
+    return Backend(opened=opened, sample=sample, close=_close)
+
+
+def _close() -> None:
+    with contextlib.suppress(pynvml.NVMLError):  # a driver that is gone needs no goodbye
+        pynvml.nvmlShutdown()
+
+
+def _meta() -> dict[str, Any]:
+    cuda = _read(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return {
+        "wrapper": importlib.metadata.version("nvidia-ml-py"),
+        "library": text(_read(pynvml.nvmlSystemGetNVMLVersion)),
+        "driver": text(_read(pynvml.nvmlSystemGetDriverVersion)),
+        "cuda": None if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
+    }
+
+
+def _reason_of(error: pynvml.NVMLError) -> str:
+    return _REASONS.get(error.value, str(error))
+
+
+def _read(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - what the library has
+    """What the library says, or `Missing` with the reason."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        return Missing(_reason_of(error))
+
+
+def _part(struct: Any, name: str) -> Any:  # noqa: ANN401 - a struct of the library
+    """A field of a struct, unless the struct is missing."""
+    return struct if isinstance(struct, Missing) else getattr(struct, name)
+
+
+def _memory_of(handle: Any) -> Any:  # noqa: ANN401 - a handle and a struct of the library
+    """Total and used bytes; older drivers count what they reserve as used."""
+    separate = _read(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return _read(pynvml.nvmlDeviceGetMemoryInfo, handle) if isinstance(separate, Missing) else separate
+
+
+def _list_devices() -> list[_NvmlDevice]:
+    """Every GPU in PCI order, each followed by its MIG instances; raises `TelemetryError` if there is none to ask."""
+    count = _read(pynvml.nvmlDeviceGetCount)
+    if isinstance(count, Missing):
+        raise TelemetryError(f"NVML does not list GPUs: {count.reason}")
+    devices: list[_NvmlDevice] = []
+    for position in range(count):
+        devices += _gpu(position, len(devices))
+    if not devices:
+        raise TelemetryError("NVML works but finds no GPU: does the container or NVIDIA_VISIBLE_DEVICES hide them?")
+    if all(device.handle is None for device in devices):
+        raise TelemetryError(f"no GPU answers: {devices[0].lost}")
+    return devices
+
+
+def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
+    handle = _read(pynvml.nvmlDeviceGetHandleByIndex, position)
+    if isinstance(handle, Missing):
+        lost = GpuStatic(index=index, vendor="nvidia", name="NVIDIA GPU that does not answer", socket=f"#{position}")
+        yield _NvmlDevice(None, lost, lost=handle.reason)
+        return
+    instances = list(_instances(handle))
+    # A GPU without a bridge has links too, all down: only those that ever were up can fail.
+    every_link = range(pynvml.NVML_NVLINK_MAX_LINKS)
+    links = tuple(link for link in every_link if _read(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1)
+    static = _static(handle, index, socket=f"#{position}", links=len(links), split=bool(instances))
+    yield _NvmlDevice(handle, static, split=bool(instances), links=links)
+    for partition, instance in enumerate(instances, start=1):
+        yield _NvmlDevice(instance, _instance(instance, static, partition), instance=True)
+
+
+def _instances(handle: Any) -> Iterator[Any]:  # noqa: ANN401 - handles of the library
+    mode = _read(pynvml.nvmlDeviceGetMigMode, handle)
+    if isinstance(mode, Missing) or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return
+    count = _read(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    for position in range(0 if isinstance(count, Missing) else count):
+        instance = _read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
+        if not isinstance(instance, Missing):  # a place that no instance has
+            yield instance
+
+
+def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) -> GpuStatic:  # noqa: ANN401
+    uuid = text(_read(pynvml.nvmlDeviceGetUUID, handle))
+    pci = _read(pynvml.nvmlDeviceGetPciInfo, handle)
+    capability = _read(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    return GpuStatic(
+        index=index,
+        vendor="nvidia",
+        name=text(_read(pynvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU",
+        uuid=uuid,
+        bdf=None if isinstance(pci, Missing) else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
+        arch=None if isinstance(capability, Missing) else "sm_{}{}".format(*capability),
+        socket=uuid or socket,
+        hbm_total_bytes=None if split else value_of(amount(_part(_memory_of(handle), "total"))),
+        power_cap_default_w=value_of(divided(_read(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle), 1000)),
+        gfx_clock_max_mhz=value_of(number(_read(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM))),
+        memory_clock_max_mhz=value_of(number(_read(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM))),
+        pcie_width_max=value_of(number(_read(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle))),
+        pcie_speed_max_gts=_GTS_BY_GENERATION.get(_read(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)),
+        links_total=links or None,
+        virtualization=_VIRTUALIZATION.get(_read(pynvml.nvmlDeviceGetVirtualizationMode, handle)),
+    )
+
+
+def _instance(handle: Any, parent: GpuStatic, partition: int) -> GpuStatic:  # noqa: ANN401
+    name = text(_read(pynvml.nvmlDeviceGetName, handle)) or parent.name
+    return GpuStatic(
+        index=parent.index + partition,
+        vendor="nvidia",
+        name=name,
+        uuid=text(_read(pynvml.nvmlDeviceGetUUID, handle)),
+        bdf=parent.bdf,
+        arch=parent.arch,
+        socket=parent.socket,
+        partition=partition,
+        # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+        compute_partition=name.partition(" MIG ")[2] or "MIG",
+        hbm_total_bytes=value_of(amount(_part(_memory_of(handle), "total"))),
+        virtualization=parent.virtualization,
+    )
+
+
+def _sample(device: _NvmlDevice, *, slow: bool, processes: bool) -> GpuSample:
+    if device.handle is None:
+        missing = {"power_w": device.lost, "gfx_percent": device.lost}
+        return GpuSample(device.static.index, time.monotonic(), missing=missing)
+    used = _OF_THE_INSTANCES if device.split else amount(_part(_memory_of(device.handle), "used"))
+    readings: dict[str, Any] = {"hbm_used_bytes": used}
+    if not device.instance:
+        readings |= _fast(device.handle) | _fields(device) | {"throttle_percent": _throttled(device)}
+    if slow and not device.instance:
+        readings |= _slow(device)
+    if processes and not device.split:
+        readings["processes"] = _processes(device.handle)
+    values, missing = split(readings)
+    return GpuSample(device.static.index, time.monotonic(), **values, missing=missing)
+
+
+def _fast(handle: Any) -> dict[str, Any]:  # noqa: ANN401 - a handle of the library
+    utilization = _read(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return {
+        "gfx_percent": percent(_part(utilization, "gpu")),
+        "memory_percent": percent(_part(utilization, "memory")),
+        "power_w": divided(_read(pynvml.nvmlDeviceGetPowerUsage, handle), 1000),
+        "temperature_hotspot_c": number(_read(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
+        "gfx_clock_mhz": number(_read(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)),
+        "memory_clock_mhz": number(_read(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM)),
+        "energy_j": divided(_read(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1000),
+    }
+
+
+def _fields(device: _NvmlDevice) -> dict[str, Any]:
+    """What has no function of its own, in one call."""
+    wanted = {name: field for name, field in _FIELDS.items() if device.links or not name.startswith("link")}
+    values = _read(pynvml.nvmlDeviceGetFieldValues, device.handle, list(wanted.values()))
+    if isinstance(values, Missing):
+        return dict.fromkeys(wanted, values)
+    found = {name: _value(value) for name, value in zip(wanted, values, strict=True)}
+    return {name: amount(raw, 1024) if name.startswith("link") else number(raw) for name, raw in found.items()}
+
+
+def _value(value: Any) -> object:  # noqa: ANN401 - a struct of the library
+    if value.nvmlReturn != pynvml.NVML_SUCCESS:
+        return Missing(_reason_of(pynvml.NVMLError(value.nvmlReturn)))
+    if value.valueType >= len(_VALUE_BY_TYPE):
+        return Missing(f"of an unknown type ({value.valueType})")
+    raw: object = getattr(value.value, _VALUE_BY_TYPE[value.valueType])
+    return raw
+
+
+def _throttled(device: _NvmlDevice) -> dict[str, float] | Missing:
+    """The share of the time since the last sample by counter; all or nothing at the moment of it without one."""
+    now = _event_shares(_read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device.handle))
+    counted = _violation_shares(device)
+    if isinstance(now, Missing):
+        return counted or now
+    return {**now, **counted}
+
+
+def _event_shares(bits: int | Missing) -> dict[str, float] | Missing:
+    if isinstance(bits, Missing):
+        return bits
+    shares = {reason: 100.0 if bits & mask else 0.0 for reason, mask in _EVENT_BITS.items()}
+    # This bit comes with those of its causes; alone, its cause is unknown.
+    unexplained = bits & pynvml.nvmlClocksEventReasonHwSlowdown and not (shares["thermal"] or shares["brake"])
+    return {**shares, "hardware": 100.0 if unexplained else 0.0}
+
+
+def _violation_shares(device: _NvmlDevice) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for reason, policy in _VIOLATIONS.items():
+        status = _read(pynvml.nvmlDeviceGetViolationStatus, device.handle, policy)
+        total_ns = number(_part(status, "violationTime"), wide=True)
+        if isinstance(total_ns, Missing):
+            continue
+        before, now = device.violations.get(reason), Reading(time.monotonic(), total_ns)
+        device.violations[reason] = now
+        share = None if before is None else rate(before, now)
+        if share is not None:
+            shares[reason] = min(100.0, share * _NS_PER_S_IN_PERCENT)
+    return shares
+
+
+def _slow(device: _NvmlDevice) -> dict[str, Any]:
+    handle = device.handle
+    readings = {
+        "power_cap_w": divided(_read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1000),
+        "pcie_width": number(_read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
+        "pcie_speed_gts": _speed(_read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)),
+        "pcie_replays": amount(_read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
+        "ecc_correctable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        "ecc_uncorrectable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+    }
+    if device.links:
+        states = [_read(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in device.links]
+        readings["links_up"] = sum(state == 1 for state in states)
+    return readings
+
+
+def _speed(generation: int | Missing) -> object:
+    if isinstance(generation, Missing):
+        return generation
+    return _GTS_BY_GENERATION.get(generation, Missing(f"unknown PCIe generation {generation}"))
+
+
+def _ecc(handle: Any, kind: int) -> object:  # noqa: ANN401
+    """Errors since the driver was loaded; those of the card's whole life say nothing about this run."""
+    return amount(_read(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC))
+
+
+def _processes(handle: Any) -> tuple[GpuProcess, ...] | Missing:  # noqa: ANN401
+    found = _read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    if isinstance(found, Missing):
+        return found
+    return tuple(GpuProcess(each.pid, _process_name(each.pid), each.usedGpuMemory) for each in found)
+
+
+def _process_name(pid: int) -> str:
+    path = text(_read(pynvml.nvmlSystemGetProcessName, pid))
+    return PurePath(path).name if path else ""

@@ -1,0 +1,64 @@
+"""The lines between a telemetry child and vramp, in one schema for every vendor, and what a backend is to its child.
+
+One JSON object a line; `metrics.gpu` says what its numbers mean. A module of a backend has one function
+`open_...() -> Backend`, which raises `TelemetryError` with the exact reason when it cannot work here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.vendors import BackendName
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """The backend works: its first line."""
+
+    backend: BackendName
+    meta: dict[str, Any]  # versions of wrapper, library and driver, and how they were chosen
+    gpus: tuple[GpuStatic, ...]
+
+
+class Sampled(msgspec.Struct, frozen=True, tag=True):
+    """All devices at one moment."""
+
+    t_s: float
+    took_ms: float
+    gpus: tuple[GpuSample, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The backend does not work here, or works no more: its last line."""
+
+    backend: BackendName
+    reason: str
+    meta: dict[str, Any] = {}
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the parent wants from now on: a line on the child's stdin."""
+
+    processes: bool
+
+
+TelemetryLine = Opened | Sampled | Refused
+
+encode_line = msgspec.json.Encoder().encode
+decode_line: msgspec.json.Decoder[TelemetryLine] = msgspec.json.Decoder(TelemetryLine)
+
+ReadSample = Callable[[bool, bool], tuple[GpuSample, ...]]
+"""Whether to read the slow tier too (ECC, caps, links), and whether to list processes; one sample for each device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """An opened backend."""
+
+    opened: Opened
+    sample: ReadSample
+    close: Callable[[], None]

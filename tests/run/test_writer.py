@@ -1,0 +1,30 @@
+"""What the first line of a journal tells, and what it keeps to itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.run.writer import RunWriter
+from loadgen.store.files import JOURNAL
+from tests.engines import profile
+
+
+def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    secret = "sk-0123456789"
+    server = {
+        "engine": "vllm",
+        "model": "org/model",
+        "env": {"HF_TOKEN": secret},
+        "args": {"api-key": secret, "max-num-seqs": 8},
+    }
+    writer = RunWriter("run", json_path=None, records=None, baseline=None)
+    parts = profile(server, load={"extra_body": {"router": {"api_key": secret}, "top_k": 5}})
+    writer.begin(parts, seed=1, workers=1, stages_planned=1)
+    writer.finish("stopped", "enough")
+    text = (writer.folder / JOURNAL).read_text()
+    assert secret not in text
+    document = json.loads(text.splitlines()[0])["profile"]
+    assert document["load"]["extra_body"] == {"router": {"api_key": "***"}, "top_k": 5}
+    assert document["server"]["args"] == {"api-key": "***", "max-num-seqs": 8}
