@@ -28,9 +28,8 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
+from benchmarks.running import attach, finish
 from loadgen.metrics.result import Result
-from loadgen.profile.document import build_profile
-from loadgen.run.run import Run
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer, Request
 from loadgen.simulator.physics import PRESETS
@@ -103,32 +102,12 @@ def recording_simulator() -> Iterator[tuple[str, Pipe]]:
         ours.close()
 
 
-async def load(asked: Asked, url: str) -> Result:
-    document = {
-        "name": "bench",
-        "server": {"engine": "attach", "url": url},
-        "telemetry": "off",
-        "load": {
-            "isl": ISL,
-            "osl": asked.osl,
-            "rate": asked.rate,
-            "duration": asked.duration_s,
-            "workers": asked.workers,
-            "seed": SEED,
-        },
-    }
-    run = Run(build_profile(document, where="bench"), where="bench")
-    async for _ in run.snapshots():
-        pass
-    if run.error is not None or run.result is None or not run.result.stages:
-        raise SystemExit(f"bench: {run.error}")
-    return run.result
-
-
 def measure(asked: Asked) -> tuple[Result, Times]:
     """The result of a load, and when its requests reached the server, in seconds."""
+    load: dict[str, float | str] = {"rate": asked.rate, "duration": asked.duration_s, "workers": asked.workers}
+    load |= {"isl": ISL, "osl": asked.osl, "seed": SEED}
     with recording_simulator() as (url, pipe):
-        result = asyncio.run(load(asked, url))
+        result = asyncio.run(finish(attach(url, load, telemetry="off")))
         pipe.send("stop")
         stamps = np.frombuffer(pipe.recv(), dtype=np.int64)
     # A run asks for something before its load; its stage is what came last.

@@ -15,10 +15,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from benchmarks.running import finish
 from loadgen.metrics.result import StageResult
 from loadgen.profile.document import load_profile
 from loadgen.profile.schema import Profile, Server
-from loadgen.run.run import Run
 from loadgen.server.supervisor import ManagedServer
 from loadgen.simulator.physics import PRESETS
 
@@ -47,12 +47,8 @@ async def measure(profile: Profile, speed: float, requests: int | None, folder: 
     """One run of the published load."""
     async with ManagedServer(server_of(speed), log_path=folder / "server.log") as server:
         await server.wait_ready()
-        run = Run(load_of(profile, server.base_url, requests), where="bench")
-        async for _ in run.snapshots():
-            pass
-    if run.error is not None or run.result is None or not run.result.stages:
-        raise SystemExit(f"bench: {run.error}")
-    return run.result.stages[0]
+        result = await finish(load_of(profile, server.base_url, requests))
+    return result.stages[0]
 
 
 def figure(stage: StageResult, name: str, speed: float) -> float | None:

@@ -17,9 +17,8 @@ from statistics import fmean, stdev
 
 import msgspec
 
-from loadgen.metrics.result import Result
-from loadgen.profile.document import build_profile, load_profile
-from loadgen.run.run import Run
+from benchmarks.running import attach, finish
+from loadgen.profile.document import load_profile
 from loadgen.server.supervisor import ManagedServer
 
 CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
@@ -45,16 +44,7 @@ Load = dict[str, int | float | str]
 
 async def measured(url: str, load: Load, duration_s: float, *, realtime: bool) -> Measured:
     asked = {"isl": 256, "osl": 64, "duration": f"{duration_s:g}s", "realtime": realtime} | load
-    document = {"name": "realtime", "server": {"engine": "attach", "url": url}, "load": asked, "telemetry": "off"}
-    run = Run(build_profile(document, where="realtime"), where="realtime")
-    async for _ in run.snapshots():
-        pass
-    if run.error is not None or run.result is None:
-        raise SystemExit(f"realtime: {run.error}")
-    return _figures(run.result)
-
-
-def _figures(result: Result) -> Measured:
+    result = await finish(attach(url, asked, telemetry="off"))
     stage, client = result.stages[0], result.client
     engine, ttft = stage.engine, stage.latency_ms["ttft"]
     assert engine is not None and engine.generation_tokens is not None

@@ -14,9 +14,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.truth import ISL, OSL, simulator
-from loadgen.profile.document import build_profile
-from loadgen.run.run import Run
+from benchmarks.running import attach, finish, simulator
+from benchmarks.truth import ISL, OSL
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor
 from loadgen.vendors import VendorName
@@ -34,14 +33,10 @@ async def row(name: str, streams: int, replay: dict[VendorName, list[BackendOpti
         if mode == "sim":
             replay = backend_options("sim", url=url)
         load = {"isl": ISL, "osl": OSL, "concurrency": streams, "duration": "12s", "workers": 1, "seed": 1}
-        document = {"name": "bench", "server": {"engine": "attach", "url": url}, "load": load, "telemetry": "off"}
-        run = Run(build_profile(document, where="bench"), where="bench", replay=replay)
         beats: list[float] = []
-        async for _ in run.snapshots():
-            beats.append(time.monotonic())
-    if run.result is None or not run.result.stages:
-        raise SystemExit(f"bench: {run.error}")
-    result, stage = run.result, run.result.stages[0]
+        profile = attach(url, load, telemetry="off")
+        result = await finish(profile, lambda: beats.append(time.monotonic()), replay=replay)
+    stage = result.stages[0]
     gaps = sorted(after - before for before, after in pairwise(beats))
     lag = result.client.read_lag_ms
     print(
@@ -58,13 +53,15 @@ async def parent_cost(folder: Path, seconds: float = 10.0) -> None:
     monitor.start()
     while not monitor.settled:
         await monitor.change()
-    cpu_s, began_s, looks = time.process_time(), time.monotonic(), 0
+    cpu_s, began_s, samples = time.process_time(), time.monotonic(), 0
     while time.monotonic() - began_s < seconds:
         await monitor.change()
-        looks += len(monitor.take())
+        samples += len(monitor.take())
     cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - began_s
     await monitor.close()
-    print(f"watching {len(monitor.gpus)} GPUs: {looks} looks in {wall_s:.1f} s, {cpu_s / wall_s:.3%} of a core here")
+    print(
+        f"watching {len(monitor.gpus)} GPUs: {samples} samples in {wall_s:.1f} s, {cpu_s / wall_s:.3%} of a core here"
+    )
 
 
 async def everything(folder: Path, streams: int) -> None:

@@ -10,26 +10,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
-import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from benchmarks import floor
+from benchmarks.running import attach, finish, simulator
 from benchmarks.screen import run_in_terminal
 from loadgen.metrics.result import Result
-from loadgen.profile.document import build_profile
-from loadgen.run.run import Run
 from loadgen.store.runs import read_result
 
 ISL = OSL = 128
 ROUNDS = 4
-_LISTENS = re.compile(rb"Starting vLLM server on (http://\S+)")
 HEAD = (
     f"{'streams':>7} {'step':>5} {'peak':>5} {'tok/s':>8} {'of ideal':>8} "
     f"{'TTFT mean':>10} {'truth':>8} {'diff':>7} {'TPOT p99':>9} {'truth':>8} {'diff':>7} "
@@ -37,44 +31,11 @@ HEAD = (
 )
 
 
-@asynccontextmanager
-async def simulator(step_ms: int) -> AsyncIterator[str]:
-    """A simulator of its own for each measurement, of no vramp, so that any may drive it; yields its URL."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadgen.simulator", "--preset", "bench", "--step-ms", str(step_ms), "--port", "0"),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert process.stderr is not None
-        yield await _url_of(process.stderr)
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def _url_of(log: asyncio.StreamReader) -> str:
-    """What the simulator says when it listens; the rest of its log is short."""
-    async for line in log:
-        if match := _LISTENS.search(line):
-            return match[1].decode()
-    raise SystemExit("bench: the simulator ended without listening")
-
-
 async def headless(url: str, streams: int, rounds: int) -> Result:
     """The run under test: closed loop, `rounds` requests a stream, one worker."""
-    document = {
-        "name": "bench",
-        "server": {"engine": "attach", "url": url},
-        # The simulator's truth has the first wave in it.
-        "load": {"isl": ISL, "osl": OSL, "workers": 1, "seed": 1, "first_wave": "counted"}
-        | {"concurrency": streams, "requests": rounds * streams},
-    }
-    run = Run(build_profile(document, where="bench"), where="bench")
-    async for _ in run.snapshots():
-        pass
-    if run.error is not None or run.result is None:
-        raise SystemExit(f"bench: {run.error}")
-    return run.result
+    # The simulator's truth has the first wave in it.
+    load = {"isl": ISL, "osl": OSL, "workers": 1, "seed": 1, "first_wave": "counted"}
+    return await finish(attach(url, load | {"concurrency": streams, "requests": rounds * streams}))
 
 
 async def fetch_truth(url: str) -> dict[str, Any]:

@@ -21,34 +21,24 @@ def _quotas(proc: Path, cgroups: Path) -> list[float]:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found: list[float] = []
+    found: list[float | None] = []
     for line in lines:
         # "0::/path" in v2, "4:cpu,cpuacct:/path" in v1.
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
-            found += [quota for group in _up_from(cgroups, path) if (quota := _quota_v2(group)) is not None]
+            found += [_cores(_words(group / "cpu.max")) for group in _up_from(cgroups, path)]
         elif "cpu" in controllers.split(","):
             mounts = (cgroups / controllers, cgroups / "cpu")
-            folders = {folder for mount in mounts for folder in _up_from(mount, path)}
-            found += [quota for folder in folders if (quota := _quota_v1(folder)) is not None]
-    return found
+            for group in {group for mount in mounts for group in _up_from(mount, path)}:
+                found.append(_cores([*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")]))
+    return [quota for quota in found if quota is not None]
 
 
 def _up_from(mount: Path, path: str) -> list[Path]:
     """A group and those above it; in a container the path may be the host's, of which only the mount itself is here."""
     inside = PurePosixPath(path.lstrip("/"))
     return [mount / inside, *(mount / above for above in inside.parents)]
-
-
-def _quota_v2(group: Path) -> float | None:
-    words = _words(group / "cpu.max")
-    return _cores(words[0], words[1]) if len(words) == 2 else None
-
-
-def _quota_v1(group: Path) -> float | None:
-    words = [*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")]
-    return _cores(words[0], words[1]) if len(words) == 2 else None
 
 
 def _words(path: Path) -> list[str]:
@@ -58,6 +48,8 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _cores(quota: str, period: str) -> float | None:
-    """None for `max` and for -1, which are no limit."""
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(quota) and int(period) else None
+def _cores(words: list[str]) -> float | None:
+    """Quota by period; None for `max` and for -1, which are no limit, and for what is neither."""
+    if len(words) != 2 or not all(word.isdigit() and int(word) for word in words):
+        return None
+    return int(words[0]) / int(words[1])

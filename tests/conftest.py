@@ -34,9 +34,16 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Simulator]:
+def shared() -> Iterator[Simulator]:
     with simulator() as running:
         yield running
+
+
+@pytest.fixture
+def engine(shared: Simulator) -> Simulator:
+    """The simulator of a file's tests, as if it were new."""
+    shared.forget()
+    return shared
 
 
 class Certificate(NamedTuple):

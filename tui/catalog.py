@@ -101,14 +101,14 @@ def find_profile(name: str) -> Path:
     return path
 
 
-def profile_folders() -> tuple[Path, ...]:
-    """Where profiles are looked for by name, the operator's own first."""
-    return (Path("profiles"), *shipped_folders())
-
-
 def shipped_folders() -> tuple[Path, ...]:
     """Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
     return (_PACKAGE / "profiles", _PACKAGE.parent / "profiles")
+
+
+def profile_folders() -> tuple[Path, ...]:
+    """Where profiles are looked for by name, the operator's own first."""
+    return (Path("profiles"), *shipped_folders())
 
 
 def entries() -> list[Entry]:
@@ -159,7 +159,7 @@ def past_runs() -> list[Path]:
 
 
 def newest_by_profile(folders: Iterable[Path]) -> dict[str, Path]:
-    """The first folder of each profile's name, whatever the variant; only names are looked at."""
+    """The newest folder of each profile's name, whatever the variant; only names are looked at."""
     newest: dict[str, Path] = {}
     for folder in folders:
         name = profile_of(folder.name)
@@ -176,13 +176,13 @@ def profile_of(name: str) -> str:
 
 def past_run(folder: Path) -> PastRun:
     """What a run's folder tells of it."""
-    started = _started(folder.name)
+    name, started = profile_of(folder.name), _started(folder.name)
     try:
         end = msgspec.json.decode((folder / RESULT).read_bytes(), type=_End)
     except (OSError, msgspec.DecodeError):
-        return PastRun(folder, profile_of(folder.name), started, _state_without_result(folder))
+        return PastRun(folder, name, started, _state_without_result(folder))
     state = end.state if end.finished_at is not None else _state_without_result(folder)
-    return PastRun(folder, profile_of(folder.name), started, state, end.reason, end.stages)
+    return PastRun(folder, name, started, state, end.reason, end.stages)
 
 
 def _state_without_result(folder: Path) -> State:

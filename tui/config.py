@@ -15,7 +15,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,10 @@ def read_config(path: Path) -> Config:
         return DEFAULTS
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
-    unknown = document.keys() - {"theme", "keys"}
+    known = [each.name for each in fields(Config)]
+    unknown = document.keys() - known
     if unknown:
-        raise ProfileError(f"{path}: {min(unknown)}: unknown key; known keys: theme, keys")
+        raise ProfileError(f"{path}: {min(unknown)}: unknown key; known keys: {', '.join(known)}")
     return Config(_theme(path, document), _keys(path, document))
 
 
@@ -104,8 +105,9 @@ def _refuse_clashes(path: Path, group: Mapping[str, str], wanted: Mapping[str, s
             other = taken.setdefault(key_to_character(key) or key, name)
             if other != name and (name in wanted or other in wanted):
                 mine, theirs = (name, other) if name in wanted else (other, name)
-                words = f"{key} is the key of {theirs}; move that too"
-                raise ProfileError(f"{path}: keys.{mine} = {wanted[mine]!r}: {words}")
+                raise ProfileError(
+                    f"{path}: keys.{mine} = {wanted[mine]!r}: {key} is the key of {theirs}; move that too"
+                )
 
 
 def _each(keys_text: str) -> list[str]:

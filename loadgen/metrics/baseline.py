@@ -9,24 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.metrics.curve import recorded_distribution
 from loadgen.metrics.difference import Estimate
 from loadgen.metrics.figures import (
     FIGURES,
-    Load,
+    LoadShape,
     compared,
     figures_of,
+    load_asked,
     load_of,
-    running_figures,
-    running_load,
     sound_stage,
     stages_by_load,
     without_words,
 )
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import BaselineView, Compared, Result, StageResult
+from loadgen.metrics.result import BaselineView, Compared, Difference, Result, StageResult
 from loadgen.metrics.snapshot import Distribution
+from loadgen.metrics.stage_result import StageHardware, stage_result
 
 _NAMED = 2
 _EVERY_S = 1.0
@@ -45,7 +47,7 @@ class Baseline(msgspec.Struct, frozen=True):
 
     name: str
     model: str | None
-    stages: dict[Load, BaselineStage]
+    stages: dict[LoadShape, BaselineStage]
 
 
 def baseline_of(name: str, result: Result) -> Baseline:
@@ -63,26 +65,23 @@ def baseline_of(name: str, result: Result) -> Baseline:
 def with_baseline(result: Result, baseline: Baseline) -> Result:
     """The result with each of its stages beside the baseline."""
     model = result.environment.get("model")
-    stages = []
-    for stage in result.stages:
-        view = None
-        if stage.requests.completed:
-            doubt = stage.why if stage.limited else stage.inconclusive
-            view = beside(baseline, load_of(stage), figures_of(stage), doubt=doubt, model=model)
-        stages.append(msgspec.structs.replace(stage, baseline=view))
-    return msgspec.structs.replace(result, stages=stages)
+    stages = [
+        replace(stage, baseline=_beside(baseline, stage, model) if stage.requests.completed else None)
+        for stage in result.stages
+    ]
+    return replace(result, stages=stages)
 
 
-def beside(
-    baseline: Baseline, load: Load, figures: Mapping[str, Estimate], *, doubt: str | None, model: str | None
+def _beside(
+    baseline: Baseline, stage: StageResult, model: str | None, histograms: Mapping[str, Histogram] | None = None
 ) -> BaselineView:
-    """The figures of a stage beside those of the baseline; `doubt` is why they are no evidence."""
+    load = load_of(stage)
     known = baseline.stages.get(load)
     if known is None:
         have = "; ".join(other.words for other in baseline.stages) or "nothing"
         return BaselineView(name=baseline.name, verdict=f"it has no stage with {load.words}, but {have}")
-    found = compared(known.figures, figures)
-    doubt = doubt or known.doubt
+    found = compared(known.figures, figures_of(stage, histograms=histograms))
+    doubt = (stage.why if stage.limited else stage.inconclusive) or known.doubt
     if doubt is not None:
         found = without_words(found)
     words, bad = _verdict(found) if doubt is None else (f"no evidence: {doubt}", False)
@@ -97,7 +96,7 @@ class BaselineWatch:
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
         self._known: tuple[int, float, BaselineView] | None = None
-        self._distributions: dict[Load, Distribution] = {}
+        self._distributions: dict[LoadShape, Distribution] = {}
 
     def view(self, record: Record) -> BaselineView | None:
         """None before the first stage has numbers."""
@@ -107,48 +106,40 @@ class BaselineWatch:
         index, now_s = stage.started.index, record.last_tick.t_s
         if self._known is not None and self._known[0] == index and now_s < self._known[1] + _EVERY_S:
             return self._known[2]
-        view = beside(
-            self._baseline,
-            running_load(stage),
-            running_figures(stage, record.limits),
-            doubt=stage.limit() or stage.inconclusive,
-            model=record.server.model if record.server is not None else None,
+        nothing = StageHardware([], None, {}, [])  # energy is known when the stage is over
+        result = stage_result(
+            stage, started_at="", now_s=now_s, limits=record.limits, urls=(), machine=nothing, with_hdr=False
         )
+        model = record.server.model if record.server is not None else None
+        view = _beside(self._baseline, result, model, stage.metrics.latency)
         self._known = (index, now_s, view)
         return view
 
     def distribution(self, record: Record) -> Distribution | None:
         """How the latencies of the same load were distributed; None where the baseline has no such stage."""
-        stage = record.shown
-        load = running_load(stage) if stage is not None else None
-        known = self._baseline.stages.get(load) if load is not None else None
-        if load is None or known is None:
+        load = load_asked(record.shown.started) if record.shown is not None else None
+        if load is None or load not in self._baseline.stages:
             return None
         if load not in self._distributions:
-            self._distributions[load] = recorded_distribution(self._baseline.name, known.measured)
+            measured = self._baseline.stages[load].measured
+            self._distributions[load] = recorded_distribution(self._baseline.name, measured)
         return self._distributions[load]
 
 
 def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:
     """The figures that are evidently worse, else better, the largest first."""
     for word in ("worse", "better"):
-        found = [one for one in figures if one.difference is not None and one.difference.word == word]
+        found = [(one.figure, one.difference) for one in figures if one.difference and one.difference.word == word]
         if found:
-            found.sort(key=lambda one: -abs(_percent(one)))
-            named = ", ".join(_words(one) for one in found[:_NAMED])
+            found.sort(key=lambda one: -abs(one[1].percent or 0.0))
+            named = ", ".join(_in_words(figure, difference) for figure, difference in found[:_NAMED])
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             return f"{word}: {named}{more}", word == "worse"
     return "no evidence of a difference", False
 
 
-def _words(one: Compared) -> str:
-    difference = one.difference
-    assert difference is not None
-    title = FIGURES[one.figure].title
+def _in_words(figure: str, difference: Difference) -> str:
+    words = f"{FIGURES[figure].title} {difference.percent or 0.0:+.1f} %"
     if difference.low_percent is None or difference.high_percent is None:
-        return f"{title} {_percent(one):+.1f} %"
-    return f"{title} {_percent(one):+.1f} % ({difference.low_percent:+.1f} to {difference.high_percent:+.1f})"
-
-
-def _percent(one: Compared) -> float:
-    return (one.difference.percent or 0.0) if one.difference is not None else 0.0
+        return words
+    return f"{words} ({difference.low_percent:+.1f} to {difference.high_percent:+.1f})"

@@ -26,7 +26,7 @@ PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 MOST_BLOCKS = 32
 LEAST_BLOCKS = 4  # from fewer the variance between them cannot be told
 
-_RATES = {"requests_per_s": "requests", "output_tokens_per_s": "output_tokens"}
+_RATES = {"requests_per_s": "window_requests", "output_tokens_per_s": "window_output_tokens"}
 _COUNTERS = ("window_requests", "window_output_tokens", "good", "completed", "failed")
 
 
@@ -68,19 +68,16 @@ class BatchMeans:
         if self._is_frozen or (window_s == 0.0 and not measured):
             return
         if not self._blocks or self._blocks[-1].ticks == self._ticks:
-            self._begin_block()
+            if len(self._blocks) == MOST_BLOCKS:
+                self._blocks = _joined(self._blocks, 2)
+                self._ticks *= 2
+            self._blocks.append(Block())
         block = self._blocks[-1]
         block.ticks += 1
         block.window_s += window_s - self._window_s
         self._window_s = window_s
         block.take(metrics)
         self._is_known = False
-
-    def _begin_block(self) -> None:
-        if len(self._blocks) == MOST_BLOCKS:
-            self._blocks = _joined(self._blocks, 2)
-            self._ticks *= 2
-        self._blocks.append(Block())
 
     def freeze(self) -> None:
         """Keep what they say, and not them: the stage is over."""
@@ -102,10 +99,16 @@ class BatchMeans:
         blocks = _joined(self._blocks, max(1, -int(-e2e_ms / 1000 // block_s)))
         if len(blocks) < LEAST_BLOCKS:
             return None
+        known = [name for name in MAIN_LATENCIES if _total(blocks, name).count]
+        effective = {name: _effective_latency(name, blocks) for name in known}
+        determined = [block.counters["completed"] + block.counters["failed"] for block in blocks]
+        if sum(determined):
+            good = [block.counters["good"] for block in blocks]
+            effective["goodput"] = {"share": _effective_share(good, determined)}
         return Precision(
             blocks=len(blocks),
             block_s=round(self._window_s / len(blocks), 3),
-            effective=_effective(blocks),
+            effective=effective,
             error_percent=_errors_percent(blocks),
         )
 
@@ -145,15 +148,6 @@ def _total(blocks: Sequence[Block], name: str) -> Histogram:
     return total
 
 
-def _effective(blocks: Sequence[Block]) -> dict[str, dict[str, float]]:
-    known = [name for name in MAIN_LATENCIES if _total(blocks, name).count]
-    found = {name: _effective_latency(name, blocks) for name in known}
-    determined = [block.counters["completed"] + block.counters["failed"] for block in blocks]
-    if sum(determined):
-        found["goodput"] = {"share": _effective_share([block.counters["good"] for block in blocks], determined)}
-    return found
-
-
 def _effective_latency(name: str, blocks: Sequence[Block]) -> dict[str, float]:
     total, parts = _total(blocks, name), [block.latency[name] for block in blocks]
     counts = [part.count for part in parts]
@@ -161,8 +155,9 @@ def _effective_latency(name: str, blocks: Sequence[Block]) -> dict[str, float]:
     error = ratio_variance([part.sum_us for part in parts], counts)
     found = {"mean": _independent(total.count, variance, error, len(blocks))}
     for statistic, percent in PERCENTS.items():
-        value_us = total.percentile_us(percent)[0]
-        found[statistic] = _effective_share([_count_to(part, value_us) for part in parts], counts)
+        limit_ms = (total.percentile_us(percent)[0] + 0.5) / 1000  # what shares its counter counts as below it
+        below = [round(part.count * (1 - part.share_above(limit_ms))) for part in parts]
+        found[statistic] = _effective_share(below, counts)
     return found
 
 
@@ -179,19 +174,15 @@ def _independent(count: int, variance: float, error: float, blocks: int) -> floa
     return round(min(float(count), max(1.0, variance / error)), 2)
 
 
-def _count_to(histogram: Histogram, value_us: int) -> int:
-    """How many values share a counter with `value_us` or are below it."""
-    return round(histogram.count * (1 - histogram.share_above((value_us + 0.5) / 1000)))
-
-
 def _errors_percent(blocks: Sequence[Block]) -> dict[str, float]:
     windows = [block for block in blocks if block.window_s > 0]
     seconds = [block.window_s for block in windows]
     if len(windows) < LEAST_BLOCKS:
         return {}
-    counts = {name: [block.counters[f"window_{counter}"] for block in windows] for name, counter in _RATES.items()}
-    return {name: _error_percent(parts, seconds) for name, parts in counts.items() if sum(parts)}
-
-
-def _error_percent(parts: Sequence[int], seconds: Sequence[float]) -> float:
-    return round(100 * math.sqrt(ratio_variance(parts, seconds)) * sum(seconds) / sum(parts), 4)
+    errors = {}
+    for name, counter in _RATES.items():
+        counts = [block.counters[counter] for block in windows]
+        if sum(counts):
+            error = math.sqrt(ratio_variance(counts, seconds)) * sum(seconds) / sum(counts)
+            errors[name] = round(100 * error, 4)
+    return errors

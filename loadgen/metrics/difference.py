@@ -10,9 +10,9 @@ Each measured value gets an interval of its own, and two of them make the interv
 - the difference: by the method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008), which
   keeps the asymmetry of both; over several stages the same method, on logarithms, bounds a geometric mean of ratios.
 
-These hold for independent values, which streams of one engine are not: `worth` says how many independent ones they
-stand for. What differs between two starts of the same server, no single run can tell; `LEAST_PERCENT` keeps small
-differences from being called one, and a run repeated shows what the rest is worth.
+These hold for independent values, which streams of one engine are not: `effective_sample_size` says how many
+independent ones they stand for. What differs between two starts of the same server, no single run can tell;
+`LEAST_PERCENT` keeps small differences from being called one, and a run repeated shows what the rest is worth.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ratio(msgspec.Struct, frozen=True):
     stages: int  # how many ratios it is the mean of
 
 
-def worth(effective: float, blocks: int, confidence: float) -> float:
+def effective_sample_size(effective: float, blocks: int, confidence: float) -> float:
     """How many independent values to count on, where `effective` was estimated from so many blocks (two or more).
 
     Student's t in place of the normal quantile, because their variance was estimated too.

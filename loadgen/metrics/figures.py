@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.metrics.batch_means import PERCENTS
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
@@ -18,17 +18,19 @@ from loadgen.metrics.difference import (
     CONFIDENCE,
     Estimate,
     difference,
+    effective_sample_size,
     mean_estimate,
     percentile_estimate,
     rate_estimate,
     share_estimate,
-    worth,
 )
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Compared, Comparison, Limits, Precision, Result, StageResult
-from loadgen.metrics.slo import judge
+from loadgen.metrics.journal import StageStarted
+from loadgen.metrics.result import Compared, Comparison, Precision, Result, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
+
+_LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ class Figure(msgspec.Struct, frozen=True):
     lower_is_better: bool
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadShape(msgspec.Struct, frozen=True):
     """What a stage asked for: stages of the same load and shape can be compared."""
 
     concurrency: int | None
@@ -74,28 +76,22 @@ def _all_figures() -> Iterator[Figure]:
 FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the order of the tables
 
 
-class _Stage(msgspec.Struct, frozen=True):
-    """What the figures are made of."""
-
-    requests_per_s: float | None
-    output_tokens_per_s: float | None
-    good_share: float | None
-    joules_per_output_token: float | None
-    summaries: dict[str, Summary]
-    histograms: dict[str, Histogram]
-    precision: Precision | None
-
-
-def load_of(stage: StageResult) -> Load:
+def load_of(stage: StageResult) -> LoadShape:
     """What a stage of a result asked for."""
     target = stage.target
     moves = stage.label if stage.curve else ""
-    return Load(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves)
+    return LoadShape(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves)
 
 
-def stages_by_load(result: Result) -> dict[Load, list[StageResult]]:
+def load_asked(stage: StageStarted) -> LoadShape:
+    """What a stage that runs asks for."""
+    arrival = stage.arrival if stage.rate is not None else None
+    return LoadShape(stage.concurrency, stage.rate, arrival, stage.isl, stage.osl, stage.label if stage.steps else "")
+
+
+def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
     """The stages in which something was measured; several may have one load."""
-    found: dict[Load, list[StageResult]] = {}
+    found: dict[LoadShape, list[StageResult]] = {}
     for stage in result.stages:
         if stage.requests.completed or (stage.measured_s and stage.tokens.output):
             found.setdefault(load_of(stage), []).append(stage)
@@ -107,52 +103,70 @@ def sound_stage(stages: Sequence[StageResult]) -> StageResult:
     return max(stages, key=lambda stage: (not stage.limited and stage.inconclusive is None, stage.index))
 
 
-def running_load(stage: StageRecord) -> Load:
-    """What a stage that runs asks for."""
-    started = stage.started
-    arrival = started.arrival if started.rate is not None else None
-    moves = started.label if started.steps else ""
-    return Load(started.concurrency, started.rate, arrival, started.isl, started.osl, moves)
+def figures_of(
+    stage: StageResult, confidence: float = CONFIDENCE, histograms: Mapping[str, Histogram] | None = None
+) -> dict[str, Estimate]:
+    """The figures of a stage, over or not; raises `ResultError` for a histogram that is none.
 
-
-def figures_of(stage: StageResult, confidence: float = CONFIDENCE) -> dict[str, Estimate]:
-    """The figures of a stage of a result; raises `ResultError` for a histogram that is none."""
-    known = {
+    Its `histograms` are decoded from the result where they are not at hand.
+    """
+    summaries = {
         name: summary
         for name, summary in stage.latency_ms.items()
         if name in MAIN_LATENCIES and (summary.count or summary.censored)
     }
-    energy, goodput = stage.energy, stage.goodput
-    return _figures(
-        _Stage(
-            requests_per_s=stage.throughput.requests_per_s,
-            output_tokens_per_s=stage.throughput.output_tokens_per_s,
-            good_share=goodput.share if goodput is not None else None,
-            joules_per_output_token=energy.joules_per_output_token if energy is not None else None,
-            summaries=known,
-            histograms={name: Histogram.from_hdr(one.hdr) for name, one in known.items() if one.hdr is not None},
-            precision=stage.precision,
-        ),
-        confidence,
-    )
+    if histograms is None:
+        histograms = {name: Histogram.from_hdr(one.hdr) for name, one in summaries.items() if one.hdr is not None}
+    output_tokens_per_s, energy, goodput = stage.throughput.output_tokens_per_s, stage.energy, stage.goodput
+    joules = energy.joules_per_output_token if energy is not None else None
+    found = {
+        "output_tok_s": _rate(output_tokens_per_s, "output_tokens_per_s", stage.precision, confidence),
+        "req_s": _rate(stage.throughput.requests_per_s, "requests_per_s", stage.precision, confidence),
+        # The power is steady beside the tokens that it makes.
+        "j_per_token": _rate(joules, "output_tokens_per_s", stage.precision, confidence),
+    }
+    if goodput is not None and goodput.share is not None:
+        count = _effective(stage.precision, "goodput", "share", confidence)
+        found["goodput"] = share_estimate(goodput.share, count, confidence)
+    for name, summary in summaries.items():
+        found |= _latencies(name, summary, histograms.get(name), stage.precision, confidence)
+    return {name: estimate for name in FIGURES if (estimate := found.get(name)) is not None}
 
 
-def running_figures(stage: StageRecord, limits: Limits) -> dict[str, Estimate]:
-    """The figures of a stage so far; the energy is known only when it is over."""
-    known = {name: stage.metrics.latency[name] for name in MAIN_LATENCIES if name in stage.metrics.latency}
-    goodput = judge(stage, limits).goodput
-    return _figures(
-        _Stage(
-            requests_per_s=stage.per_second("window_requests"),
-            output_tokens_per_s=stage.per_second("window_output_tokens"),
-            good_share=goodput.share if goodput is not None else None,
-            joules_per_output_token=None,
-            summaries=stage.summaries(*known),
-            histograms=known,
-            precision=stage.blocks.precision(),
-        ),
-        CONFIDENCE,
-    )
+def _rate(value: float | None, name: str, precision: Precision | None, confidence: float) -> Estimate | None:
+    if value is None:
+        return None
+    if precision is None or name not in precision.error_percent:
+        return Estimate(value)
+    return rate_estimate(value, precision.error_percent[name], precision.blocks, confidence)
+
+
+def _latencies(
+    name: str, summary: Summary, histogram: Histogram | None, precision: Precision | None, confidence: float
+) -> Iterator[tuple[str, Estimate]]:
+    if summary.mean is None:
+        return
+    count = _effective(precision, name, "mean", confidence)
+    mean = mean_estimate(summary.mean, summary.stddev or 0.0, count, confidence)
+    yield f"{name}_mean", _as_known(mean, "mean", summary)
+    for statistic, percent in PERCENTS.items():
+        estimate = Estimate(getattr(summary, statistic))
+        if histogram is not None:
+            count = _effective(precision, name, statistic, confidence)
+            estimate = percentile_estimate(estimate.value, histogram, percent, count, confidence)
+        yield f"{name}_{statistic}", _as_known(estimate, statistic, summary)
+
+
+def _as_known(estimate: Estimate, statistic: str, summary: Summary) -> Estimate:
+    """A lower bound lies anywhere above its value."""
+    return Estimate(estimate.value, estimate.low, at_least=True) if statistic in summary.lower_bounds else estimate
+
+
+def _effective(precision: Precision | None, name: str, statistic: str, confidence: float) -> float:
+    """How many independent values to count on; 0 for a stage too short to tell."""
+    if precision is None or statistic not in precision.effective.get(name, {}):
+        return 0.0
+    return effective_sample_size(precision.effective[name][statistic], precision.blocks, confidence)
 
 
 def compared(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[Compared]:
@@ -162,101 +176,35 @@ def compared(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[Compa
 
 def without_words(figures: Sequence[Compared]) -> list[Compared]:
     """The same numbers where nothing is evidence, whatever their intervals say."""
-    return [_without_word(one) for one in figures]
-
-
-def _without_word(one: Compared) -> Compared:
-    if one.difference is None:
-        return one
-    return msgspec.structs.replace(one, difference=msgspec.structs.replace(one.difference, word="no evidence"))
+    differences = [one.difference and replace(one.difference, word="no evidence") for one in figures]
+    return [replace(one, difference=difference) for one, difference in zip(figures, differences, strict=True)]
 
 
 def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compared:
     found = None
     if a is not None and b is not None:
         found = difference(a, b, lower_is_better=figure.lower_is_better)
-    value_a, value_b = a.value if a is not None else None, b.value if b is not None else None
     return Compared(
         figure=figure.name,
         unit=figure.unit,
-        a=value_a,
-        b=value_b,
+        a=a.value if a is not None else None,
+        b=b.value if b is not None else None,
         difference=found,
         a_at_least=a is not None and a.at_least,
         b_at_least=b is not None and b.at_least,
     )
 
 
-def _figures(stage: _Stage, confidence: float) -> dict[str, Estimate]:
-    found = {
-        "output_tok_s": _rate(stage.output_tokens_per_s, "output_tokens_per_s", stage, confidence),
-        "req_s": _rate(stage.requests_per_s, "requests_per_s", stage, confidence),
-        "goodput": _good(stage, confidence),
-        # The power is steady beside the tokens that it makes.
-        "j_per_token": _rate(stage.joules_per_output_token, "output_tokens_per_s", stage, confidence),
-    }
-    for name, summary in stage.summaries.items():
-        found |= _latencies(name, summary, stage, confidence)
-    return {name: estimate for name in FIGURES if (estimate := found.get(name)) is not None}
-
-
-def _rate(value: float | None, name: str, stage: _Stage, confidence: float) -> Estimate | None:
-    if value is None:
-        return None
-    precision = stage.precision
-    if precision is None or name not in precision.error_percent:
-        return Estimate(value)
-    return rate_estimate(value, precision.error_percent[name], precision.blocks, confidence)
-
-
-def _good(stage: _Stage, confidence: float) -> Estimate | None:
-    if stage.good_share is None:
-        return None
-    return share_estimate(stage.good_share, _worth(stage, "goodput", "share", confidence), confidence)
-
-
-def _latencies(name: str, summary: Summary, stage: _Stage, confidence: float) -> Iterator[tuple[str, Estimate]]:
-    if summary.mean is None:
-        return
-    count = _worth(stage, name, "mean", confidence)
-    mean = mean_estimate(summary.mean, summary.stddev or 0.0, count, confidence)
-    yield f"{name}_mean", _as_known(mean, "mean", summary)
-    histogram = stage.histograms.get(name)
-    for statistic, percent in PERCENTS.items():
-        value, count = getattr(summary, statistic), _worth(stage, name, statistic, confidence)
-        estimate = Estimate(value)
-        if histogram is not None:
-            estimate = percentile_estimate(value, histogram, percent, count, confidence)
-        yield f"{name}_{statistic}", _as_known(estimate, statistic, summary)
-
-
-def _as_known(estimate: Estimate, statistic: str, summary: Summary) -> Estimate:
-    """A lower bound lies anywhere above its value."""
-    return Estimate(estimate.value, estimate.low, at_least=True) if statistic in summary.lower_bounds else estimate
-
-
-def _worth(stage: _Stage, name: str, statistic: str, confidence: float) -> float:
-    """How many independent values to count on; 0 for a stage too short to tell."""
-    precision = stage.precision
-    if precision is None or statistic not in precision.effective.get(name, {}):
-        return 0.0
-    return worth(precision.effective[name][statistic], precision.blocks, confidence)
-
-
-_LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
-
-
 def compare(reference: Reference, stage: StageRecord) -> list[Comparison]:
     """Every published figure that speaks of this stage, beside what it measured."""
-    points = [point for point in reference.points if _speaks_of(point, stage)]
-    return [_comparison(point, figure, stage) for point in points for figure in point.figures]
-
-
-def _speaks_of(point: ReferencePoint, stage: StageRecord) -> bool:
-    started = stage.started
-    asked = (started.concurrency, started.rate, started.isl, started.osl)
-    published = (point.concurrency, point.rate, point.isl, point.osl)
-    return all(want is None or want == have for want, have in zip(published, asked, strict=True))
+    return [
+        _comparison(point, figure, stage)
+        for point in reference.points
+        if all(
+            getattr(point, key) in (None, getattr(stage.started, key)) for key in ("concurrency", "rate", "isl", "osl")
+        )
+        for figure in point.figures
+    ]
 
 
 def _comparison(point: ReferencePoint, figure: str, stage: StageRecord) -> Comparison:
@@ -277,13 +225,14 @@ def _measured(figure: str, stage: StageRecord) -> float | None:
         return None
     match = _LATENCY.fullmatch(figure)
     if match is None:
-        plain: float | None = _plain_figures(stage)[figure]
-        return plain
-    histogram = stage.histogram(match["metric"])
-    return histogram.mean_ms() if match["percent"] is None else histogram.percentile_ms(_percent(match["percent"]))
+        return _plain_figures(stage)[figure]
+    histogram, digits = stage.histogram(match["metric"]), match["percent"]
+    if digits is None:
+        return histogram.mean_ms()
+    return histogram.percentile_ms(float(f"{digits[:2]}.{digits[2:] or 0}"))  # `50` is 50, `999` is 99.9
 
 
-def _plain_figures(stage: StageRecord) -> dict[str, Any]:
+def _plain_figures(stage: StageRecord) -> dict[str, float | None]:
     rate = stage.per_second("window_requests")
     return {
         "requests_per_s": rate,
@@ -296,8 +245,3 @@ def _plain_figures(stage: StageRecord) -> dict[str, Any]:
         "input_tokens": stage.counters["input_tokens"],
         "output_tokens": stage.counters["output_tokens"],
     }
-
-
-def _percent(digits: str) -> float:
-    """`50` is 50, `999` is 99.9."""
-    return float(digits[:2] + "." + digits[2:]) if len(digits) > 2 else float(digits)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.metrics.journal import GpusSampled, HostSampled, TelemetryChanged
+from loadgen.metrics.journal import GpusSampled, HostSampled
 from loadgen.metrics.samples import Columns, GpuFigure, GpuSample, GpuSeries, GpuStage, GpuStatic, HostSample, carried
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.verdicts import GpuFacts, gpu_facts
@@ -122,19 +122,11 @@ class HardwareRecord:
         self._recent: dict[int, list[GpuSample]] = {}
         self._open: list[GpuSamples] = []
 
-    def found(self, line: TelemetryChanged) -> None:
-        """Other GPUs, or another way to measure them."""
-        self.gpus, self.meta = line.gpus, line.meta
-
     def begin_stage(self) -> GpuSamples:
         """The looks of a stage that begins now; they are added until the stage lets go of them."""
         looks = GpuSamples(self.latest)
         self._open.append(looks)
         return looks
-
-    def end_stage(self, looks: GpuSamples, end_s: float) -> None:
-        """The stage is over; each GPU's next look still counts, for the edge of its window."""
-        looks.until_s = end_s
 
     def sampled(self, line: GpusSampled) -> None:
         for looks in self._open:
@@ -147,7 +139,10 @@ class HardwareRecord:
             recent.append(sample)
             del recent[:-_RECENT_LOOKS]
             series = self._gpu_series.setdefault(sample.index, _series(_GPU_COLUMNS))
-            series.add(round(sample.t_s - self.began_s, 3), _gpu_values(sample))
+            values = {name: getattr(sample, name, None) for name in _GPU_COLUMNS}
+            if sample.throttle_percent is not None:
+                values["throttled_percent"] = max(sample.throttle_percent.values(), default=0.0)
+            series.add(round(sample.t_s - self.began_s, 3), values)
 
     def host_sampled(self, line: HostSampled) -> None:
         self.host = line.host
@@ -194,21 +189,14 @@ def _series(columns: Sequence[str]) -> TimeSeries:
     return TimeSeries(columns, capacity=_SERIES_CAPACITY, kept_raw=_SERIES_RAW)
 
 
-def _gpu_values(sample: GpuSample) -> dict[str, float | None]:
-    throttle = sample.throttle_percent
-    values = {name: getattr(sample, name, None) for name in _GPU_COLUMNS}
-    return values | {"throttled_percent": None if throttle is None else max(throttle.values(), default=0.0)}
-
-
 def host_means(looks: Sequence[HostSample], start_s: float, end_s: float) -> dict[str, float | None]:
     """The means of the host's figures over a window; None where nothing was known."""
     inside = [look for look in looks if start_s <= look.t_s <= end_s]
-    return {name: _mean([getattr(look, name) for look in inside]) for name in _HOST_MEANS}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known), 3) if known else None
+    means: dict[str, float | None] = {}
+    for name in _HOST_MEANS:
+        known = [value for look in inside if (value := getattr(look, name)) is not None]
+        means[name] = round(sum(known) / len(known), 3) if known else None
+    return means
 
 
 def gpu_stages(gpus: Sequence[GpuStatic], looks: Mapping[int, Sequence[GpuSample]]) -> list[GpuStage]:

@@ -6,8 +6,7 @@ killed becomes a result by folding what it left, and screen, table and JSON cann
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Literal
@@ -95,7 +94,7 @@ class Record:
         self._reference: Reference | None = None
         self._machines: dict[int, StageHardware] = {}
         """What stages long over did to the machine, in place of the looks that say so."""
-        self._events_by_kind: dict[str, int] = {}
+        self._events_by_kind: Counter[str] = Counter()
         self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
         """The latencies of the ticks of the last `RECENT_S` seconds, warm-up too."""
 
@@ -106,14 +105,16 @@ class Record:
             case Ticked():
                 self._tick(line)
             case StageStarted():
-                self._freeze_blocks()
+                for stage in list(self.stages.values())[:-1]:  # streams of the last may still be on their way
+                    stage.blocks.freeze()
                 self.current = self.stages[line.index] = StageRecord(line)
                 self.current.looks = self.hardware.begin_stage()
                 self.current.alone = self.last_tick is None or not self.last_tick.open_stages
             case StageEnded():
                 stage = self.stages[line.index]
                 stage.ended = line
-                self.hardware.end_stage(stage.looks, self.hardware.began_s + line.t_s)
+                # Each GPU's next look still counts, for the edge of its window.
+                stage.looks.until_s = self.hardware.began_s + line.t_s
                 self.current = None
                 self._put_away(line.t_s - _LONG_OVER_S)
             case GpusSampled():
@@ -121,13 +122,16 @@ class Record:
             case HostSampled():
                 self.hardware.host_sampled(line)
             case TelemetryChanged():
-                self.hardware.found(line)
+                self.hardware.gpus, self.hardware.meta = line.gpus, line.meta
             case StageSettled():
                 self.stages[line.index].settled = line
             case SearchEnded():
                 self.search = line.search
             case EngineMeasured():
-                self._measured(line)
+                stage = self.stages[line.index]
+                stage.engine = line.engine
+                for number, engine in enumerate(line.instances):
+                    stage.part(number).engine = engine
             case Happened():
                 self._happened(line)
             case ServerChanged():
@@ -143,11 +147,6 @@ class Record:
             case RunFinished():
                 self.finished = line
 
-    def _freeze_blocks(self) -> None:
-        """Of all stages but the last, whose streams may still be on their way."""
-        for stage in list(self.stages.values())[:-1]:
-            stage.blocks.freeze()
-
     def _put_away(self, before_s: float) -> None:
         """Sum up the stages that ended before a moment: a day of stages leaves a day of looks and counters."""
         for index, stage in self.stages.items():
@@ -157,18 +156,12 @@ class Record:
                 stage.pack()
 
     def _happened(self, line: Happened) -> None:
-        count = self._events_by_kind[line.kind] = self._events_by_kind.get(line.kind, 0) + 1
-        if count < _EVENTS_OF_A_KIND:
-            self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=line.text))
-        elif count == _EVENTS_OF_A_KIND:
+        self._events_by_kind[line.kind] += 1
+        count, text = self._events_by_kind[line.kind], line.text
+        if count == _EVENTS_OF_A_KIND:
             text = f"{count:,} events of this kind: this one and those to come are in the journal only"
+        if count <= _EVENTS_OF_A_KIND:
             self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=text))
-
-    def _measured(self, line: EngineMeasured) -> None:
-        stage = self.stages[line.index]
-        stage.engine = line.engine
-        for number, engine in enumerate(line.instances):
-            stage.part(number).engine = engine
 
     def _tick(self, line: Ticked) -> None:
         self.last_tick = line
@@ -202,30 +195,33 @@ class Record:
 
     def _point(self, line: Ticked) -> Point:
         ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
-        current = self.current
-        read_lag = line.client.read_lag
+        current, engine = self.current, line.engine or EngineView()
         return Point(
             t_s=round(line.t_s, 3),
             held=line.held,
             target=None if current is None else current.started.load_at(current.measured_s(line.t_s)),
-            output_tokens_per_s=_rate(line.client.output_tokens, line.span_s),
-            requests_per_s=_rate(line.client.requests, line.span_s),
+            output_tokens_per_s=round(line.client.output_tokens / line.span_s, 2) if line.span_s else None,
+            requests_per_s=round(line.client.requests / line.span_s, 2) if line.span_s else None,
             ttft_p50_ms=ttft.percentile_ms(50),
             ttft_p99_ms=ttft.percentile_ms(99),
             tpot_p50_ms=tpot.percentile_ms(50),
             tpot_p99_ms=tpot.percentile_ms(99),
             errors=sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values()),
-            engine_running=line.engine.running if line.engine is not None else None,
-            engine_waiting=line.engine.waiting if line.engine is not None else None,
-            kv_usage=line.engine.kv_usage if line.engine is not None else None,
-            read_lag_p99_ms=None if read_lag is None else Histogram.decode(read_lag).percentile_ms(99),
+            engine_running=engine.running,
+            engine_waiting=engine.waiting,
+            kv_usage=engine.kv_usage,
+            read_lag_p99_ms=Histogram.decode(line.client.read_lag).percentile_ms(99),
             client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
             client_cpu_percent=round(100 * line.client.cpu_ns / 1e9 / line.span_s, 1) if line.span_s else None,
         )
 
     def _over(self, name: str, after_s: float) -> Histogram:
         """A latency over the recent ticks after a moment."""
-        return _merged(latency[name] for t_s, latency in self._recent if t_s > after_s)
+        total = Histogram()
+        for t_s, latency in self._recent:
+            for histogram in latency[name] if t_s > after_s else ():
+                total.add(histogram)
+        return total
 
     def recent(self) -> dict[str, Summary]:
         """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""
@@ -271,12 +267,21 @@ class Record:
         """The document of the run, complete or as far as it came."""
         run = self.run
         assert run is not None, "a record begins with RunStarted"
-        state, reason = self._state()
+        finished_at: str | None = None
+        state: RunState = "failed"
+        reason = "the run was killed; this is what its journal holds"
+        if self.finished is not None:
+            state, reason = self.finished.state, self.finished.reason
+            finished_at = _iso(self.finished.unix_s)
+        reference: ReferenceResult | None = None
+        if self._reference is not None:
+            compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
+            reference = ReferenceResult(self._reference.source, self._reference.notes, compared)
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
             started_at=_iso(run.unix_s),
-            finished_at=_iso(self.finished.unix_s) if self.finished is not None else None,
+            finished_at=finished_at,
             state=state,
             reason=reason,
             profile=run.profile,
@@ -287,7 +292,7 @@ class Record:
             events=self.events,
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
-            reference=self._reference_result(),
+            reference=reference,
             telemetry_meta=self.hardware.meta,
             gpus=list(self.hardware.gpus),
             gpu_series=self.hardware.series(),
@@ -307,21 +312,9 @@ class Record:
             urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
         )
 
-    def _reference_result(self) -> ReferenceResult | None:
-        reference = self._reference
-        if reference is None:
-            return None
-        comparisons = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
-        return ReferenceResult(source=reference.source, notes=reference.notes, comparisons=comparisons)
-
     def compared(self, stage: StageRecord) -> list[Comparison]:
         """What was published for the load of this stage, beside what it measured."""
         return [] if self._reference is None else compare(self._reference, stage)
-
-    def _state(self) -> tuple[RunState, str]:
-        if self.finished is None:
-            return "failed", "the run was killed; this is what its journal holds"
-        return self.finished.state, self.finished.reason
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server
@@ -348,6 +341,8 @@ class Record:
     def _client_result(self) -> ClientResult:
         client = self.client
         limits = [(stage.started.index, why) for stage in self.stages.values() if (why := stage.limit()) is not None]
+        realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in self.stages.values())
+        span_ns = sum(stage.client_span_ns for stage in self.stages.values())  # the time of all workers
         return ClientResult(
             timestamps=self.timestamps,
             workers=self.workers,
@@ -359,7 +354,7 @@ class Record:
             connects=client.counters["connects"],
             limited=bool(limits),
             why="; ".join(f"stage {index + 1}: {why}" for index, why in limits) or None,
-            realtime=_realtime_share(self.stages.values()),
+            realtime=min(1.0, realtime_ns / span_ns) if span_ns else None,
         )
 
 
@@ -374,25 +369,6 @@ def _understood(run: RunStarted) -> Reference | None:
     except (msgspec.ValidationError, ValidationError) as error:
         problem = str(error)
     raise ResultError(f"{run.run_id}: the profile of this run is not one of this version of vramp: {problem}")
-
-
-def _realtime_share(stages: Iterable[StageRecord]) -> float | None:
-    """Of the time of all workers; None where there was none."""
-    times = [(stage.client.counters["realtime_ns"], stage.client_span_ns) for stage in stages]
-    span_ns = sum(span for _, span in times)
-    return min(1.0, sum(realtime for realtime, _ in times) / span_ns) if span_ns else None
-
-
-def _merged(groups: Iterable[list[Histogram]]) -> Histogram:
-    total = Histogram()
-    for group in groups:
-        for histogram in group:
-            total.add(histogram)
-    return total
-
-
-def _rate(count: int, span_s: float) -> float | None:
-    return round(count / span_s, 2) if span_s else None
 
 
 def _iso(unix_s: float) -> str:

@@ -21,11 +21,11 @@ from loadgen.metrics.batch_means import LEAST_BLOCKS, PERCENTS
 from loadgen.metrics.difference import (
     SLO_CONFIDENCE,
     chance_of_misses,
+    effective_sample_size,
     mean_estimate,
     normal_quantile,
     share_interval,
     streams_needed,
-    worth,
 )
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict
@@ -265,7 +265,7 @@ def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: in
         if effective is not None and values:
             shares.append(effective / values)
     share = min(shares)
-    return _Worth(count, worth(count * share, precision.blocks, confidence), share)
+    return _Worth(count, effective_sample_size(count * share, precision.blocks, confidence), share)
 
 
 def _at_worst(stage: StageRecord, count: int) -> _Worth:

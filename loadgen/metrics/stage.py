@@ -75,9 +75,9 @@ class StageMetrics:
         """Take in a tick of one worker, or all that another `StageMetrics` encoded."""
         for name in COUNTERS:
             self.counters[name] += getattr(delta, name)
-        self.window_start_ns = _least(self.window_start_ns, delta.window_start_ns)
-        self.window_end_ns = _greatest(self.window_end_ns, delta.window_end_ns)
-        self.tail_start_ns = _least(self.tail_start_ns, delta.tail_start_ns)
+        self.window_start_ns = min(_known(self.window_start_ns, delta.window_start_ns), default=None)
+        self.window_end_ns = max(_known(self.window_end_ns, delta.window_end_ns), default=None)
+        self.tail_start_ns = min(_known(self.tail_start_ns, delta.tail_start_ns), default=None)
         self.unsent_wait_ns = max(self.unsent_wait_ns, delta.unsent_wait_ns)
         self.peak = max(self.peak, delta.peak)
         for step, part in delta.bins.items():
@@ -180,9 +180,5 @@ class ClientMetrics:
         return self.counters["coalesced_reads"] / self.counters["reads"] if self.counters["reads"] else None
 
 
-def _least(left: int | None, right: int | None) -> int | None:
-    return min((value for value in (left, right) if value is not None), default=None)
-
-
-def _greatest(left: int | None, right: int | None) -> int | None:
-    return max((value for value in (left, right) if value is not None), default=None)
+def _known(*values: int | None) -> list[int]:
+    return [value for value in values if value is not None]

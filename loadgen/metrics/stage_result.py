@@ -27,7 +27,7 @@ from loadgen.metrics.result import (
     TruthCheck,
     Verdict,
 )
-from loadgen.metrics.samples import GpuSample, GpuStage
+from loadgen.metrics.samples import GpuStage
 from loadgen.metrics.slo import judge
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, stage_verdicts
@@ -44,6 +44,7 @@ def stage_result(
     limits: Limits,
     urls: Sequence[str],
     machine: StageHardware,
+    with_hdr: bool = True,
 ) -> StageResult:
     """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
     started, counters, why = stage.started, stage.counters, stage.limit()
@@ -67,13 +68,22 @@ def stage_result(
         concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
         tokens=_tokens(stage),
         throughput=_throughput(stage),
-        latency_ms=stage.summaries(*LATENCIES, with_hdr=True),
+        latency_ms=stage.summaries(*LATENCIES, with_hdr=with_hdr),
         slo=judgement.slo,
         engine=stage.engine,
         limited=why is not None,
         why=why,
         # A server that took no part in a stage has a part of zeros.
-        instances=[_instance_result(url, stage.part(number)) for number, url in enumerate(urls)],
+        instances=[
+            InstanceResult(
+                url=url,
+                requests=_requests(part),
+                throughput=_throughput(part),
+                latency_ms=part.summaries("ttft", "tpot"),
+                engine=part.engine,
+            )
+            for part, url in ((stage.part(number), url) for number, url in enumerate(urls))
+        ],
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
@@ -155,16 +165,6 @@ def truth_of(stage: StageRecord) -> TruthCheck | None:
     return truth_check(account, stage.engine)
 
 
-def _instance_result(url: str, part: StageRecord) -> InstanceResult:
-    return InstanceResult(
-        url=url,
-        requests=_requests(part),
-        throughput=_throughput(part),
-        latency_ms=part.summaries("ttft", "tpot"),
-        engine=part.engine,
-    )
-
-
 def _requests(stage: StageRecord) -> Requests:
     metrics, unsent = stage.metrics, stage.counters["unsent"]
     counts: dict[str, Any] = {name: stage.counters[name] for name in _REQUESTS}
@@ -215,7 +215,7 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
     start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
     if start_ns is None or end_ns is None or not hardware.gpus:
         return None
-    looks: Mapping[int, Sequence[GpuSample]] = stage.looks.by_gpu
+    looks = stage.looks.by_gpu
     tokens = stage.counters["window_output_tokens"]
     return window_energy(hardware.of_server(looks), looks, start_ns / 1e9, end_ns / 1e9, tokens)
 

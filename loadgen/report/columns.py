@@ -62,7 +62,7 @@ def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
 def _latency_column(name: str) -> Column[Measured]:
     """`ttft_p99_ms`, or `itl_count`."""
     latency, statistic = name.removesuffix("_ms").rsplit("_", 1)
-    title = LATENCY_TITLES[latency]
+    title = LATENCY_TITLES.get(latency, latency)
     first, count = statistic in ("mean", "p50"), statistic == "count"
     return Column(
         "count" if count else f"{title} {statistic}",

@@ -4,18 +4,29 @@ Pure functions over results. A figure of B is `better` or `worse` only where the
 excludes zero (see `loadgen.metrics.difference`) and nothing speaks against the stage: where the client was the limit,
 the stage inconclusive or its answers of another length, the numbers stand there without a word. Each interval holds
 with the given confidence by itself: of many comparisons of equals, some will differ by chance.
+
+Limits on a comparison, for CI: `ttft_p99>+10%` fails when B's TTFT p99 is more than a tenth above A's.
+
+    LIMIT := FIGURE (">+" | "<-") NUMBER UNIT        UNIT := "%" | "ms" | "s"  (the latter two for latencies)
+
+A limit is broken in a stage where the measured difference is beyond it, and where its interval excludes zero, so that
+the noise of short stages breaks nothing. Strict limits go by the measured difference alone. A figure of which only a
+lower bound is known is held against a limit only where that settles it.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
-from loadgen.metrics.figures import FIGURES, Load, compared, figures_of, sound_stage, stages_by_load, without_words
-from loadgen.metrics.result import Compared, Result, StageResult
+from loadgen.metrics.figures import FIGURES, LoadShape, compared, figures_of, sound_stage, stages_by_load, without_words
+from loadgen.metrics.result import Compared, Difference, Result, StageResult
 from loadgen.report.configuration import (
     Setting,
     caveats,
@@ -106,7 +117,7 @@ def compare_runs(
     pairs = [_Pair(load.words, stage, stages_b[load]) for load, stage in stages_a.items() if load in stages_b]
     left_a = {load: stage for load, stage in stages_a.items() if load not in stages_b}
     left_b = {load: stage for load, stage in stages_b.items() if load not in stages_a}
-    unlike = unlikeness(result_a, result_b)
+    unlike = list(unlikeness(result_a, result_b))
     if any_shape:
         odd = _match_any_shape(left_a, left_b)
         pairs += odd
@@ -143,7 +154,7 @@ def _side(name: str, result: Result) -> Side:
     )
 
 
-def _by_load(result: Result, name: str) -> tuple[dict[Load, StageResult], list[str]]:
+def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], list[str]]:
     """The stage that counts for each load, and a note where there are several."""
     found = stages_by_load(result)
     chosen = {load: sound_stage(stages) for load, stages in found.items()}
@@ -156,7 +167,7 @@ def _by_load(result: Result, name: str) -> tuple[dict[Load, StageResult], list[s
     return chosen, notes
 
 
-def _match_any_shape(left_a: dict[Load, StageResult], left_b: dict[Load, StageResult]) -> list[_Pair]:
+def _match_any_shape(left_a: dict[LoadShape, StageResult], left_b: dict[LoadShape, StageResult]) -> list[_Pair]:
     """Pairs of the same load and another shape, taken out of what is left."""
     pairs = []
     for load_a in list(left_a):
@@ -206,3 +217,92 @@ def _means(stages: Sequence[tuple[Mapping[str, Estimate], Mapping[str, Estimate]
         ratio = geometric_mean(pairs) if len(pairs) > 1 else None
         if ratio is not None:
             yield Mean(name, ratio)
+
+
+_LIMIT = re.compile(
+    r"\s*(?P<figure>\w+)\s*(?P<side>[<>])\s*(?P<sign>[+-])\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>%|ms|s)\s*"
+)
+GRAMMAR = "FIGURE>+NUMBER% or FIGURE<-NUMBER%, for latencies also in ms or s"
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """How far a figure may move."""
+
+    text: str
+    figure: str
+    up: bool  # whether it must not rise, else it must not fall
+    by: float  # in percent of A, or in the unit of the figure; above zero
+    relative: bool
+
+
+class Breach(msgspec.Struct, frozen=True):
+    """A stage that breaks a limit."""
+
+    limit: str
+    stage: str
+    found: Compared
+
+
+def parse_limit(text: str) -> Limit:
+    match = _LIMIT.fullmatch(text)
+    if match is None:
+        raise ProfileError(f"--fail-if {text}: expected {GRAMMAR}, such as ttft_p99>+10%")
+    figure, up, unit = match["figure"], match["side"] == ">", match["unit"]
+    if figure not in FIGURES:
+        raise ProfileError(f"--fail-if {text}: no figure {figure}; there are {', '.join(FIGURES)}")
+    if up != (match["sign"] == "+"):
+        raise ProfileError(f"--fail-if {text}: > goes with +, < with -: {GRAMMAR}")
+    if unit != "%" and FIGURES[figure].unit != "ms":
+        raise ProfileError(f"--fail-if {text}: {figure} is no latency; its limits are in %")
+    by = float(match["number"]) * (1000 if unit == "s" else 1)
+    return Limit(text=text, figure=figure, up=up, by=by, relative=unit == "%")
+
+
+def breaches(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> list[Breach]:
+    """Every stage that breaks a limit; raises `ResultError` for a limit that no stage can be held against."""
+    found: list[Breach] = []
+    for limit in limits:
+        judged = list(_judged(comparison.stages, limit))
+        if not judged:
+            name = comparison.b.name
+            raise ResultError(
+                f"--fail-if {limit.text}: no stage of {name} has this figure beside one of A, and not only as a bound"
+            )
+        found += [
+            Breach(limit.text, stage.title, one)
+            for stage, one, difference in judged
+            if is_beyond(difference, limit) and (strict or _is_evident(stage, difference, limit))
+        ]
+    return found
+
+
+def is_beyond(difference: Difference, limit: Limit) -> bool:
+    """Whether the measured difference is more than the limit allows."""
+    moved = difference.percent if limit.relative else difference.absolute
+    if moved is None:  # of nothing, anything is more than any percentage
+        moved = math.copysign(math.inf, difference.absolute)
+    return moved > limit.by if limit.up else -moved > limit.by
+
+
+def _is_evident(stage: StageComparison, difference: Difference, limit: Limit) -> bool:
+    if stage.doubts:
+        return False
+    if limit.up:
+        return difference.low is not None and difference.low > 0
+    return difference.high is not None and difference.high < 0
+
+
+def _judged(stages: Sequence[StageComparison], limit: Limit) -> Iterator[tuple[StageComparison, Compared, Difference]]:
+    for stage in stages:
+        for one in stage.figures:
+            found = one.difference
+            if one.figure == limit.figure and found is not None and _is_known(one, found, limit):
+                yield stage, one, found
+
+
+def _is_known(one: Compared, found: Difference, limit: Limit) -> bool:
+    """Whether lower bounds tell on which side of the limit the difference is."""
+    most, least = one.a_at_least, one.b_at_least
+    if limit.up:
+        return not (most if is_beyond(found, limit) else least)
+    return not (least if is_beyond(found, limit) else most)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import msgspec
-
 from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.result import Compared
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
-from loadgen.report.tabular import Column, escaped, markdown_table, text_lines
+from loadgen.report.tabular import Column, escaped, json_text, markdown_table, text_lines
 
 _WIDTH = 100
 _KEY = 38
@@ -51,8 +49,7 @@ def compare_markdown(comparison: RunComparison) -> str:
 
 def compare_json(comparisons: Sequence[RunComparison]) -> str:
     """All of it as one document."""
-    document = CompareDocument(comparisons=list(comparisons))
-    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+    return json_text(CompareDocument(comparisons=list(comparisons)))
 
 
 def closing_lines(comparison: RunComparison) -> list[str]:

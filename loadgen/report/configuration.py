@@ -74,11 +74,6 @@ def configuration_differences(a: Result, b: Result) -> list[Setting]:
     return [setting for setting in found if setting.a != setting.b]
 
 
-def unlikeness(a: Result, b: Result) -> list[str]:
-    """Why B is not the like of A, so that their numbers do not speak of the same thing."""
-    return list(_unlike(a, b))
-
-
 def caveats(result: Result, name: str) -> list[str]:
     """What makes the numbers of a whole run weaker than they look."""
     found = []
@@ -89,7 +84,8 @@ def caveats(result: Result, name: str) -> list[str]:
     return found
 
 
-def _unlike(a: Result, b: Result) -> Iterator[str]:
+def unlikeness(a: Result, b: Result) -> Iterator[str]:
+    """Why B is not the like of A, so that their numbers do not speak of the same thing."""
     model_a, model_b = model_of(a), model_of(b)
     if model_a != model_b:
         yield f"another model: {model_a} and {model_b}"

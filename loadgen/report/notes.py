@@ -68,30 +68,20 @@ def request_counts(requests: Requests) -> list[RequestCount]:
     """What became of the requests; what did not occur is left out, but the completed ones come first always."""
     sent, over, unsent = requests.sent, requests.carried_over or 0, requests.unsent or 0
     lost = f"{requests.lost} lost with their worker" if requests.lost else ""
+    share = f", {over / sent:.0%} of the sent" if sent else ""
+    failed = f", {requests.carried_failed} of them failed" if requests.carried_failed else ""
+    waited_s = requests.unsent_longest_wait_s
     found = [
         RequestCount("Scheduled requests", (requests.scheduled or 0) if unsent else 0),
         RequestCount("Sent requests", sent if sent != requests.completed else 0),
         RequestCount("Failed requests", requests.failed),
         RequestCount("Cancelled requests", requests.cancelled, "as the profile asks"),
         RequestCount("Unfinished requests", requests.unfinished, lost),
-        RequestCount("Carried over", over, f"open at the end{_share(over, sent)}"),
-        RequestCount("Carried in", requests.carried_in or 0, f"open at the beginning{_failed_here(requests)}"),
-        RequestCount("Never sent", unsent, _longest_wait(requests)),
+        RequestCount("Carried over", over, f"open at the end{share}"),
+        RequestCount("Carried in", requests.carried_in or 0, f"open at the beginning{failed}"),
+        RequestCount("Never sent", unsent, "" if waited_s is None else f"longest wait {waited_s:.1f} s"),
     ]
     return [RequestCount("Successful requests", requests.completed), *(one for one in found if one.count)]
-
-
-def _share(part: int, whole: int) -> str:
-    return f", {part / whole:.0%} of the sent" if whole else ""
-
-
-def _failed_here(requests: Requests) -> str:
-    return f", {requests.carried_failed} of them failed" if requests.carried_failed else ""
-
-
-def _longest_wait(requests: Requests) -> str:
-    waited_s = requests.unsent_longest_wait_s
-    return "" if waited_s is None else f"longest wait {waited_s:.1f} s"
 
 
 def account_words(stage: StageView) -> str:

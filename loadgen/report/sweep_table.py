@@ -16,7 +16,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import latencies
-from loadgen.report.tabular import Column, text_lines
+from loadgen.report.tabular import Column, json_text, text_lines
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110
@@ -86,7 +86,7 @@ def sweep_table(rows: Sequence[SweepRow]) -> str:
 def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow]) -> str:
     """The rows as a JSON document."""
     report = SweepReport(profile=profile, seed=seed, rows=list(rows))
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+    return json_text(report) + "\n"
 
 
 def _rows_of(outcome: Outcome) -> Iterator[SweepRow]:
@@ -177,11 +177,10 @@ def _troubles(row: SweepRow) -> str:
 
 
 def _endings(rows: Sequence[SweepRow], width: int) -> list[str]:
-    ended = {row.variant: row for row in rows if row.state != "complete"}
-    return [_ending(row, width) for row in ended.values()]
-
-
-def _ending(row: SweepRow, width: int) -> str:
-    first, *_ = row.reason.splitlines() or [""]
-    words = "no numbers" if row.stage is None else row.state
-    return f"{row.variant:<{width}}  {words}: {first if len(first) <= _REASON else first[: _REASON - 3] + '...'}"
+    lines = []
+    for row in {row.variant: row for row in rows if row.state != "complete"}.values():
+        first = row.reason.partition("\n")[0]
+        words = "no numbers" if row.stage is None else row.state
+        shown = first if len(first) <= _REASON else f"{first[: _REASON - 3]}..."
+        lines.append(f"{row.variant:<{width}}  {words}: {shown}")
+    return lines

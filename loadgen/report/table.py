@@ -30,30 +30,26 @@ def result_table(result: Result) -> str:
     """All stages, the client's health, and how the run ended."""
     shown = [stage for stage in result.stages if took_part(stage)]
     groups = [line for stage in shown for line in _stage_lines(stage, result.reference)]
-    return "\n".join([*groups, *_run_curve(result), *_source_lines(result.reference), _footer(result)])
-
-
-def _run_curve(result: Result) -> list[str]:
-    lines = curve_lines(run_curve(result))
-    return [f"{' all stages, by the streams held ':=^{_WIDTH}}", *lines] if lines else []
+    curve = curve_lines(run_curve(result))
+    if curve:
+        groups += [f"{' all stages, by the streams held ':=^{_WIDTH}}", *curve]
+    return "\n".join([*groups, *_source_lines(result.reference), _footer(result)])
 
 
 def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:
-    return [_stage_group(stage), *_reference_lines(stage, reference), *_baseline_lines(stage)]
-
-
-def _stage_group(stage: StageResult) -> str:
     head = f"stage {stage.index + 1}: {stage.label}, ISL {stage.isl}, OSL {stage.osl}"
-    lines = [
+    return [
         f"{f' {head} ':=^{_WIDTH}}",
         *_request_lines(stage.requests),
         *(_measured_lines(stage) if has_numbers(stage) else []),
         *(_line(f"SLO {name}", words) for name, words in _failure_words(stage)),
-        *_verdict_lines(stage),
+        # The client's own limit has its line already.
+        *(_line("Verdict", verdict.text) for verdict in stage.verdicts if verdict.id != "client-limited"),
         *(_line(note.subject, note.text) for note in stage_notes(stage)),
         *_reason_lines(stage),
+        *_reference_lines(stage, reference),
+        *_baseline_lines(stage),
     ]
-    return "\n".join(lines)
 
 
 def _request_lines(requests: Requests) -> Iterator[str]:
@@ -74,7 +70,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
         _line("Output token throughput (tok/s)", throughput.output_tokens_per_s),
         _line("Total token throughput (tok/s)", throughput.total_tokens_per_s),
         *(curve_lines(stage.curve) or _latency_lines(stage)),
-        *_slo_lines(stage),
+        *(_line(f"SLO {name} <= {check.limit_ms:g} ms", _checked(check)) for name, check in stage.slo.items()),
         *_engine_lines(stage),
         *_goodput_lines(stage),
         *_energy_lines(stage),
@@ -91,10 +87,6 @@ def _latency_lines(stage: StageResult) -> list[str]:
         and (name != "e2e" or stage.e2e_inconclusive is None)
     ]
     return text_lines(_LATENCY_COLUMNS, rows, fixed)
-
-
-def _slo_lines(stage: StageResult) -> list[str]:
-    return [_line(f"SLO {name} <= {check.limit_ms:g} ms", _checked(check)) for name, check in stage.slo.items()]
 
 
 def _failure_words(stage: StageResult) -> Iterator[tuple[str, str]]:
@@ -164,11 +156,6 @@ def _energy_lines(stage: StageResult) -> list[str]:
         _line("Energy per output token (J)", energy.joules_per_output_token),
         _line("Output tok/s per W", energy.tokens_per_s_per_w),
     ]
-
-
-def _verdict_lines(stage: StageResult) -> list[str]:
-    """What limited the stage; the client's own limit has its line already."""
-    return [_line("Verdict", verdict.text) for verdict in stage.verdicts if verdict.id != "client-limited"]
 
 
 def _reference_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, TypeVar
 
+import msgspec
+
 from loadgen import format as fmt
 from loadgen.format import Statistic
 
@@ -151,3 +153,8 @@ def _html_cell(tag: str, column: Column[_Row], text: str) -> str:
 def plain(value: object) -> str:
     """Any value as text of a page: no tag of its own, no control character."""
     return html.escape(fmt.harmless(str(value)))
+
+
+def json_text(document: object) -> str:
+    """A document as JSON that can be read."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()

@@ -133,17 +133,14 @@ def _values_s(summary: Summary | None) -> list[float]:
 
 def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:
     """The most in one second of the stage, from the run's series."""
-    offset_s = _since(result.started_at, stage.started_at)
+    began, run_began = map(datetime.fromisoformat, (stage.started_at, result.started_at))
+    offset_s = (began - run_began).total_seconds()
     seconds: dict[int, list[float]] = {}
     columns = result.series
     for t_s, value in zip(columns.get("t_s", []), columns.get("output_tokens_per_s", []), strict=False):
         if t_s is not None and value is not None and offset_s <= t_s <= offset_s + stage.duration_s:
             seconds.setdefault(int(t_s - offset_s), []).append(value)
     return max((sum(values) / len(values) for values in seconds.values()), default=0.0)
-
-
-def _since(start: str, moment: str) -> float:
-    return (datetime.fromisoformat(moment) - datetime.fromisoformat(start)).total_seconds()
 
 
 def _lower_bounds(latency_ms: dict[str, Summary]) -> list[str]:

@@ -98,7 +98,7 @@ class HardwareWatch:
                     await monitor.change()
 
     async def close(self) -> None:
-        """Take a last look and end the children."""
+        """Take a last sample and end the children."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -106,8 +106,8 @@ class HardwareWatch:
         if self._monitor is not None:
             await self._monitor.close()
 
-    def _watch(self, attempts: dict[VendorName, list[BackendOption]]) -> None:
-        self._monitor = Monitor(attempts, folder=self._folder, interval_s=_PERIOD_S)
+    def _watch(self, options: dict[VendorName, list[BackendOption]]) -> None:
+        self._monitor = Monitor(options, folder=self._folder, interval_s=_PERIOD_S)
         self._monitor.start()
 
     async def _sample_forever(self) -> None:
@@ -120,8 +120,8 @@ class HardwareWatch:
     def _sample(self) -> None:
         if self._monitor is not None:
             self._log_changes(self._monitor)
-            for look in self._monitor.take():
-                self._log(GpusSampled(t_s=self._clock_s(), gpus=look.gpus))
+            for sampled in self._monitor.take():
+                self._log(GpusSampled(t_s=self._clock_s(), gpus=sampled.gpus))
         host = self._host.sample(server=self._server_pids(), files_of=self._worker_pids())
         self._log(HostSampled(t_s=self._clock_s(), host=host))
 

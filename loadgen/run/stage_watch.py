@@ -55,7 +55,7 @@ class StageWatch:
         bounded_by_time = stage.requests is None and not stage.settle_s
         concurrency = stage.concurrency or 0
         self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
-        """Many streams begin at once, and are told apart."""
+        """Many streams begin at once, and their figures are kept apart."""
         self.waits_for_first_wave = self.first_wave_apart and bounded_by_time
         """It is measured once those have their first tokens."""
         self.waits_for_drain = bounded_by_time and stage.concurrency is not None and filled > concurrency
@@ -129,7 +129,7 @@ class StageWatch:
         return flight.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
 
     def _e2e_mean_s(self, record: StageRecord) -> float | None:
-        """Of the measured streams, or put together from what is known of those of the warm-up."""
+        """That of the measured streams, or put together from what is known of those of the warm-up."""
         means_ms = {name: record.histogram(name).mean_ms() for name in ("e2e", "warmup_ttft", "warmup_tpot")}
         e2e_ms, ttft_ms, tpot_ms = means_ms.values()
         if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:

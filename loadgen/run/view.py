@@ -114,7 +114,7 @@ def snapshot_of(
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
-    """Of the running or last stage; of all of them once nothing changes any more."""
+    """Published figures beside the running or last stage, or beside all once nothing changes any more."""
     stages = record.stages.values() if phase == "done" else filter(None, [record.shown])
     return tuple(one for stage in stages for one in record.compared(stage))
 
@@ -151,7 +151,7 @@ def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
 
 
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Of GPUs and of the running stage, as far as the last looks tell; the bad ones first."""
+    """Verdicts on GPUs and the running stage, as far as the last samples tell; the bad ones first."""
     found = list(of_gpus)
     if record.current is not None:
         found += stage_verdicts(f"stage {record.current.started.index + 1}", _facts_now(record.current, record))

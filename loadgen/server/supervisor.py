@@ -14,7 +14,6 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from loadgen.errors import ServerError
@@ -98,9 +97,7 @@ class ManagedServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -143,7 +140,6 @@ class ManagedServer:
         self._startup.finish(time.monotonic())
 
     def diagnose(self, phase: Phase) -> Diagnosis:
-        """Why it ended, or what its log says against it."""
         self._read_log()
         now, before = read_oom_kills(), self._oom_kills_before
         kills = None if now is None or before is None else now - before

@@ -112,7 +112,6 @@ def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
 
 
 def end_children(children: "list[subprocess.Popen[bytes]]") -> None:
-    """Kill them and wait for it."""
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
@@ -147,13 +146,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def physics_of(options: argparse.Namespace) -> Physics:
-    """The preset with what the flags change."""
     given = {field.name: getattr(options, field.name) for field in fields(Physics)}
     return replace(PRESETS[options.preset], **{name: value for name, value in given.items() if value is not None})
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Start, serve until a signal, and stop."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, stop.set)

@@ -72,7 +72,6 @@ class Generate(msgspec.Struct):
 
     @property
     def conversation(self) -> list[Message]:
-        """The messages of a chat or a response."""
         if isinstance(self.input, str):
             return [Message("user", self.input)]
         return self.input or self.messages or []
@@ -118,7 +117,6 @@ def read(model: type[Body], body: bytes) -> Body:
 
 
 def prompt_ids(body: Generate, *, chat: bool) -> list[int]:
-    """The tokens that a request has the engine compute."""
     if body.n != 1:
         raise RequestRefused(400, "The simulator gives one answer to one prompt: n must be 1.", param="n")
     if body.stream_options is not None and not body.stream:
@@ -343,7 +341,6 @@ class Api:
             raise RequestRefused(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
 
     def _limit(self, body: Generate, prompt: int, *, chat: bool) -> int:
-        """How many tokens the answer may have."""
         length = self._service.engine.physics.max_model_len
         wanted = body.wanted_tokens
         if wanted is None:
@@ -372,7 +369,6 @@ class Api:
 
 
 def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> BaseAnswer:
-    """The kind of answer that a request gets."""
     if stream:
         good = ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else AnswerStream(exchange)
         return FaultyStream(good, faults) if faults else good

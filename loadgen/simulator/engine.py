@@ -71,7 +71,6 @@ class BlockPool:
         return len(hashes)
 
     def share(self, hashes: Sized[int]) -> None:
-        """Refer to blocks that `match` found."""
         for block in hashes:
             self._idle.pop(block, None)
             self._references[block] = self._references.get(block, 0) + 1

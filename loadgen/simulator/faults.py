@@ -62,7 +62,6 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """`KIND` or `KIND:key=value,...` as a Fault."""
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise ProfileError(f"fault {text!r}: no kind {kind!r}; there are {', '.join(sorted(KINDS))}")
@@ -82,7 +81,6 @@ def parse_fault(text: str) -> Fault:
 
 
 def chosen(faults: list[Fault], number: int, seed: int) -> dict[str, Fault]:
-    """The faults that strike request `number`, by kind."""
     return {fault.kind: fault for fault in faults if fault.strikes(number, seed)}
 
 
@@ -179,7 +177,6 @@ class FaultyStream(BaseAnswer):
             self._event(last=self._over)
 
     def _cut(self, kind: str) -> None:
-        """End the response the way `kind` says."""
         connection = self._exchange.connection
         self._exchange.failed()
         if kind == "reset":

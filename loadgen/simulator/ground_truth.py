@@ -269,12 +269,10 @@ class GroundTruth:
         self.history.ended(served, completed=completed)
 
     def struck(self, kinds: Iterable[str]) -> None:
-        """A request was chosen for these faults."""
         for kind in kinds:
             self.faults[kind] = self.faults.get(kind, 0) + 1
 
     def written(self, received_ns: int, at_ns: int) -> None:
-        """An answer's last output was written."""
         self.e2e.add((at_ns - received_ns,))
         self.last_write_ns = max(self.last_write_ns, at_ns)
 
@@ -296,7 +294,6 @@ class GroundTruth:
             self.tpot.add(((last - first) // after_first,))
 
     def report(self, *, late_steps: int, steps: int) -> dict[str, Any]:
-        """The account as one JSON object."""
         span_ns = self.last_write_ns - self.first_received_ns if self.last_write_ns else 0
         names = ("received", "completed", "aborted", "failed", "rejected", "open")
         latencies = ("ttft", "tpot", "itl", "chunk_gap", "e2e")

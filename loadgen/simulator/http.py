@@ -12,6 +12,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 import httptools
@@ -20,16 +21,6 @@ SO_TIMESTAMPNS = 35
 BACKLOG = 8192
 READ_SIZE = 65536
 ACCEPTS_AT_ONCE = 256
-PHRASES = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -39,7 +30,6 @@ _stamp = struct.Struct("qq").unpack_from
 
 
 def chunk(data: bytes) -> bytes:
-    """`data` as one chunk of a chunked response."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -85,7 +75,6 @@ class Connection:
         self._incoming, self._url, self._body = Request(), b"", []
 
     def on_url(self, url: bytes) -> None:
-        """Add to the target; it may come in pieces."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -97,7 +86,6 @@ class Connection:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece of the body."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -132,7 +120,7 @@ class Connection:
         """Answer the request whole; `close` breaks the promise of a kept-alive connection."""
         keep = "" if self.request and self.request.keep_alive else "connection: close\r\n"
         head = (
-            f"HTTP/1.1 {status} {PHRASES[status]}\r\nserver: uvicorn\r\ncontent-length: {len(body)}\r\n"
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nserver: uvicorn\r\ncontent-length: {len(body)}\r\n"
             f"content-type: {kind}\r\n{headers}{keep}\r\n"
         )
         if self.request and self.request.method == "HEAD":

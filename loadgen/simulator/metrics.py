@@ -59,7 +59,6 @@ class Metrics:
         self._last_ns = 0
 
     def step(self, emission: Emission, now_ns: int) -> None:
-        """Record a step that ended now."""
         ttft, itl = (self._histograms[name] for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"))
         self._histograms["iteration_tokens_total"].add(emission.computed)
         # Whoever did not join now got its last token in the step before.
@@ -74,7 +73,6 @@ class Metrics:
         self._last_ns = now_ns
 
     def finish(self, sequence: Sequence) -> None:
-        """Record a request that ended by itself."""
         self.finished[sequence.reason] += 1
         arrived, scheduled = sequence.arrived_ns, sequence.scheduled_ns
         first, last = sequence.first_ns, sequence.last_ns

@@ -6,6 +6,7 @@ a step lasts as long as its work, which is what makes latency bend as concurrenc
 """
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from loadgen.errors import ProfileError
 
@@ -54,7 +55,6 @@ class Physics:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the whole pool holds."""
         return self.kv_blocks * self.block_size
 
     def step_ns(self, running: int, prefill_tokens: int) -> int:
@@ -63,19 +63,18 @@ class Physics:
         return max(100_000, int(ms * 1e6))
 
 
+_ROOMY: dict[str, Any] = {
+    "max_num_seqs": 8192,
+    "max_num_batched_tokens": 1 << 24,
+    "max_model_len": 131_072,
+    "kv_blocks": 1 << 22,
+    "prefix_caching": False,
+}
 PRESETS = {
     # An 8B model on one GPU: costs of base and batch are equal at 75 streams, so throughput bends around there.
     "default": Physics(jitter=0.03, startup_s=3.0),
     # The server that clients were compared on: one token per stream and step, nothing else ever in the way.
-    "bench": Physics(
-        step_ms=10.0,
-        first_token_ms=50.0,
-        max_num_seqs=8192,
-        max_num_batched_tokens=1 << 24,
-        max_model_len=131_072,
-        kv_blocks=1 << 22,
-        prefix_caching=False,
-    ),
+    "bench": Physics(step_ms=10.0, first_token_ms=50.0, **_ROOMY),
     # GPT-OSS 120B on one MI300X as published (8 streams of 4096/1024): fitted to its mean TTFT, TPOT and E2E. What one
     # concurrency cannot tell is a guess: the cost of a sequence, and a budget of one prompt a step.
     "published": Physics(
@@ -89,16 +88,7 @@ PRESETS = {
         prefix_caching=False,
     ),
     # For tests of a load that changes: 5 ms x (1 + running / 16) and nothing else, so each load has a step of its own.
-    "bends": Physics(
-        base_ms=5.0,
-        per_seq_ms=5.0 / 16,
-        per_prefill_token_ms=0.0,
-        max_num_seqs=8192,
-        max_num_batched_tokens=1 << 24,
-        max_model_len=131_072,
-        kv_blocks=1 << 22,
-        prefix_caching=False,
-    ),
+    "bends": Physics(base_ms=5.0, per_seq_ms=5.0 / 16, per_prefill_token_ms=0.0, **_ROOMY),
     # For tests: as quick as the machine, with no cost that grows.
     "fast": Physics(
         base_ms=1.0, per_seq_ms=0.0, per_prefill_token_ms=0.0, max_num_seqs=1024, max_model_len=8192, kv_blocks=1 << 16

@@ -36,7 +36,6 @@ def decode(ids: Iterable[int]) -> str:
 
 
 def encode_chat(messages: Iterable[tuple[str, str]], *, generation_prompt: bool = True) -> list[int]:
-    """The tokens of (role, content) messages inside a template."""
     ids = [BOS]
     for role, content in messages:
         ids += [START, *encode(role), NEWLINE, *encode(content), END]

@@ -22,7 +22,6 @@ _HOLE = "\x00"
 
 
 def delta(kind: Field, text: str) -> dict[str, Any]:
-    """What carries the text of an event."""
     if kind == "tool_calls":
         return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
     return {kind: text}
@@ -95,11 +94,9 @@ class Events:
         return b"data: %b\n\n" % encode(body)
 
     def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
-        """The events after the last token."""
         return [self.usage(completion), DONE] if with_usage else [DONE]
 
     def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
-        """The body of an answer that is not streamed."""
         text = words(self.start, 0, completion).decode()
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
@@ -169,7 +166,6 @@ class ResponseEvents(Events):
         ]
 
     def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
-        """The body of an answer that is not streamed."""
         text = words(self.start, 0, completion).decode()
         status = "incomplete" if finish == "length" else "completed"
         return encode(self._response(status, text, self._usage(completion) if with_usage else None))

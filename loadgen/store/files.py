@@ -51,43 +51,12 @@ _ROWS_A_GROUP = 5_000
 RowsFormat = Literal["jsonl", "parquet"]
 
 
-class Journal:
-    """Appends lines to a file; each reaches the kernel at once, so that only a dying machine can lose one.
-
-    The file is locked while it is open, and the kernel unlocks it with the death of the process: so whether a run goes
-    on can be asked (`journal_is_held`).
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise ResultError(f"{path}: the journal cannot be written: {error.strerror}") from error
-        # A filesystem without locks is no reason not to run.
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._engine: EngineView | None = None
-
-    def write(self, line: Line) -> None:
-        """Append a line; raises `ResultError` when the disk does not take it."""
-        try:
-            append_whole(self._file, encode_line(self._without_repetition(line)) + b"\n")
-        except OSError as error:
-            self._engine = None  # nobody can read what it was
-            raise ResultError(f"{self.path}: the journal cannot be written: {error.strerror}") from error
-
-    def _without_repetition(self, line: Line) -> Line:
-        """Ticks come four times a second, the engine's word once."""
-        if not isinstance(line, Ticked):
-            return line
-        if line.engine is not None and line.engine == self._engine:
-            return msgspec.structs.replace(line, engine=None, engine_again=True)
-        self._engine = line.engine
-        return line
-
-    def close(self) -> None:
-        self._file.close()
+@contextlib.contextmanager
+def _writing(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResultError(f"{path}: {what} cannot be written: {error.strerror or error}") from error
 
 
 def append_whole(file: FileIO, data: bytes) -> None:
@@ -100,6 +69,49 @@ def append_whole(file: FileIO, data: bytes) -> None:
         with contextlib.suppress(OSError):
             file.truncate(place)
         raise
+
+
+class _GrowingFile:
+    """A file to which whole pieces are appended; everything raises `ResultError` when the disk does not take it."""
+
+    def __init__(self, path: Path, what: str, mode: Literal["ab", "wb"]) -> None:
+        self.path, self._what = path, what
+        with _writing(path, what):
+            self._file = path.open(mode, buffering=0)
+
+    def append(self, data: bytes) -> None:
+        with _writing(self.path, self._what):
+            append_whole(self._file, data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Journal(_GrowingFile):
+    """The lines of a run, locked while it is open.
+
+    The kernel unlocks it with the death of the process: so whether a run goes on can be asked (`journal_is_held`).
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "the journal", "ab")
+        # A filesystem without locks is no reason not to run.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._engine: EngineView | None = (
+            None  # of the last tick: ticks come four times a second, the engine's word once
+        )
+
+    def write(self, line: Line) -> None:
+        """Append a line; raises `ResultError` when the disk does not take it."""
+        engine = self._engine
+        if isinstance(line, Ticked):
+            engine = line.engine
+            if engine is not None and engine == self._engine:
+                line = msgspec.structs.replace(line, engine=None, engine_again=True)
+        self._engine = None  # where the line is lost, nobody can read what it was
+        self.append(encode_line(line) + b"\n")
+        self._engine = engine
 
 
 def journal_is_held(path: Path) -> bool:
@@ -126,11 +138,12 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
                 if not text.endswith(b"\n"):
                     return
                 try:
-                    line = _decode(path, number, text)
-                except ResultError as error:
+                    line = decode_line(text)
+                except msgspec.DecodeError as error:
+                    problem = f"{path}:{number}: not a line of a journal: {error}"
                     if skipped is None:
-                        raise
-                    skipped.append(str(error))
+                        raise ResultError(problem) from error
+                    skipped.append(problem)
                     engine = None  # what was said there is not known
                     continue
                 if isinstance(line, Ticked):
@@ -142,26 +155,23 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
         raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
 
 
-def _decode(path: Path, number: int, text: bytes) -> Line:
-    try:
-        return decode_line(text)
-    except msgspec.DecodeError as error:
-        raise ResultError(f"{path}:{number}: not a line of a journal: {error}") from error
+class HistogramLog(_GrowingFile):
+    """The latencies of a run over time, in HdrHistogram's log format, which its tools read in any language.
 
+    One interval after the other, each with a histogram for every latency, named by its tag; all of them together are
+    what the result says of all its stages. Folded from the lines of the journal as the run goes, so that it needs
+    neither memory nor a second pass. An interval lasts a second at least and a hundredth of the run so far: a day has
+    some 800 of them. A new stage begins a new one.
 
-class HistogramLog:
-    """Folds the lines of a run into intervals and writes each when it is over."""
+    Format: HdrHistogram's HistogramLogWriter, version 1.3 (with tags).
+    """
 
     def __init__(self, path: Path) -> None:
         """Begin the file anew; raises `ResultError`."""
-        self.path = path
+        super().__init__(path, "the log of histograms", "wb")
         self._latency: dict[str, Histogram] = {}
         self._from_s: float | None = None
         self._until_s = 0.0
-        try:
-            self._file = path.open("wb", buffering=0)
-        except OSError as error:
-            raise self._problem(error) from error
 
     def apply(self, line: Line) -> None:
         """Take in the next line; raises `ResultError` when the disk does not take an interval."""
@@ -170,13 +180,13 @@ class HistogramLog:
                 self._tick(line)
             case StageStarted():
                 self.flush()
-                self._write(f"#[Stage {line.index + 1} from {line.t_s:.3f}]\n")
+                self.append(f"#[Stage {line.index + 1} from {line.t_s:.3f}]\n".encode())
             case RunFinished():
                 self.flush()
             case RunStarted():
                 iso = datetime.fromtimestamp(line.unix_s, UTC).isoformat(timespec="milliseconds")
                 run_id = " ".join(harmless(line.run_id).split())
-                self._write(_HEAD.format(run_id=run_id, unix_s=line.unix_s, iso=iso))
+                self.append(_HEAD.format(run_id=run_id, unix_s=line.unix_s, iso=iso).encode("ascii", "replace"))
 
     def flush(self) -> None:
         """End the interval here: the file now holds all that has been seen."""
@@ -187,10 +197,7 @@ class HistogramLog:
         ]
         self._latency, self._from_s = {}, None
         if lines:
-            self._write("".join(lines))
-
-    def close(self) -> None:
-        self._file.close()
+            self.append("".join(lines).encode())
 
     def _tick(self, line: Ticked) -> None:
         if self._from_s is None:
@@ -203,39 +210,20 @@ class HistogramLog:
         if line.t_s - self._from_s >= max(_SHORTEST_S, _SHARE_OF_RUN * line.t_s):
             self.flush()
 
-    def _write(self, text: str) -> None:
-        try:
-            append_whole(self._file, text.encode("ascii", "replace"))
-        except OSError as error:
-            raise self._problem(error) from error
 
-    def _problem(self, error: OSError) -> ResultError:
-        return ResultError(f"{self.path}: the log of histograms cannot be written: {error.strerror}")
-
-
-class JsonlRows:
-    """Appends rows to `records.jsonl`, an object a line."""
+class JsonlRows(_GrowingFile):
+    """Every stream of a run as a row of `records.jsonl`, an object a line; it survives a run that is killed."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "records.jsonl"
-        try:
-            self._file = self.path.open("wb", buffering=0)
-        except OSError as error:
-            raise _problem(self.path, error) from error
+        super().__init__(folder / "records.jsonl", "the rows of streams", "wb")
 
     def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:
         """Append what a worker brought, `model` where a row names none; raises `ResultError`."""
-        try:
-            append_whole(self._file, b"".join(_encode(_named(worker, row, model)) + b"\n" for row in rows))
-        except OSError as error:
-            raise _problem(self.path, error) from error
-
-    def close(self) -> None:
-        self._file.close()
+        self.append(b"".join(_encode(_named(worker, row, model)) + b"\n" for row in rows))
 
 
 class ParquetRows:
-    """Collects rows into `records.parquet`, some thousand at a time."""
+    """The same in `records.parquet`, some thousand rows at a time; it is readable once it has its end."""
 
     def __init__(self, folder: Path) -> None:
         """Begin the file; raises `ResultError`, also without the extra `parquet`."""
@@ -246,10 +234,11 @@ class ParquetRows:
         self.path = folder / "records.parquet"
         self._waiting: list[dict[str, Any]] = []
         self._pyarrow = pyarrow
-        try:
-            self._writer = pyarrow.parquet.ParquetWriter(self.path, _arrow_schema(pyarrow), compression="zstd")
-        except OSError as error:
-            raise _problem(self.path, error) from error
+        kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
+        hints = {"worker": int, **get_type_hints(StreamRow)}
+        schema = pyarrow.schema([(name, kinds[(get_args(hint) or (hint,))[0]]) for name, hint in hints.items()])
+        with _writing(self.path, "the rows of streams"):
+            self._writer = pyarrow.parquet.ParquetWriter(self.path, schema, compression="zstd")
 
     def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:
         """Take what a worker brought, `model` where a row names none; raises `ResultError`."""
@@ -259,27 +248,34 @@ class ParquetRows:
 
     def _write_group(self) -> None:
         rows, self._waiting = self._waiting, []
-        try:
+        with self._finishing():
             self._writer.write_table(self._pyarrow.Table.from_pylist(rows, schema=self._writer.schema))
-        except OSError as error:
-            # Its destructor would try again.
-            self._writer.is_open = False
-            raise _problem(self.path, error) from error
 
     def close(self) -> None:
         """Write what is left and the end of the file; raises `ResultError`."""
         if self._waiting:
             self._write_group()
-        if not self._writer.is_open:
-            return
-        try:
-            self._writer.close()
-        except OSError as error:
-            self._writer.is_open = False
-            raise _problem(self.path, error) from error
+        if self._writer.is_open:
+            with self._finishing():
+                self._writer.close()
+
+    @contextlib.contextmanager
+    def _finishing(self) -> Iterator[None]:
+        with _writing(self.path, "the rows of streams"):
+            try:
+                yield
+            except OSError:
+                self._writer.is_open = False  # its destructor would try again
+                raise
 
 
 StreamRows = JsonlRows | ParquetRows
+_File = Journal | HistogramLog | StreamRows
+_encode = msgspec.json.Encoder().encode
+
+
+def _named(worker: int, row: StreamRow, model: str | None) -> dict[str, Any]:
+    return {"worker": worker, **msgspec.structs.asdict(row), "model": row.model or model}
 
 
 def open_rows(folder: Path, form: RowsFormat) -> StreamRows:
@@ -294,28 +290,6 @@ def require_format(form: RowsFormat | None) -> None:
             "--records parquet: needs pyarrow, which the extra `parquet` brings: pip install 'vramp[parquet]'; "
             "--records jsonl needs nothing"
         )
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-def _named(worker: int, row: StreamRow, model: str | None) -> dict[str, Any]:
-    named = {"worker": worker, **msgspec.structs.asdict(row)}
-    named["model"] = row.model or model
-    return named
-
-
-def _arrow_schema(pyarrow: Any) -> Any:  # noqa: ANN401 - a module without types
-    kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
-    hints = {"worker": int, **get_type_hints(StreamRow)}
-    return pyarrow.schema([(name, kinds[(get_args(hint) or (hint,))[0]]) for name, hint in hints.items()])
-
-
-def _problem(path: Path, error: OSError) -> ResultError:
-    return ResultError(f"{path}: the rows of streams cannot be written: {error.strerror or error}")
-
-
-_File = Journal | HistogramLog | StreamRows
 
 
 class SafeFiles:

@@ -27,9 +27,10 @@ RESULT = "result.json"
 _NAMED = 8
 
 
-class _End(msgspec.Struct, frozen=True):
-    """All of a result that says whether its run has ended."""
+class _Head(msgspec.Struct, frozen=True):
+    """All of a result that says of which version it is and whether its run has ended."""
 
+    schema: str = ""
     finished_at: str | None = None
 
 
@@ -47,7 +48,10 @@ def find_run(text: str) -> Path:
     if found_there:
         return path
     if path.is_dir():
-        raise ResultError(f"{path}: there is no run in this folder{_results_in(path)}")
+        # Somebody may have meant something else in it: a sweep's folder holds a result for each variant.
+        results = sorted(result for result in path.glob("*.json") if result.name != "sweep.json")
+        others = f"; name one of its results: {_names(results)}" if results else ""
+        raise ResultError(f"{path}: there is no run in this folder{others}")
     runs = run_folders()
     if text == LAST and runs:
         return runs[-1]
@@ -60,7 +64,8 @@ def find_run(text: str) -> Path:
         return found[0]
     if found:
         raise ResultError(f"{text}: more than one run begins like this: {_names(found)}")
-    raise ResultError(f"{text}: no such file, folder, baseline or run in {RUNS.absolute()}{_runs_there(runs)}")
+    there = f"; the newest there: {_names(runs)}" if runs else ", which holds none"
+    raise ResultError(f"{text}: no such file, folder, baseline or run in {RUNS.absolute()}{there}")
 
 
 def open_result(text: str) -> Result:
@@ -92,7 +97,7 @@ def was_killed(folder: Path) -> bool:
 def has_result(folder: Path) -> bool:
     """Whether there is the result of a whole run: one that was written while the operator might go on is not."""
     try:
-        return msgspec.json.decode((folder / RESULT).read_bytes(), type=_End).finished_at is not None
+        return msgspec.json.decode((folder / RESULT).read_bytes(), type=_Head).finished_at is not None
     except (OSError, msgspec.DecodeError):
         return False
 
@@ -107,16 +112,6 @@ def run_folders() -> list[Path]:
 
 def _is_run(folder: Path) -> bool:
     return (folder / RESULT).is_file() or (folder / JOURNAL).is_file()
-
-
-def _results_in(folder: Path) -> str:
-    """What else somebody may have meant: a sweep's folder holds a result for each variant."""
-    results = sorted(path for path in folder.glob("*.json") if path.name != "sweep.json")
-    return f"; name one of its results: {_names(results)}" if results else ""
-
-
-def _runs_there(runs: list[Path]) -> str:
-    return f"; the newest there: {_names(runs)}" if runs else ", which holds none"
 
 
 def _names(paths: Iterable[Path]) -> str:
@@ -255,26 +250,14 @@ def read_result(path: Path) -> Result:
     try:
         result = msgspec.json.decode(document, type=Result)
         for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
-            _require_moment(moment)
+            if datetime.fromisoformat(moment).tzinfo is None:
+                raise ValueError(f"a time without its zone: {moment!r}")
         return result
     except (msgspec.DecodeError, ValueError) as error:
-        schema = _schema_of(document)
+        try:
+            schema = msgspec.json.decode(document, type=_Head).schema
+        except msgspec.DecodeError:
+            schema = ""
         if schema.startswith(_ANY_VERSION) and schema != SCHEMA:
             raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
         raise ResultError(f"{path}: not a result of vramp: {error}") from error
-
-
-def _require_moment(text: str) -> None:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError(f"a time without its zone: {text!r}")
-
-
-class _Marked(msgspec.Struct, frozen=True):
-    schema: str = ""
-
-
-def _schema_of(document: bytes) -> str:
-    try:
-        return msgspec.json.decode(document, type=_Marked).schema
-    except msgspec.DecodeError:
-        return ""

@@ -38,7 +38,6 @@ def user_words() -> str:
 
 
 def groups() -> tuple[str, ...]:
-    """The names of this process's groups."""
     return tuple(sorted(_group_name(number) for number in {os.getegid(), *os.getgroups()}))
 
 

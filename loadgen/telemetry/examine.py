@@ -147,7 +147,6 @@ async def _examine_host() -> HostExam:
 
 
 def tried(trial: BackendTrial) -> Tried:
-    """A trial as the doctor tells it."""
     exams = (_exam(gpu, trial) for gpu in (trial.opened.gpus if trial.opened is not None else ()))
     return Tried(
         vendor=trial.vendor,
@@ -176,7 +175,6 @@ def capture_header(found: Examination, environ: Mapping[str, str], captured_at: 
 
 
 def capture_part(trial: BackendTrial) -> Part:
-    """A trial as a capture has it."""
     candidate = Candidate(trial.vendor, trial.option.name, trial.option.why, trial.failure, trial.printed)
     return Part(candidate, trial.opened, trial.samples)
 

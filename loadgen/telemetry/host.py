@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -27,19 +27,6 @@ class _Core(NamedTuple):
     all_s: float
 
 
-class _Totals(NamedTuple):
-    disk_read: int
-    disk_write: int
-    network_in: int
-    network_out: int
-
-
-class _Frequency(NamedTuple):
-    mean_mhz: float | None
-    min_mhz: float | None
-    governor: str | None
-
-
 class HostSampler:
     """Samples the host; what has to be compared is kept from one sample to the next."""
 
@@ -47,19 +34,21 @@ class HostSampler:
         self._sysfs = sysfs
         self._t_s = 0.0
         self._cores: list[_Core] | None = None
-        self._totals: _Totals | None = None
+        self._totals: dict[str, int] = {}
         self._server: dict[int, psutil.Process] = {}
         self._server_cpu_s: dict[int, float] = {}
-        self._frequency = _Frequency(None, None, None)
+        self._frequency: dict[str, Any] = {}
         self._frequency_due_s = 0.0
 
     def sample(self, *, server: Iterable[int] = (), files_of: Iterable[int] = ()) -> HostSample:
-        """Look now; `server` are the pids of the server's tree, `files_of` those whose open files are counted."""
+        """Sample now; `server` are the pids of the server's tree, `files_of` those whose open files are counted."""
         before_s, self._t_s = self._t_s, time.monotonic()
         shares = self._core_shares()
         memory = psutil.virtual_memory()
-        server_cpu_s, rss_bytes = self._look_at_server(server)
-        frequency = self._look_at_frequency()
+        server_cpu_s, rss_bytes = self._server_usage(server)
+        if self._t_s >= self._frequency_due_s:
+            self._frequency_due_s = self._t_s + _FREQUENCY_EVERY_S
+            self._frequency = read_frequency(self._sysfs)
         return HostSample(
             t_s=self._t_s,
             cores=len(self._cores or ()),
@@ -71,9 +60,7 @@ class HostSampler:
             server_cpu_percent=None if server_cpu_s is None else 100 * server_cpu_s / (self._t_s - before_s),
             server_rss_bytes=rss_bytes,
             open_files=_open_files(files_of),
-            cpu_mhz=frequency.mean_mhz,
-            cpu_mhz_min=frequency.min_mhz,
-            governor=frequency.governor,
+            **self._frequency,
             **self._rates(before_s),
         )
 
@@ -84,17 +71,16 @@ class HostSampler:
             return []
         return [share for pair in zip(before, self._cores, strict=True) if (share := core_share(*pair)) is not None]
 
-    def _rates(self, before_s: float) -> dict[str, float | None]:
+    def _rates(self, before_s: float) -> dict[str, Any]:
         before, self._totals = self._totals, _totals()
-        if before is None:
-            return {}
-        pairs = zip(_Totals._fields, before, self._totals, strict=True)
         return {
-            f"{name}_bytes_per_s": rate(Reading(before_s, old), Reading(self._t_s, new)) for name, old, new in pairs
+            f"{name}_bytes_per_s": rate(Reading(before_s, before[name]), Reading(self._t_s, now))
+            for name, now in self._totals.items()
+            if name in before
         }
 
-    def _look_at_server(self, pids: Iterable[int]) -> tuple[float | None, int | None]:
-        """CPU seconds since the last look, of those processes that were there then, and resident bytes."""
+    def _server_usage(self, pids: Iterable[int]) -> tuple[float | None, int | None]:
+        """CPU seconds since the last sample, of those processes that were there then, and resident bytes."""
         cpu_s: dict[int, float] = {}
         processes: dict[int, psutil.Process] = {}
         rss_bytes = 0
@@ -113,12 +99,6 @@ class HostSampler:
         known = [gain for gain in gains if gain is not None]  # one that fell is another process under the same number
         return (sum(known) if known else None), (rss_bytes if cpu_s else None)
 
-    def _look_at_frequency(self) -> _Frequency:
-        if self._t_s >= self._frequency_due_s:
-            self._frequency_due_s = self._t_s + _FREQUENCY_EVERY_S
-            self._frequency = read_frequency(self._sysfs)
-        return self._frequency
-
 
 def core_share(before: _Core, after: _Core) -> float | None:
     """The share of time in which a core was busy, 0 to 100; None if no time has passed."""
@@ -126,7 +106,7 @@ def core_share(before: _Core, after: _Core) -> float | None:
     return None if span_s <= 0 else min(100.0, max(0.0, 100 * busy_s / span_s))
 
 
-def read_frequency(sysfs: Path) -> _Frequency:
+def read_frequency(sysfs: Path) -> dict[str, Any]:
     """MHz and governor of a few cores, spread over all; None where the kernel does not tell."""
     folders = sorted(sysfs.glob("devices/system/cpu/cpu[0-9]*/cpufreq"))
     chosen = folders[:: max(1, -(-len(folders) // _FREQUENCY_CORES))]
@@ -134,7 +114,7 @@ def read_frequency(sysfs: Path) -> _Frequency:
     mhz = [int(text) / 1000 for text in texts if text.isdigit()]
     governors = sorted({_text(folder / "scaling_governor") for folder in chosen} - {""})
     mean_mhz = sum(mhz) / len(mhz) if mhz else None
-    return _Frequency(mean_mhz, min(mhz, default=None), ", ".join(governors) or None)
+    return {"cpu_mhz": mean_mhz, "cpu_mhz_min": min(mhz, default=None), "governor": ", ".join(governors) or None}
 
 
 def _text(path: Path) -> str:
@@ -150,16 +130,16 @@ def _core(times: Sequence[float]) -> _Core:
     return _Core(everything - times[3] - times[4], everything)
 
 
-def _totals() -> _Totals:
+def _totals() -> dict[str, int]:
     disks = psutil.disk_io_counters(nowrap=False)
     cards = psutil.net_io_counters(pernic=True, nowrap=False)
     outer = [card for name, card in cards.items() if name != _LOOPBACK]
-    return _Totals(
-        disk_read=disks.read_bytes if disks is not None else 0,
-        disk_write=disks.write_bytes if disks is not None else 0,
-        network_in=sum(card.bytes_recv for card in outer),
-        network_out=sum(card.bytes_sent for card in outer),
-    )
+    return {
+        "disk_read": disks.read_bytes if disks is not None else 0,
+        "disk_write": disks.write_bytes if disks is not None else 0,
+        "network_in": sum(card.bytes_recv for card in outer),
+        "network_out": sum(card.bytes_sent for card in outer),
+    }
 
 
 def _open_files(pids: Iterable[int]) -> dict[int, int]:

@@ -201,7 +201,6 @@ class Monitor:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start the children and return at once."""
         for source in self._sources.values():
             task = asyncio.create_task(source.run())
             task.add_done_callback(partial(self._ended, source))
@@ -241,7 +240,6 @@ class Monitor:
 
     @property
     def gpus(self) -> tuple[GpuStatic, ...]:
-        """All devices that were opened, by number."""
         found = [
             msgspec.structs.replace(gpu, index=self._number(vendor, gpu.index))
             for vendor, source in self._sources.items()
@@ -252,7 +250,6 @@ class Monitor:
 
     @property
     def stale(self) -> bool:
-        """Whether a vendor's samples have stopped coming."""
         return any(source.stale for source in self._sources.values())
 
     @property

@@ -70,7 +70,6 @@ class SimState:
 
 
 def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
-    """The GPU after `dt_s` seconds under this load."""
     aim_w = min(demand_w(gpu, load), gpu.cap_w)
     kept = math.exp(-dt_s / _POWER_LAG_S)
     power_w = aim_w + (state.power_w - aim_w) * kept
@@ -92,7 +91,6 @@ def busy(load: SimLoad) -> float:
 
 
 def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSample:
-    """What a sensor says of it."""
     return GpuSample(
         index=gpu.index,
         t_s=t_s,

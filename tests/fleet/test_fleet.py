@@ -91,7 +91,6 @@ def settings(engine: Simulator, servers: int = 1) -> FleetSettings:
 async def driven(
     engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None
 ) -> AsyncIterator[Driven]:
-    engine.forget()
     fleet = Fleet(settings(engine, servers), workers, most=most)
     pids: set[int] = set()
     try:

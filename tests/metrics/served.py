@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.metrics.difference import Estimate
+from loadgen.metrics.figures import figures_of
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageStarted
 from loadgen.metrics.result import Limits, Result, StageResult
@@ -16,6 +18,7 @@ from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import StageHardware, stage_result
 from tests.report.test_table import result
 
+NO_LIMITS = Limits()
 TICK_S = 0.25
 E2E_S = 1.0
 TOKENS = 128
@@ -85,15 +88,20 @@ def _tick(times: NDArray[np.float64], tick: int, held: int) -> StageMetrics:
     return metrics
 
 
-def result_of(stage: StageRecord) -> StageResult:
+def result_of(stage: StageRecord, limits: Limits = NO_LIMITS) -> StageResult:
     return stage_result(
         stage,
         started_at="2026-01-01T00:00:00.000Z",
         now_s=60.0,
-        limits=Limits(),
+        limits=limits,
         urls=[],
         machine=StageHardware(gpu=[], energy=None, host={}, verdicts=[]),
     )
+
+
+def running_figures(stage: StageRecord, limits: Limits = NO_LIMITS) -> dict[str, Estimate]:
+    """Its figures as they are while it runs: from its histograms, not from those of a result."""
+    return figures_of(result_of(stage, limits), histograms=stage.metrics.latency)
 
 
 def run_of(*stages: StageRecord, **changes: Any) -> Result:

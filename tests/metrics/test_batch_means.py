@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.batch_means import LEAST_BLOCKS, MOST_BLOCKS, BatchMeans, ratio_variance
 from loadgen.metrics.deltas import ClientDelta
-from loadgen.metrics.figures import compared, running_figures
+from loadgen.metrics.figures import compared
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, Ticked
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Limits, Precision
+from loadgen.metrics.result import Precision
 from loadgen.metrics.stage import StageMetrics
-from tests.metrics.served import served, started
+from tests.metrics.served import running_figures, served, started
 
 
 def precision_of(seed: int, *, seconds: float = 30.0, in_step: bool = False) -> Precision:
@@ -36,7 +36,7 @@ def test_independent_streams_are_worth_nearly_as_many() -> None:
 
 @pytest.mark.parametrize("in_step", [False, True])
 def test_equal_stages_rarely_differ(in_step: bool) -> None:
-    stages = [running_figures(served(seed, in_step=in_step), Limits()) for seed in range(16)]
+    stages = [running_figures(served(seed, in_step=in_step)) for seed in range(16)]
     found = [
         one.difference
         for a, b in combinations(stages, 2)
@@ -49,7 +49,7 @@ def test_equal_stages_rarely_differ(in_step: bool) -> None:
 
 
 def test_a_slower_server_is_found_though_its_streams_go_in_step() -> None:
-    a, b = (running_figures(served(seed, in_step=True, scale=scale), Limits()) for seed, scale in ((1, 1.0), (2, 1.15)))
+    a, b = (running_figures(served(seed, in_step=True, scale=scale)) for seed, scale in ((1, 1.0), (2, 1.15)))
     words = {one.figure: one.difference.word for one in compared(a, b) if one.difference is not None}
     assert {words[name] for name in ("output_tok_s", "ttft_mean", "tpot_mean", "e2e_mean")} == {"worse"}
     assert words["tpot_p99"] == "no evidence"
@@ -77,7 +77,7 @@ def test_the_number_of_blocks_is_bounded_and_nothing_is_lost(ticks: int) -> None
 def test_a_short_stage_cannot_tell() -> None:
     assert served(1, seconds=2.0).blocks.precision() is None
     assert BatchMeans().precision() is None
-    figures = running_figures(served(1, seconds=2.0), Limits())
+    figures = running_figures(served(1, seconds=2.0))
     assert all(one.difference is None or one.difference.low is None for one in compared(figures, figures))
 
 

@@ -12,6 +12,7 @@ from loadgen.metrics.difference import (
     Estimate,
     chance_of_misses,
     difference,
+    effective_sample_size,
     geometric_mean,
     mean_estimate,
     percentile_estimate,
@@ -20,7 +21,6 @@ from loadgen.metrics.difference import (
     share_estimate,
     share_interval,
     student_t,
-    worth,
 )
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Difference
@@ -178,7 +178,12 @@ def test_students_quantile(freedom: int, quantile: float) -> None:
 
 
 def test_few_blocks_are_worth_less() -> None:
-    assert worth(100.0, 4, 0.99) < worth(100.0, 11, 0.99) < worth(100.0, 1000, 0.99) < 100.0
+    assert (
+        effective_sample_size(100.0, 4, 0.99)
+        < effective_sample_size(100.0, 11, 0.99)
+        < effective_sample_size(100.0, 1000, 0.99)
+        < 100.0
+    )
 
 
 def test_the_geometric_mean_of_the_matrix() -> None:

@@ -5,29 +5,28 @@ import pytest
 
 from loadgen.metrics.figures import (
     FIGURES,
-    Load,
+    LoadShape,
     compared,
     figures_of,
+    load_asked,
     load_of,
-    running_figures,
-    running_load,
     sound_stage,
     stages_by_load,
     without_words,
 )
 from loadgen.metrics.result import Goodput, Limits
-from tests.metrics.served import result_of, run_of, served
+from tests.metrics.served import result_of, run_of, running_figures, served
 
 
 def test_a_running_stage_and_its_result_have_the_same_figures() -> None:
     stage = served(1, in_step=True)
-    now, then = running_figures(stage, Limits()), figures_of(result_of(stage))
+    now, then = running_figures(stage), figures_of(result_of(stage))
     assert now.keys() == then.keys() and {"output_tok_s", "req_s", "ttft_p50", "e2e_p99"} <= now.keys()
     for name, estimate in now.items():
         assert estimate.value == then[name].value
         assert estimate.low == pytest.approx(then[name].low, rel=1e-3)
         assert estimate.high == pytest.approx(then[name].high, rel=1e-3)
-    assert running_load(stage) == load_of(result_of(stage))
+    assert load_asked(stage.started) == load_of(result_of(stage))
 
 
 def test_every_estimate_encloses_its_value() -> None:
@@ -81,5 +80,5 @@ def test_of_several_stages_the_last_sound_one_counts() -> None:
 
 
 def test_loads_in_words() -> None:
-    assert Load(None, 2.5, "poisson", 512, 128).words == "rate 2.5/s poisson, ISL 512, OSL 128"
-    assert Load(None, None, "replay", 512, 128).words == "replay, ISL 512, OSL 128"
+    assert LoadShape(None, 2.5, "poisson", 512, 128).words == "rate 2.5/s poisson, ISL 512, OSL 128"
+    assert LoadShape(None, None, "replay", 512, 128).words == "replay, ISL 512, OSL 128"

@@ -43,7 +43,7 @@ def test_what_the_slow_tier_told_stays_known() -> None:
 
 def test_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
     record = HardwareRecord()
-    record.found(TelemetryChanged(0.0, GPUS, {}))
+    record.gpus = GPUS
     record.sampled(sampled(0.0, 0.3, 0.3))
     assert record.of_server({}) == list(GPUS)
     assert record.of_server({0: sampled(1.0, 0.4, 9.0).gpus[:1], 1: sampled(1.0, 0.4, 9.0).gpus[1:]}) == [GPUS[1]]

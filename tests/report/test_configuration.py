@@ -85,11 +85,11 @@ def test_durations_and_lists_are_readable() -> None:
     ],
 )
 def test_apples_and_pears(other: Result, why: str) -> None:
-    assert unlikeness(run(), other) == [why]
+    assert list(unlikeness(run(), other)) == [why]
 
 
 def test_another_number_of_tokens_is_a_matter_of_the_stages() -> None:
-    assert unlikeness(run(), run(load={"isl": 1024})) == []
+    assert list(unlikeness(run(), run(load={"isl": 1024}))) == []
 
 
 def test_what_weakens_a_whole_run() -> None:

@@ -22,7 +22,7 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.run import Run
-from tests.engines import Simulator, attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import finish, left_behind
 
 KEYS: list[Callable[[random.Random], Operation]] = [
@@ -47,11 +47,10 @@ def adds_up(stage: StageView) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_every_request_is_accounted_for(seed: int) -> None:
+async def test_every_request_is_accounted_for(engine: Simulator, seed: int) -> None:
     chance = random.Random(seed)
-    with simulator() as engine:
-        engine.faults(*chance.sample(["http_500:every=7", "reset:after=3,every=5", "http_429:every=9"], 2))
-        await drive(engine, chance)
+    engine.faults(*chance.sample(["http_500:every=7", "reset:after=3,every=5", "http_429:every=9"], 2))
+    await drive(engine, chance)
     assert left_behind() == []
 
 
@@ -65,7 +64,7 @@ async def drive(engine: Simulator, chance: random.Random) -> None:
         seen.append(snapshot)
         if snapshot.phase in ("running", "paused") and chance.random() < 0.4:
             run.apply(chance.choice(KEYS)(chance))
-        if len(seen) > 30:
+        if len(seen) > 20:
             run.apply(chance.choice(ENDS))
 
     result = await finish(run, press)

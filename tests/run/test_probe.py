@@ -140,12 +140,6 @@ def shared() -> Iterator[Simulator]:
         yield engine
 
 
-@pytest.fixture
-def engine(shared: Simulator) -> Simulator:
-    shared.forget()
-    return shared
-
-
 def running(engine: Simulator) -> list[str]:
     """What the engine's own metrics say is running."""
     text = httpx.get(f"{engine.url}/metrics", trust_env=False).text

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,6 @@ from loadgen.store.files import read_journal
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
-@pytest.fixture
-def engine(shared: Simulator) -> Simulator:
-    shared.forget()
-    return shared
-
 
 # The main job.
 
@@ -70,7 +56,7 @@ async def test_workers_run_before_others_where_they_may_and_the_result_says_so(e
 
     for wanted in (True, False):
         classes.clear()
-        result = await finish(Run(attach(engine, load={"requests": 2000, "realtime": wanted}), where="test"), look)
+        result = await finish(Run(attach(engine, load={"requests": 600, "realtime": wanted}), where="test"), look)
         shares = {frozenset({os.SCHED_RR}): 1.0, frozenset({os.SCHED_OTHER}): 0.0}
         assert result.client.realtime == pytest.approx(shares[frozenset(classes)], abs=0.1)
         assert wanted or result.client.realtime == 0

@@ -1,5 +1,6 @@
 """Plans that react, in whole runs on the simulator: searches, settled stages, and an open loop beyond the server."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,18 +12,26 @@ from loadgen.profile.schema import Profile
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.store.files import read_journal
-from tests.engines import profile
+from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, once, outcome
 
 # Bends at 2 streams (16 ms / 8 ms a stream): early enough for a short test, slow enough for a busy machine.
-BENDS = {"engine": "simulator", "args": {"base-ms": 16, "per-seq-ms": 8, "per-prefill-token-ms": 0, "jitter": 0}}
+BENDS = {"base-ms": 16, "per-seq-ms": 8, "per-prefill-token-ms": 0, "jitter": 0}
 
 
-def searching(plan: dict[str, Any], **parts: Any) -> Profile:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with simulator(*(word for name, value in BENDS.items() for word in (f"--{name}", str(value)))) as running:
+        yield running
+
+
+def searching(engine: Simulator | None, plan: dict[str, Any], **parts: Any) -> Profile:
+    """On a server that is there, or on one of its own."""
+    server = {"engine": "simulator", "args": BENDS} if engine is None else {"engine": "attach", "url": engine.url}
     load = {"isl": 1, "osl": 8, "requests": None, "duration": "500ms"} | parts.pop("load", {})
     # Shorter than any transient: the search is what is tested.
     settled = {"settle": "300ms", "completed": 5, "longest": "3s"}
-    return profile(BENDS, plan=settled | plan, load=load, **parts)
+    return profile(server, plan=settled | plan, load=load, **parts)
 
 
 def loads(result: Result) -> list[float | int | None]:
@@ -30,7 +39,7 @@ def loads(result: Result) -> list[float | int | None]:
 
 
 async def test_the_knee_of_the_simulator() -> None:
-    run = Run(searching({"search": "knee"}), where="test")
+    run = Run(searching(None, {"search": "knee"}), where="test")
     result = await finish(run)
     assert (result.state, run.error) == ("complete", None)
     assert result.search is not None
@@ -44,11 +53,11 @@ async def test_the_knee_of_the_simulator() -> None:
     assert record.result().search == result.search
 
 
-async def test_the_highest_load_under_a_limit() -> None:
+async def test_the_highest_load_under_a_limit(engine: Simulator) -> None:
     # 16 + 8 N ms a token: 5 streams take 56 ms; the machine adds what it adds.
     limits = {"tpot": "60ms"}
     result, error = await outcome(
-        searching({"search": "slo", "precision": 0.5, "goodput": 0.5}, slo=limits, load={"concurrency": 2}),
+        searching(engine, {"search": "slo", "precision": 0.5, "goodput": 0.5}, slo=limits, load={"concurrency": 2}),
     )
     assert error is None
     assert result.search is not None
@@ -61,8 +70,8 @@ async def test_the_highest_load_under_a_limit() -> None:
     assert last.goodput.good <= last.goodput.determined
 
 
-async def test_a_settled_stage_leaves_its_transient_out() -> None:
-    result, _ = await outcome(searching({"settle": "20s", "completed": 20}, load={"concurrency": 4}))
+async def test_a_settled_stage_leaves_its_transient_out(engine: Simulator) -> None:
+    result, _ = await outcome(searching(engine, {"settle": "20s", "completed": 20}, load={"concurrency": 4}))
     (stage,) = result.stages
     assert stage.settled_s is not None
     # Twelve ticks, the first of which may be short.
@@ -73,9 +82,9 @@ async def test_a_settled_stage_leaves_its_transient_out() -> None:
     assert stage.inconclusive is None
 
 
-async def test_too_few_streams_are_inconclusive() -> None:
+async def test_too_few_streams_are_inconclusive(engine: Simulator) -> None:
     plan = {"settle": "500ms", "completed": 10_000, "longest": "500ms"}
-    result, _ = await outcome(searching(plan, load={"concurrency": 2}))
+    result, _ = await outcome(searching(engine, plan, load={"concurrency": 2}))
     (stage,) = result.stages
     assert stage.stop_reason == "too few streams completed in 0.5 s"
     assert stage.inconclusive is not None
@@ -83,38 +92,38 @@ async def test_too_few_streams_are_inconclusive() -> None:
     assert "of at least 10000 streams completed" in stage.inconclusive
 
 
-async def test_the_operator_stops_a_search_and_keeps_what_there_is() -> None:
-    run = Run(searching({"search": "knee"}), where="test")
+async def test_the_operator_stops_a_search_and_keeps_what_there_is(engine: Simulator) -> None:
+    run = Run(searching(engine, {"search": "knee"}), where="test")
     result = await finish(run, once(lambda snapshot: len(snapshot.stages) == 2, Stop()))
     assert (result.state, result.search) == ("stopped", None)
     assert loads(result) == [1, 2]
 
 
-async def test_the_operator_measures_a_point_again() -> None:
+async def test_the_operator_measures_a_point_again(engine: Simulator) -> None:
     def second(snapshot: Snapshot) -> bool:
         return len(snapshot.stages) == 2 and flowing(snapshot)
 
     plan = {"ladder": [1, 2, 3]}
-    result, error = await outcome(searching(plan), act=once(second, Redo()))
+    result, error = await outcome(searching(engine, plan), act=once(second, Redo()))
     assert error is None
     assert loads(result) == [1, 2, 2, 3]
     assert result.stages[1].stop_reason == "the operator measures it again"
 
 
-async def test_the_operator_extends_a_stage() -> None:
-    plain = profile(BENDS, load={"requests": None, "duration": "2s", "osl": 4, "isl": 1})
+async def test_the_operator_extends_a_stage(engine: Simulator) -> None:
+    plain = attach(engine, load={"requests": None, "duration": "2s", "osl": 4, "isl": 1})
     result, _ = await outcome(plain, act=once(flowing, Extend()))
     (stage,) = result.stages
     assert stage.measured_s > 3.9
     assert any(event.text == "conc 4 goes on for 2 s more" for event in result.events)
 
 
-async def test_a_stage_beside_the_plan_is_no_point_of_it() -> None:
+async def test_a_stage_beside_the_plan_is_no_point_of_it(engine: Simulator) -> None:
     act = in_turn(
         (flowing, SetConcurrency(5)),
         (lambda snapshot: len(snapshot.stages) == 2, NextStage()),
     )
-    result, error = await outcome(searching({"search": "knee", "most": 2}), act=act)
+    result, error = await outcome(searching(engine, {"search": "knee", "most": 2}), act=act)
     assert error is None
     # The knee's first point was broken off, so it is measured after all.
     assert loads(result)[:4] == [1, 5, 1, 2]

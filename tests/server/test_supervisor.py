@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.supervisor import ManagedServer
 
 async def main():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,10 @@ from loadgen.run.operations import Abort, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.store.files import SafeFiles, journal_is_held
-from tests.engines import Simulator, attach, simulator
+from tests.engines import Simulator, attach
 from tests.metrics.test_hlog import read as read_histograms
 from tests.metrics.test_stream_rows import ROW
 from tests.run.driving import finish, once
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
-@pytest.fixture
-def engine(shared: Simulator) -> Simulator:
-    shared.forget()
-    return shared
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:

@@ -17,13 +17,13 @@ class Heard:
 
     opened: Opened | None
     refused: Refused | None
-    looks: list[Sampled]
+    samples: list[Sampled]
     status: int
     stderr: str
 
 
-def listen(*arguments: str, env: Mapping[str, str] | None = None, looks: int = 2, orders: bytes = b"") -> Heard:
-    """Run the real child until it has sent so many looks, or has ended."""
+def listen(*arguments: str, env: Mapping[str, str] | None = None, samples: int = 2, orders: bytes = b"") -> Heard:
+    """Run the real child until it has sent so many samples, or has ended."""
     child = subprocess.Popen(
         [*PROGRAM, "--interval-s", "0.05", *arguments],
         stdin=subprocess.PIPE,
@@ -37,14 +37,14 @@ def listen(*arguments: str, env: Mapping[str, str] | None = None, looks: int = 2
     child.stdin.write(orders)
     child.stdin.flush()
     with child:
-        while len(heard.looks) < looks and (line := child.stdout.readline()):
+        while len(heard.samples) < samples and (line := child.stdout.readline()):
             match decode_line.decode(line):
                 case Opened() as opened:
                     heard.opened = opened
                 case Refused() as refused:
                     heard.refused = refused
                 case sampled:
-                    heard.looks.append(sampled)
+                    heard.samples.append(sampled)
         _, errors = child.communicate()
     heard.status, heard.stderr = child.returncode, errors.decode()
     return heard

@@ -124,28 +124,28 @@ def test_any_file_is_a_capture_or_an_error_that_names_it(tmp_path_factory: pytes
 _PATIENCE = Patience(open_s=20, silence_s=20, pause_s=0.01)
 
 
-def _look(t_s: float, energy_j: float, replays: int) -> Sampled:
+def _sampled(t_s: float, energy_j: float, replays: int) -> Sampled:
     return Sampled(t_s, 1.0, (GpuSample(0, t_s, power_w=600.0, energy_j=energy_j, pcie_replays=replays),))
 
 
-def test_the_looks_come_in_their_time_stamped_with_the_present() -> None:
-    looks = [_look(10.0, 0.0, 0), _look(11.0, 600.0, 0), _look(12.5, 1500.0, 1)]
-    again = list(islice(played(looks, 1000.0), 5))
-    assert [look.t_s for look in again] == [1000.0, 1001.0, 1002.5, 1003.75, 1004.75]
-    assert [look.gpus[0].t_s for look in again] == [look.t_s for look in again]
+def test_the_samples_come_in_their_time_stamped_with_the_present() -> None:
+    samples = [_sampled(10.0, 0.0, 0), _sampled(11.0, 600.0, 0), _sampled(12.5, 1500.0, 1)]
+    again = list(islice(played(samples, 1000.0), 5))
+    assert [sampled.t_s for sampled in again] == [1000.0, 1001.0, 1002.5, 1003.75, 1004.75]
+    assert [sampled.gpus[0].t_s for sampled in again] == [sampled.t_s for sampled in again]
 
 
 def test_counters_go_on_at_their_pace_when_it_begins_again() -> None:
-    looks = [_look(10.0, 5000.0, 7), _look(11.0, 5600.0, 7), _look(12.0, 6200.0, 8)]
-    again = list(islice(played(looks, 0.0), 9))
-    energies = [gpu.energy_j for look in again for gpu in look.gpus if gpu.energy_j is not None]
+    samples = [_sampled(10.0, 5000.0, 7), _sampled(11.0, 5600.0, 7), _sampled(12.0, 6200.0, 8)]
+    again = list(islice(played(samples, 0.0), 9))
+    energies = [gpu.energy_j for sampled in again for gpu in sampled.gpus if gpu.energy_j is not None]
     assert [after - before for before, after in pairwise(energies)] == pytest.approx([600.0] * 8)
-    assert [look.gpus[0].pcie_replays for look in again] == [7, 7, 8, 8, 8, 9, 10, 10, 11]
+    assert [sampled.gpus[0].pcie_replays for sampled in again] == [7, 7, 8, 8, 8, 9, 10, 10, 11]
 
 
 def test_one_look_is_repeated_every_second() -> None:
-    again = list(islice(played([_look(10.0, 5.0, 7)], 0.0), 3))
-    assert [(look.t_s, look.gpus[0].energy_j) for look in again] == [(0.0, 5.0), (1.0, 5.0), (2.0, 5.0)]
+    again = list(islice(played([_sampled(10.0, 5.0, 7)], 0.0), 3))
+    assert [(sampled.t_s, sampled.gpus[0].energy_j) for sampled in again] == [(0.0, 5.0), (1.0, 5.0), (2.0, 5.0)]
 
 
 _STEPS = st.lists(
@@ -155,17 +155,17 @@ _STEPS = st.lists(
 
 @given(_STEPS, st.floats(0, 1e6))
 def test_time_goes_on_and_no_counter_ever_falls(steps: list[tuple[float, float, int, bool]], start_s: float) -> None:
-    looks, t_s, energy_j, replays = [], 5.0, 0.0, 0
+    samples, t_s, energy_j, replays = [], 5.0, 0.0, 0
     for step_s, joules, more, known in steps:
         t_s, energy_j, replays = t_s + step_s, energy_j + joules, replays + more
         gpu = GpuSample(0, t_s, energy_j=energy_j, pcie_replays=replays if known else None)
-        looks.append(Sampled(t_s, 1.0, (gpu,)))
-    again = list(islice(played(looks, start_s), 4 * len(looks)))
+        samples.append(Sampled(t_s, 1.0, (gpu,)))
+    again = list(islice(played(samples, start_s), 4 * len(samples)))
     assert all(before.t_s < after.t_s for before, after in pairwise(again))
-    counted = [look.gpus[0].pcie_replays for look in again]
+    counted = [sampled.gpus[0].pcie_replays for sampled in again]
     known_counts = [count for count in counted if count is not None]
     assert known_counts == sorted(known_counts)
-    energies = [look.gpus[0].energy_j or 0.0 for look in again]
+    energies = [sampled.gpus[0].energy_j or 0.0 for sampled in again]
     assert all(after >= before - 1e-6 for before, after in pairwise(energies))
 
 
@@ -185,10 +185,10 @@ async def test_a_capture_is_watched_like_the_box_it_came_from(tmp_path: Path) ->
     monitor.start()
     try:
         async with asyncio.timeout(60):
-            looks: list[Sampled] = []
-            while len(looks) < 8 or len(monitor.latest) < 2:  # the AMD part has three
+            samples: list[Sampled] = []
+            while len(samples) < 8 or len(monitor.latest) < 2:  # the AMD part has three
                 await monitor.change()
-                looks += monitor.take()
+                samples += monitor.take()
             assert sorted(gpu.name for gpu in monitor.gpus) == ["H200", "MI300X"]
             assert sorted(gpu.power_w or 0 for gpu in monitor.latest.values()) == [99.0, 600.0]
             assert all(gpu.processes is None for gpu in monitor.latest.values())
@@ -209,9 +209,9 @@ async def test_a_capture_is_watched_like_the_box_it_came_from(tmp_path: Path) ->
 
 async def test_a_capture_that_has_gone_bad_is_refused_with_its_place(tmp_path: Path) -> None:
     path = _capture(tmp_path)
-    attempts: dict[VendorName, list[BackendOption]] = {"amd": replay_options(path)["amd"]}
+    options: dict[VendorName, list[BackendOption]] = {"amd": replay_options(path)["amd"]}
     path.write_text("{}\n")
-    monitor = Monitor(attempts, folder=tmp_path, patience=_PATIENCE)
+    monitor = Monitor(options, folder=tmp_path, patience=_PATIENCE)
     monitor.start()
     try:
         async with asyncio.timeout(60):

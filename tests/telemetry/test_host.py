@@ -93,11 +93,11 @@ def test_frequency_and_governor(tmp_path: Path) -> None:
 def test_only_a_few_of_many_cores_are_asked_for_their_frequency(tmp_path: Path) -> None:
     for number in range(100):
         _core(tmp_path, number, "3000000", f"governor-{number}")
-    assert len((read_frequency(tmp_path).governor or "").split(", ")) <= 8
+    assert len((read_frequency(tmp_path)["governor"] or "").split(", ")) <= 8
 
 
 def test_no_frequency_is_no_error(tmp_path: Path) -> None:
-    assert read_frequency(tmp_path) == (None, None, None)
+    assert read_frequency(tmp_path) == {"cpu_mhz": None, "cpu_mhz_min": None, "governor": None}
 
 
 @given(st.tuples(*[st.floats(0, 1e6)] * 4))

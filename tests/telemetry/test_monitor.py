@@ -26,11 +26,11 @@ _GOOD = "opened()\nsampled()\nwait()\n"
 @asynccontextmanager
 async def _watching(
     folder: Path,
-    attempts: Mapping[VendorName, Sequence[BackendOption]],
+    options: Mapping[VendorName, Sequence[BackendOption]],
     patience: Patience = _QUICK,
     interval_s: float = 1.0,
 ) -> AsyncIterator[Monitor]:
-    monitor = Monitor(attempts, folder=folder, interval_s=interval_s, patience=patience)
+    monitor = Monitor(options, folder=folder, interval_s=interval_s, patience=patience)
     monitor.start()
     try:
         yield monitor
@@ -53,8 +53,8 @@ def _lives(pid: int) -> bool:
 
 
 async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(tmp_path: Path) -> None:
-    attempts = backend_options("sim", sim_arguments=("--gpus", "2"))
-    async with _watching(tmp_path, attempts, interval_s=0.05) as monitor:
+    options = backend_options("sim", sim_arguments=("--gpus", "2"))
+    async with _watching(tmp_path, options, interval_s=0.05) as monitor:
         assert (monitor.gpus, monitor.latest, monitor.take(), monitor.stale) == ((), {}, [], False)
         await _until(monitor, lambda: len(monitor.latest) == 2 and monitor.latest[0].t_s > 0)
         looks = monitor.take()
@@ -83,8 +83,8 @@ async def test_the_next_attempt_is_tried_when_one_refuses(tmp_path: Path) -> Non
     dies = stand_in(tmp_path, "dies", "print('free(): invalid next size', file=sys.stderr)\nos.abort()\n")
     silent = stand_in(tmp_path, "ends", "")
     absent = BackendOption("absent", "sim", program=(str(tmp_path / "absent"),))
-    attempts = [refuses, dies, silent, absent, stand_in(tmp_path, "good", _GOOD)]
-    async with _watching(tmp_path, {"amd": attempts}) as monitor:
+    options = [refuses, dies, silent, absent, stand_in(tmp_path, "good", _GOOD)]
+    async with _watching(tmp_path, {"amd": options}) as monitor:
         await _until(monitor, lambda: monitor.settled)
         (status,) = monitor.status
         assert (status.option, status.works, status.restarts) == ("good", True, 0)
@@ -96,8 +96,8 @@ async def test_the_next_attempt_is_tried_when_one_refuses(tmp_path: Path) -> Non
 
 
 async def test_a_box_where_nothing_works_says_so(tmp_path: Path) -> None:
-    attempts = [stand_in(tmp_path, "dies", "sys.exit(7)")]
-    async with _watching(tmp_path, {"amd": attempts}) as monitor:
+    options = [stand_in(tmp_path, "dies", "sys.exit(7)")]
+    async with _watching(tmp_path, {"amd": options}) as monitor:
         await _until(monitor, lambda: monitor.settled)
         (status,) = monitor.status
         assert (status.option, status.works) == (None, False)

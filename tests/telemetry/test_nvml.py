@@ -29,13 +29,13 @@ def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _build(tmp_path_factory.mktemp("nvml_old"), "-DOLD")
 
 
-def _listen(library: Path, scenario: str, *, looks: int = 2, orders: bytes = b"") -> Heard:
+def _listen(library: Path, scenario: str, *, samples: int = 2, orders: bytes = b"") -> Heard:
     env = {"LD_LIBRARY_PATH": str(library), "NVML_STUB": scenario}
-    return listen("--backend", "nvml", env=env, looks=looks, orders=orders)
+    return listen("--backend", "nvml", env=env, samples=samples, orders=orders)
 
 
 def test_two_busy_gpus(library: Path) -> None:
-    heard = _listen(library, "busy", looks=3)
+    heard = _listen(library, "busy", samples=3)
     assert heard.opened is not None
     assert heard.opened.meta["driver"] == "570.133.20"
     assert heard.opened.meta["cuda"] == "12.8"
@@ -50,9 +50,9 @@ def test_two_busy_gpus(library: Path) -> None:
     assert (first.pcie_width_max, first.pcie_speed_max_gts) == (16, 32)
     assert (first.virtualization, first.socket, first.partition) == ("PASSTHROUGH", "GPU-stub-0", 0)
     assert (first.links_total, second.links_total) == (18, None)
-    assert heard.looks[0].gpus[0] == GpuSample(
+    assert heard.samples[0].gpus[0] == GpuSample(
         index=0,
-        t_s=heard.looks[0].gpus[0].t_s,
+        t_s=heard.samples[0].gpus[0].t_s,
         gfx_percent=97,
         memory_percent=41,
         hbm_used_bytes=60 * _GIB,
@@ -76,20 +76,20 @@ def test_two_busy_gpus(library: Path) -> None:
 
 
 def test_throttling_is_counted_where_there_is_a_counter_and_else_seen(library: Path) -> None:
-    first, second = _listen(library, "busy").looks[1].gpus
+    first, second = _listen(library, "busy").samples[1].gpus
     assert first.throttle_percent == {"power": 100, "thermal": 0, "brake": 100, "hardware": 0}
     # Without a counter, and with a slowdown that names no cause.
     assert second.throttle_percent == {"power": 0, "thermal": 0, "brake": 0, "hardware": 100}
 
 
 def test_the_slow_tier_is_not_read_at_each_beat(library: Path) -> None:
-    later = _listen(library, "busy").looks[1].gpus[0]
+    later = _listen(library, "busy").samples[1].gpus[0]
     assert (later.power_cap_w, later.pcie_width, later.ecc_uncorrectable, later.links_up) == (None, None, None, None)
 
 
 def test_processes_are_listed_when_asked_for(library: Path) -> None:
-    heard = _listen(library, "busy", looks=4, orders=b'{"processes": true}\n')
-    lists = [look.gpus for look in heard.looks if look.gpus[0].processes is not None]
+    heard = _listen(library, "busy", samples=4, orders=b'{"processes": true}\n')
+    lists = [look.gpus for look in heard.samples if look.gpus[0].processes is not None]
     assert len(lists) == 1
     assert lists[0][0].processes == (GpuProcess(4000, "python4000", 60 * _GIB),)
     # What a process holds can be unknown.
@@ -111,7 +111,7 @@ def test_mig_has_memory_in_its_instances_and_the_rest_in_its_parent(library: Pat
     assert [gpu.socket for gpu in heard.opened.gpus] == ["GPU-stub-0"] * 3 + ["GPU-stub-1"]
     assert (parent.hbm_total_bytes, one.hbm_total_bytes, other.hbm_total_bytes) == (None, 40 * _GIB, 80 * _GIB)
     assert (one.compute_partition, two.uuid) == ("3g.40gb", "MIG-stub-1")
-    parent_now, one_now, _, other_now = heard.looks[0].gpus
+    parent_now, one_now, _, other_now = heard.samples[0].gpus
     assert parent_now.power_w == other_now.power_w == 65.535
     assert parent_now.missing == {
         "hbm_used_bytes": "belongs to the MIG instances",
@@ -122,7 +122,7 @@ def test_mig_has_memory_in_its_instances_and_the_rest_in_its_parent(library: Pat
 
 
 def test_what_is_not_supported_is_missing_for_that_reason(library: Path) -> None:
-    now = _listen(library, "unsupported").looks[0].gpus[0]
+    now = _listen(library, "unsupported").samples[0].gpus[0]
     assert now.hbm_used_bytes == 60 * _GIB
     assert {"power_w", "energy_j", "gfx_percent", "throttle_percent", "ecc_uncorrectable", "pcie_speed_gts"} <= set(
         now.missing
@@ -132,8 +132,8 @@ def test_what_is_not_supported_is_missing_for_that_reason(library: Path) -> None
 
 
 def test_a_gpu_that_falls_off_the_bus_takes_no_other_with_it(library: Path) -> None:
-    heard = _listen(library, "lost", looks=3)
-    whole, lost = heard.looks[-1].gpus
+    heard = _listen(library, "lost", samples=3)
+    whole, lost = heard.samples[-1].gpus
     assert whole.power_w == 65.535
     assert (lost.power_w, lost.hbm_used_bytes) == (None, None)
     assert set(lost.missing.values()) == {"the GPU is lost: it fell off the bus; see Xid in `dmesg`"}
@@ -143,11 +143,11 @@ def test_a_gpu_that_was_lost_before_is_shown_as_such(library: Path) -> None:
     heard = _listen(library, "lost-at-start")
     assert heard.opened is not None
     assert [gpu.name for gpu in heard.opened.gpus] == ["NVIDIA H100 80GB HBM3", "NVIDIA GPU that does not answer"]
-    assert "the GPU is lost" in heard.looks[0].gpus[1].missing["power_w"]
+    assert "the GPU is lost" in heard.samples[0].gpus[1].missing["power_w"]
 
 
 def test_an_old_driver_tells_what_it_can(old_library: Path) -> None:
-    now = _listen(old_library, "busy").looks[0].gpus[0]
+    now = _listen(old_library, "busy").samples[0].gpus[0]
     assert now.hbm_used_bytes == 61 * _GIB
     assert now.power_w == 65.535
     assert now.missing == dict.fromkeys(
@@ -172,7 +172,7 @@ def test_what_does_not_work_is_refused_with_its_reason(library: Path, scenario: 
     heard = _listen(library, scenario)
     assert heard.refused is not None
     assert words in heard.refused.reason
-    assert (heard.opened, heard.looks, heard.status) == (None, [], 1)
+    assert (heard.opened, heard.samples, heard.status) == (None, [], 1)
 
 
 def test_no_library(tmp_path: Path) -> None:

@@ -128,4 +128,4 @@ def test_the_child_offers_the_gpus_that_its_flags_name() -> None:
     heard = listen("--backend", "sim", "--gpus", "3", "--throttle", "1")
     assert heard.opened is not None
     assert [gpu.uuid for gpu in heard.opened.gpus] == ["GPU-sim-0", "GPU-sim-1", "GPU-sim-2"]
-    assert [gpu.power_cap_w for gpu in heard.looks[0].gpus] == [CAP_W, LOW_CAP_W, CAP_W]
+    assert [gpu.power_cap_w for gpu in heard.samples[0].gpus] == [CAP_W, LOW_CAP_W, CAP_W]

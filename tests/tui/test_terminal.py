@@ -1,15 +1,18 @@
-"""A reader that reads nothing, little or never again, on the other end of a real pipe."""
+"""Where the cockpit cannot be shown; and a reader of a real pipe that reads nothing, little or never again."""
 
+import io
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tui.terminal import MOST_WAITING, NonBlockingWriter
+from tui.terminal import MOST_WAITING, NonBlockingWriter, plain_reason
 
 PATIENCE_S = 30.0
 
@@ -104,3 +107,37 @@ def test_what_an_encoding_lacks_is_spelled_out() -> None:
     with writer_into_a_pipe(encoding="ascii") as (writer, reader):
         writer.write("5 µs\n")
         assert reader.read_until(b"\n") == b"5 \\xb5s\n"
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("term", "size", "reason"),
+    [
+        ("xterm-256color", (80, 24), None),
+        ("xterm-256color", (60, 16), None),
+        ("xterm-256color", (59, 24), "the terminal has 59x24 cells, and the cockpit takes 60x16"),
+        ("xterm-256color", (80, 15), "the terminal has 80x15 cells, and the cockpit takes 60x16"),
+        ("xterm-256color", (0, 0), None),
+        ("dumb", (80, 24), "TERM=dumb: this terminal cannot place text"),
+    ],
+)
+def test_a_terminal_that_cannot_show_it_says_why(
+    monkeypatch: pytest.MonkeyPatch, term: str, size: tuple[int, int], reason: str | None
+) -> None:
+    monkeypatch.setattr(sys, "stdout", FakeTerminal())
+    monkeypatch.setattr(sys, "stdin", FakeTerminal())
+    monkeypatch.setattr(os, "get_terminal_size", lambda number: os.terminal_size(size))
+    monkeypatch.setenv("TERM", term)
+    assert plain_reason() == reason
+
+
+def test_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert plain_reason() == "there is no terminal"

@@ -70,20 +70,19 @@ class Marks:
 
     def see(self, snapshot: Snapshot) -> None:
         """Take what is new in a snapshot; every one must come by here."""
-        events, self._last_event = _after(snapshot.events, self._last_event), _last(snapshot.events)
+        events = _after(snapshot.events, self._last_event)
+        self._last_event = snapshot.events[-1] if snapshot.events else None
         begun = list(_begun(snapshot, snapshot.stages[self._stages_seen :]))
         self._stages_seen = len(snapshot.stages)
         if begun and self.first_load_s is None:
             self.first_load_s = begun[0].t_s
-        self._keep(begun)
-        # A stage that began says it better than the event that asked for it.
-        self._keep([_of(event) for event in events if event.kind != "load" or not begun])
-        self._keep(self._failures((*snapshot.past, snapshot.point)))
-        self._keep(self._preempted(snapshot))
-        self._keep(self._throttled(snapshot))
-
-    def _keep(self, marks: Sequence[Mark]) -> None:
-        self.all += marks
+        found = [*begun]
+        for event in events:
+            if event.kind != "load" or not begun:  # a stage that began says it better than the event that asked for it
+                label = fmt.plain(event.text)[:_LABEL].rstrip() if event.kind == "note" else ""
+                found.append(Mark(event.t_s, event.kind, label))
+        found += self._failures((*snapshot.past, snapshot.point))
+        self.all += [*found, *self._preempted(snapshot), *self._throttled(snapshot)]
         while len(self.all) > MOST:
             self.all.remove(max(self.all, key=lambda mark: (mark.how.rank, -mark.t_s)))
 
@@ -126,10 +125,6 @@ def _after(events: tuple[RunEvent, ...], last: RunEvent | None) -> tuple[RunEven
     return events
 
 
-def _last(events: tuple[RunEvent, ...]) -> RunEvent | None:
-    return events[-1] if events else None
-
-
 def _begun(snapshot: Snapshot, stages: tuple[StageView, ...]) -> Iterator[Mark]:
     """New stages with their targets: each began where the one after it did, less its own length."""
     starts_s = [snapshot.t_s - snapshot.load.stage_elapsed_s]
@@ -138,8 +133,3 @@ def _begun(snapshot: Snapshot, stages: tuple[StageView, ...]) -> Iterator[Mark]:
     for start_s, stage in zip(reversed(starts_s), stages, strict=False):
         label = fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
         yield Mark(start_s, "load", label)
-
-
-def _of(event: RunEvent) -> Mark:
-    label = fmt.plain(event.text)[:_LABEL].rstrip() if event.kind == "note" else ""
-    return Mark(event.t_s, event.kind, label)

@@ -63,12 +63,17 @@ def plot_rows(plot: Plot, width: int, height: int) -> Rows:
     if columns < _LEAST_COLUMNS or rows < _LEAST_ROWS:
         return [title]
     canvas = Canvas(columns, rows)
-    for limit in plot.limits:
-        _draw_limit(canvas, limit, plot)
+    shares = plot.y.shares(np.array([limit.value for limit in plot.limits], dtype=np.float64)).tolist()
+    places = zip(shares, plot.limits, strict=True)
+    limits = [(canvas.cell(0.0, share)[1], limit) for share, limit in places if 0 <= share <= 1]
+    for row, limit in limits:
+        canvas.text(0, row, _ACROSS * columns, limit.role, over=True)
     for curve in plot.curves:
-        _draw_dots(canvas, curve, plot)
-    for limit in plot.limits:
-        _name_limit(canvas, limit, plot)
+        if curve.ink is not None:
+            canvas.dots(polyline(*_shares(curve, plot), width=columns, height=rows, ink=curve.ink), curve.role)
+    for row, limit in limits:
+        label = f" {limit.label} "
+        canvas.text(columns - len(label), row, label, limit.role, over=True)
     for curve in plot.curves:
         _draw_signs(canvas, curve, plot)
     return [title, *canvas.beside_ticks(plot.y), *_axis(plot, columns)]
@@ -83,30 +88,6 @@ def scale_of(values: Sequence[float], most_ticks: int, *, log: bool | None = Non
     if highest / lowest > _LOG_FROM if log is None else log:
         return logarithmic(lowest, highest, most_ticks)
     return linear(highest, range(max(2, most_ticks // 2), max(3, most_ticks)))
-
-
-def _draw_limit(canvas: Canvas, limit: Limit, plot: Plot) -> None:
-    row = _row_of(limit, plot, canvas)
-    if row is not None:
-        canvas.text(0, row, _ACROSS * canvas.columns, limit.role, over=True)
-
-
-def _name_limit(canvas: Canvas, limit: Limit, plot: Plot) -> None:
-    """At the right end of its line, above what is drawn there."""
-    row, label = _row_of(limit, plot, canvas), f" {limit.label} "
-    if row is not None:
-        canvas.text(canvas.columns - len(label), row, label, limit.role, over=True)
-
-
-def _row_of(limit: Limit, plot: Plot, canvas: Canvas) -> int | None:
-    share = float(plot.y.shares(np.array([limit.value], dtype=np.float64))[0])
-    return canvas.cell(0.0, share)[1] if 0 <= share <= 1 else None
-
-
-def _draw_dots(canvas: Canvas, curve: Curve, plot: Plot) -> None:
-    if curve.ink is not None:
-        x, y = _shares(curve, plot)
-        canvas.dots(polyline(x, y, width=canvas.columns, height=canvas.rows, ink=curve.ink), curve.role)
 
 
 def _draw_signs(canvas: Canvas, curve: Curve, plot: Plot) -> None:

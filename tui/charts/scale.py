@@ -64,7 +64,10 @@ def logarithmic(lowest: float, highest: float, most_ticks: int) -> Scale:
     lowest, highest = (min(max(value, _TINIEST), _HUGEST) for value in (lowest, highest))
     low, high = _round_down(lowest, _LOG_ROUND), _round_up(highest, _LOG_ROUND)
     while high / low < 4.9:
-        low, high = (low, _round_up(high * 1.01, _LOG_ROUND)) if highest > high * 0.6 else (_next_below(low), high)
+        if highest > high * 0.6:
+            high = _round_up(high * 1.01, _LOG_ROUND)
+        else:
+            low = _round_down(low * 0.99, _LOG_ROUND)
     return Scale(low, high, _log_ticks(low, high, most_ticks), log=True)
 
 
@@ -95,7 +98,3 @@ def _round_up(value: float, series: tuple[float, ...]) -> float:
 def _round_down(value: float, series: tuple[float, ...]) -> float:
     base = 10.0 ** math.floor(math.log10(value))
     return max(step * base for step in series if step * base <= value * (1 + 1e-9))
-
-
-def _next_below(value: float) -> float:
-    return _round_down(value * 0.99, _LOG_ROUND)

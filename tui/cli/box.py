@@ -42,7 +42,7 @@ def check(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     from loadgen.plan.from_profile import stages_of
-    from loadgen.report.findings import findings_json, findings_text
+    from loadgen.report.examination import findings_json, findings_text
     from loadgen.server.preflight.check import check_profile
 
     profile, _ = profile_of(options)
@@ -54,7 +54,7 @@ def check(words: list[str]) -> int:
 def doctor(words: list[str]) -> int:
     """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
     options = _doctor_parser().parse_args(words)
-    from loadgen.report.doctor import doctor_json, doctor_text
+    from loadgen.report.examination import doctor_json, doctor_text
     from loadgen.telemetry.examine import DUMP_PACE, Pace, examine
 
     if options.dump is not None:

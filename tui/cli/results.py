@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from loadgen.metrics.result import Result
-    from loadgen.report.compare import RunComparison
-    from loadgen.report.compare_gate import Limit
+    from loadgen.report.compare import Limit, RunComparison
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -219,8 +218,7 @@ exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run c
 def compare(words: list[str]) -> int:
     """Compare the runs with the first; 0 if no limit is broken."""
     options = _compare_parser().parse_args(words)
-    from loadgen.report.compare import compare_runs
-    from loadgen.report.compare_gate import parse_limit
+    from loadgen.report.compare import compare_runs, parse_limit
     from loadgen.store.runs import LAST, open_result
 
     if not 50 <= options.confidence < 100:
@@ -277,7 +275,7 @@ def _compare_text(comparisons: Sequence[RunComparison], options: argparse.Namesp
 
 def _held_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> bool:
     """Say which limits are broken; whether any is."""
-    from loadgen.report.compare_gate import breaches
+    from loadgen.report.compare import breaches
     from loadgen.report.compare_table import difference_words
 
     found = breaches(comparison, limits, strict=strict)

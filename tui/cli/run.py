@@ -150,8 +150,7 @@ def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
         for path in run.result_paths:
             if path.exists():
                 say(f"result: {path}")
-    words = [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result is not None else []
-    for line in words:
+    for line in [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result else []:
         say(f"vramp: {line}")
     return exit_code(run, interrupted=interrupted)
 

@@ -1,4 +1,4 @@
-"""Frame: what the panels draw: the latest snapshot beside what the operator has just asked for."""
+"""What the panels draw, the latest snapshot beside what the operator has asked for, and the widget that they are."""
 
 from __future__ import annotations
 
@@ -52,14 +52,10 @@ class Wanted:
     shape: tuple[int, int] = (0, 0)  # input and output tokens of a request
     unconfirmed: bool = False
 
-    @property
-    def unit(self) -> str:
-        return "rate, req/s" if self.open_loop else "concurrency"
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame's worth of facts."""
+    """The latest snapshot, what was before it, and what the operator wants to see of them."""
 
     snapshot: Snapshot
     wanted: Wanted

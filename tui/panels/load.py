@@ -31,10 +31,10 @@ def load(frame: Frame, width: int, height: int) -> Rows:
         beside = tuple(word for need in told for word in (*need, ("  ", "text")))
         needs = cropped(beside, width - width_of((state,)) - len("load "))
         return [titled("load", (*needs, state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
-    roomy = height >= _ROOMY
+    roomy, unit = height >= _ROOMY, "rate, req/s" if frame.wanted.open_loop else "concurrency"
     rows = [
         titled("load", (state,) if roomy or not told else told[0][:1], width),
-        spread(((f" {frame.wanted.unit}", "text"),), _value(frame), width - 1),
+        spread(((f" {unit}", "text"),), _value(frame), width - 1),
         spread((), _held(frame), width - 1),
         ((" ", "text"), *bar(_share(frame), width - 2, "held")),
         _stage_row(frame, width),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from datetime import datetime
 
 from loadgen import format as fmt
@@ -10,7 +9,7 @@ from loadgen.metrics.result import StageResult
 from loadgen.report.columns import columns
 from tui.catalog import PastRun, State
 from tui.panels.stages import cell_words, head_words
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
 
 _STATES: dict[State, Word] = {
     "complete": ("complete", "good"),
@@ -85,19 +84,16 @@ def _columns(width: int) -> tuple[int, int]:
 
 def run_detail(run: PastRun, width: int) -> Rows:
     """Its reason, stages, files and the commands that make something of it."""
-    rows: Rows = [titled(fmt.plain(run.profile), (state_word(run),), width)]
-    rows += wrapped(run.reason, width)
-    rows.append(())
-    rows += _stages(run, width)
-    rows += [(), titled("files", (), width), cropped(((f" {fmt.plain(str(run.folder))}/", "text"),), width), ()]
+    rows = [titled(fmt.plain(run.profile), (state_word(run),), width), *wrapped(run.reason, width - 1, "dim"), ()]
+    rows += [
+        *_stages(run, width),
+        (),
+        titled("files", (), width),
+        cropped(((f" {fmt.plain(str(run.folder))}/", "text"),), width),
+        (),
+    ]
     rows += [titled("commands", (), width), *(_command(command, what, width) for command, what in commands(run))]
     return rows
-
-
-def wrapped(text: str, width: int, role: str = "dim") -> Rows:
-    """A paragraph, one cell in from the left; no row for an empty one."""
-    lines = [line for part in text.splitlines() for line in textwrap.wrap(fmt.plain(part), max(20, width - 2))]
-    return [((f" {line}", role),) for line in lines]
 
 
 def _stages(run: PastRun, width: int) -> Rows:
@@ -105,11 +101,10 @@ def _stages(run: PastRun, width: int) -> Rows:
         words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it goes on"}
         return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
     head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(_FIGURES, gap=1))
-    return [cropped(((head, "dim"),), width), *(cropped(_stage_row(stage), width) for stage in run.stages)]
-
-
-def _stage_row(stage: StageResult) -> Row:
-    return ((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(_FIGURES, [stage], "text", gap=1))
+    rows: Rows = [((head, "dim"),)]
+    for stage in run.stages:
+        rows.append(((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(_FIGURES, [stage], "text", gap=1)))
+    return [cropped(row, width) for row in rows]
 
 
 def _load(stage: StageResult) -> str:

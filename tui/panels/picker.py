@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from loadgen import format as fmt
@@ -10,12 +10,12 @@ from loadgen.errors import ProfileError
 from loadgen.metrics.journal import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
-from loadgen.profile.schema import Profile, Reference, Server
-from loadgen.report.findings import findings_count
+from loadgen.profile.schema import Profile, Server
+from loadgen.report.examination import findings_count
 from tui.catalog import Entry, PastRun
-from tui.panels.past import ago, best_words, state_word, wrapped
+from tui.panels.past import ago, best_words, state_word
 from tui.panels.startup import finding_rows
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
 
 _LABEL_CELLS = 11
 _LOADS_SHOWN = 8
@@ -75,12 +75,14 @@ def detail(entry: Entry, variant: str | None, last: PastRun | None, now: datetim
         cropped(((f" {fmt.plain(str(entry.path))}", "dim"),), width),
     ]
     if entry.profile is None:
-        return [*rows, (), *wrapped(entry.problem, width, "bad")]
-    rows += wrapped(entry.profile.description, width, "text")
+        return [*rows, (), *wrapped(entry.problem, width - 1, "bad")]
+    rows += wrapped(entry.profile.description, width - 1, "text")
     rows.append(())
     rows += [cropped(row, width) for row in _facts(entry, entry.profile, variant)]
     if last is not None:
-        rows.append(cropped(_labelled("last run", *_last(last, now)), width))
+        best, when = f"   {best_words(last)}".rstrip(), f"   {ago(last.started, now)}"
+        row = _labelled("last run", state_word(last), (best, "throughput"), (when, "dim"))
+        rows.append(cropped(row, width))
     return rows
 
 
@@ -96,21 +98,14 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
         limits += [f"failed {profile.slo.failed:.2%}"] if profile.slo.failed else []
         rows.append(_labelled("limits", (", ".join(limits), "text")))
     if entry.variants:
-        rows.append(_labelled("variant", *_variant(entry, variant)))
-    return [*rows, *_published(profile.reference)]
-
-
-def _variant(entry: Entry, variant: str | None) -> Row:
-    count = len(entry.variants)
-    others = f"or {count} other{'s' if count > 1 else ''}" if variant is None else f"one of {count}"
-    return ((fmt.plain(variant or _PLAIN), "strong"), (f"   {others}", "dim"))
-
-
-def _published(reference: Reference | None) -> Rows:
-    if reference is None:
-        return []
-    points = f"   {fmt.counted(len(reference.points), 'point')}" if reference.points else ""
-    return [_labelled("published", (fmt.plain(reference.source), "text"), (points, "dim"))]
+        count = len(entry.variants)
+        others = f"or {count} other{'s' if count > 1 else ''}" if variant is None else f"one of {count}"
+        rows.append(_labelled("variant", (fmt.plain(variant or _PLAIN), "strong"), (f"   {others}", "dim")))
+    if profile.reference is not None:
+        points = len(profile.reference.points)
+        words = f"   {fmt.counted(points, 'point')}" if points else ""
+        rows.append(_labelled("published", (fmt.plain(profile.reference.source), "text"), (words, "dim")))
+    return rows
 
 
 def load_words(profile: Profile) -> list[str]:
@@ -126,17 +121,14 @@ def load_words(profile: Profile) -> list[str]:
         loads = f"{fmt.counted(len(stages), 'stage')}: {_loads(stages)}"
     shapes = dict.fromkeys(f"{stage.isl}/{stage.osl}" for stage in stages)
     lengths = dict.fromkeys(_length(stage) for stage in stages)
-    return [loads, f"ISL/OSL {_some(list(shapes))}   {_some(list(lengths))}"]
+    return [loads, f"ISL/OSL {_some(shapes)}   {_some(lengths)}"]
 
 
 def _loads(stages: Sequence[Stage]) -> str:
-    closed = [fmt.setting(stage.concurrency) for stage in stages if stage.rate is None]
-    open_loop = [f"{fmt.setting(stage.rate)}" for stage in stages if stage.rate is not None]
-    kinds = []
-    if closed:
-        kinds.append(f"conc {_some(list(dict.fromkeys(closed)))}")
-    if open_loop:
-        kinds.append(f"rate {_some(list(dict.fromkeys(open_loop)))}/s")
+    closed = dict.fromkeys(fmt.setting(stage.concurrency) for stage in stages if stage.rate is None)
+    open_loop = dict.fromkeys(fmt.setting(stage.rate) for stage in stages if stage.rate is not None)
+    kinds = [f"conc {_some(closed)}"] if closed else []
+    kinds += [f"rate {_some(open_loop)}/s"] if open_loop else []
     return "; ".join(kinds)
 
 
@@ -146,36 +138,25 @@ def _length(stage: Stage) -> str:
     return fmt.duration(stage.duration_s) if stage.duration_s is not None else "until told"
 
 
-def _some(texts: Sequence[str]) -> str:
+def _some(found: Iterable[str]) -> str:
+    texts = list(found)
     if len(texts) <= _LOADS_SHOWN:
         return ", ".join(texts)
     return ", ".join([*texts[: _LOADS_SHOWN - 1], "…", texts[-1]])
 
 
-def _last(last: PastRun, now: datetime) -> Row:
-    best = best_words(last)
-    return (state_word(last), (f"   {best}" if best else "", "throughput"), (f"   {ago(last.started, now)}", "dim"))
-
-
 def preflight(findings: Sequence[Finding] | None, waited_s: float, width: int, problem: str = "") -> Rows:
     """What stands in the way; while None is known, how long it has been looked for."""
+    title = titled("preflight", (), width)
     if problem:
-        return [titled("preflight", (), width), *wrapped(problem, width, "bad")]
+        return [title, *wrapped(problem, width - 1, "bad")]
     if findings is None:
         waited = f" {waited_s:.0f} s" if waited_s >= 1 else ""
-        return [titled("preflight", (), width), ((f" looking at this box …{waited}", "dim"),)]
-    rows = [titled("preflight", (), width), _count(findings), ()]
-    for finding in findings:
-        rows += finding_rows(finding, width)
-    return rows
-
-
-def _count(findings: Sequence[Finding]) -> Row:
-    blocks = sum(finding.severity == "blocks" for finding in findings)
-    if blocks:
-        return ((f" ! {findings_count(findings)}", "bad"),)
-    rest = f", {findings_count(findings)}" if findings else ""
-    return ((" nothing blocks", "good"), (rest, "text"))
+        return [title, ((f" looking at this box …{waited}", "dim"),)]
+    count: Row = ((" nothing blocks", "good"), (f", {findings_count(findings)}" if findings else "", "text"))
+    if any(finding.severity == "blocks" for finding in findings):
+        count = ((f" ! {findings_count(findings)}", "bad"),)
+    return [title, count, (), *(row for finding in findings for row in finding_rows(finding, width))]
 
 
 def _labelled(label: str, *words: Word) -> Row:

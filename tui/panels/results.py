@@ -23,43 +23,43 @@ _COMMANDS = (
 )
 
 
-def results(view: Frame, width: int, height: int) -> Rows:
+def results(frame: Frame, width: int, height: int) -> Rows:
     """Verdict, what was found, curve and table as high as there is room, and how to go on at the bottom."""
-    above = [titled("results", _state(view), width), *_found(view, width, height)]
-    below = [*_notes(view, width, height // 4), (), *_files(view, width)]
+    above = [titled("results", _state(frame), width), *_found(frame, width, height)]
+    below = [*_notes(frame, width, height // 4), (), *_files(frame, width)]
     room = max(0, height - len(above) - len(below))
-    table = min(room, len(view.snapshot.stages) + _TABLE_HEADS)
+    table = min(room, len(frame.snapshot.stages) + _TABLE_HEADS)
     plot = room - table
     rows = [*above]
-    if plot > _LEAST_CURVE and view.snapshot.stages:
-        rows += [*curve(view, width, plot - 1), ()]
-    return [*rows, *stages(view, width, max(1, table))[: max(1, table)], *below][:height]
+    if plot > _LEAST_CURVE and frame.snapshot.stages:
+        rows += [*curve(frame, width, plot - 1), ()]
+    return [*rows, *stages(frame, width, max(1, table))[: max(1, table)], *below][:height]
 
 
-def _state(view: Frame) -> Row:
-    role = "good" if view.snapshot.healthy else "bad"
-    words = (fmt.plain(view.snapshot.headline), role)
-    return (words,) if view.done else (("the run goes on", "warn"),)
+def _state(frame: Frame) -> Row:
+    role = "good" if frame.snapshot.healthy else "bad"
+    words = (fmt.plain(frame.snapshot.headline), role)
+    return (words,) if frame.done else (("the run goes on", "warn"),)
 
 
-def _found(view: Frame, width: int, height: int) -> Rows:
+def _found(frame: Frame, width: int, height: int) -> Rows:
     """Why the server died, what the search says, and how far the stages are from what was published."""
     rows: Rows = []
-    cause = view.snapshot.server.diagnosis
+    cause = frame.snapshot.server.diagnosis
     if cause is not None:
         rows += [((f" {fmt.plain(cause.title)}", "bad"),), ((f" → {fmt.plain(cause.remedy)}", "key"),)]
-    if view.snapshot.search is not None:
-        rows.append((_search(view.snapshot.search),))
-    row = baseline_row(view, width)
-    beside = published_stages(view, width, height // 4) or ([row] if row else [])
+    if frame.snapshot.search is not None:
+        rows.append((_search(frame.snapshot.search),))
+    row = baseline_row(frame, width)
+    beside = published_stages(frame, width, height // 4) or ([row] if row else [])
     return [cropped(each, width) for each in (*rows, *beside)]
 
 
-def _notes(view: Frame, width: int, most: int) -> Rows:
+def _notes(frame: Frame, width: int, most: int) -> Rows:
     """What became of the requests, and what the figures of the stages are of; the newest where there are too many."""
-    whole = view.snapshot.whole
+    whole = frame.snapshot.whole
     rows: Rows = [((" requests  ", "dim"), (account_words(whole), "text"))] if whole is not None and whole.sent else []
-    notes = [(stage.number, fmt.plain(note)) for stage in view.snapshot.stages for note in stage.notes]
+    notes = [(stage.number, fmt.plain(note)) for stage in frame.snapshot.stages for note in stage.notes]
     room = max(0, most - len(rows))
     left = len(notes) - room
     rows += [((f" stage {number:<4}", "dim"), (note, "text")) for number, note in notes[max(0, left) :]]
@@ -76,12 +76,12 @@ def _search(found: SearchResult) -> Word:
     return (f"{name}: {found.by} {found.found:g}{between}, by {found.probes} probes", "good")
 
 
-def _files(view: Frame, width: int) -> Rows:
-    path = view.snapshot.result_path
-    title = titled("go on", (view.key("copy"), (" copies the table", "dim")), width)
+def _files(frame: Frame, width: int) -> Rows:
+    path = frame.snapshot.result_path
+    title = titled("go on", (frame.key("copy"), (" copies the table", "dim")), width)
     if path is None:
-        waits = "no result was written" if view.done else "the result is written when the run ends"
-        return [title, ((f" {waits}", "bad" if view.done else "dim"),)]
+        waits = "no result was written" if frame.done else "the result is written when the run ends"
+        return [title, ((f" {waits}", "bad" if frame.done else "dim"),)]
     folder = str(PurePath(path).parent)
     # A path is copied by hand from here: it is never cut in its middle, the explanation goes first.
     commands = [_command(command.format(fmt.plain(folder)), what, width) for command, what in _COMMANDS]

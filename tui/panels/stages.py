@@ -44,14 +44,14 @@ FIGURES = columns(
 _CURVE = [replace(column, short="of") if column.label == "count" else column for column in CURVE[1:]]
 
 
-def stages(view: Frame, width: int, height: int) -> Rows:
+def stages(frame: Frame, width: int, height: int) -> Rows:
     """A title where there is room for it, the heads, and the stages."""
-    found = view.snapshot.stages
+    found = frame.snapshot.stages
     figures = _figures(found, width)
-    title = titled("stages: the load curve", ((f"{view.snapshot.load.stages_planned} planned", "dim"),), width)
+    title = titled("stages: the load curve", ((f"{frame.snapshot.load.stages_planned} planned", "dim"),), width)
     heads: Row = (*head_words(STAGE), *head_words(figures))
     top = [heads] if height < _TITLED_FROM else [title, heads]
-    return [*top, *(_row(stage, view, figures) for stage in found[-max(1, height - len(top)) :])]
+    return [*top, *(_row(stage, frame, figures) for stage in found[-max(1, height - len(top)) :])]
 
 
 def _figures(found: Sequence[StageView], width: int) -> list[Column[Measured]]:
@@ -63,16 +63,16 @@ def _figures(found: Sequence[StageView], width: int) -> list[Column[Measured]]:
     return [column for column in FIGURES if column.label != left_out]
 
 
-def _row(stage: StageView, view: Frame, figures: Sequence[Column[Measured]]) -> Row:
+def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:
     role = "strong" if stage.running else "text"
     named = cell_words(STAGE, [stage], role)
-    rows: list[Measured] = [stage] if stage.moves is None else _moving(stage, view)
+    rows: list[Measured] = [stage] if stage.moves is None else _moving(stage, frame)
     return (*_marked(named, stage.running), *cell_words(figures, rows, role))
 
 
-def _moving(stage: StageView, view: Frame) -> list[Measured]:
+def _moving(stage: StageView, frame: Frame) -> list[Measured]:
     """While it runs where the load is now and what that step has; over, its figures are of no single load."""
-    load, bare = view.snapshot.load, msgspec.structs.replace(stage, latency={})
+    load, bare = frame.snapshot.load, msgspec.structs.replace(stage, latency={})
     if not stage.running or not stage.curve:
         return [bare]
     wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
@@ -80,35 +80,35 @@ def _moving(stage: StageView, view: Frame) -> list[Measured]:
     return [msgspec.structs.replace(step, held=float(load.held)), bare]
 
 
-def loads(view: Frame, width: int, height: int) -> Rows:
+def loads(frame: Frame, width: int, height: int) -> Rows:
     """The points of the load curve with their counts, where they say more than the stages."""
-    points = view.snapshot.curve
-    if not tells_more(view):
-        return stages(view, width, height)
+    points = frame.snapshot.curve
+    if not tells_more(frame):
+        return stages(frame, width, height)
     heads: Row = ((f"{'load':>9}", "dim"), *head_words(_CURVE, gap=1))
     title = titled("all that was measured at a load", ((f"{len(points)} loads", "dim"),), width)
     top = [heads] if height < _TITLED_FROM else [title, heads]
-    room, now = max(1, height - len(top)), _now(view)
+    room, now = max(1, height - len(top)), _now(frame)
     first = max(0, min(len(points) - room, (now if now is not None else len(points)) - room // 2))
     shown = enumerate(points[first : first + room], first)
     return [*top, *(_point_row(point, marked=number == now) for number, point in shown)]
 
 
-def tells_more(view: Frame) -> bool:
+def tells_more(frame: Frame) -> bool:
     """Whether the curve has another cut than the stages: a load that moves, or that came up several times."""
-    held = [stage for stage in view.snapshot.stages if stage.rate is None and stage.output_tokens_per_s is not None]
-    points = view.snapshot.curve
+    held = [stage for stage in frame.snapshot.stages if stage.rate is None and stage.output_tokens_per_s is not None]
+    points = frame.snapshot.curve
     return any(point.direction for point in points) or len(held) > len(points) > 0
 
 
-def _now(view: Frame) -> int | None:
+def _now(frame: Frame) -> int | None:
     """The point that the running stage adds to."""
-    stage, points = view.stage, view.snapshot.curve
+    stage, points = frame.stage, frame.snapshot.curve
     if stage is None or not stage.running:
         return None
     start, end = stage.moves or (0.0, 0.0)
     direction = "up" if end > start else "down" if end < start else ""
-    held = view.snapshot.load.held
+    held = frame.snapshot.load.held
     same = [
         (abs(point.load - held), number)
         for number, point in enumerate(points)

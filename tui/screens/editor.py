@@ -31,10 +31,9 @@ from loadgen.profile.document import build_profile, variant_names
 from tui import keys
 from tui.catalog import Choice, is_shipped
 from tui.config import keymap_of
-from tui.panels.past import wrapped
 from tui.screens.dialogs import AskChoice, AskText, Help, ask
 from tui.widgets.painted import KeyBar, Pane
-from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread
+from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread, wrapped
 
 _DEBOUNCE_S = 0.25
 _WHERE = "here"
@@ -170,8 +169,7 @@ def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
     rows: Rows = []
     for problem in problems:
         at = f"line {problem.line}: " if problem.line is not None else ""
-        first, *rest = wrapped(f"! {at}{problem.words}", width, "bad")
-        rows += [first, *rest]
+        rows += wrapped(f"! {at}{problem.words}", width - 1, "bad")
     return [cropped(row, width) for row in rows]
 
 

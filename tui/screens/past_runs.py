@@ -1,12 +1,10 @@
-"""Runs that were: what came of each, and the ways to go on from one: see it again, recover it, look at a live one."""
+"""Past runs: what came of each, and the ways to go on from one: replay it, recover it, watch a live one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from textual import work
@@ -39,7 +37,7 @@ class PastScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PAST)
 
     class Open(Message):
-        """The operator wants to see this run."""
+        """The operator wants to replay or watch this run."""
 
         def __init__(self, run: PastRun) -> None:
             super().__init__()
@@ -89,7 +87,7 @@ class PastScreen(Screen[None]):
         self._runs = {folder.name: ended[folder] for folder in folders if folder in ended}
         unread = [folder for folder in folders if folder not in ended]
         for begin in range(0, len(unread), _AT_ONCE):
-            for run in await asyncio.to_thread(_read_some, unread[begin : begin + _AT_ONCE]):
+            for run in await asyncio.to_thread(list, map(past_run, unread[begin : begin + _AT_ONCE])):
                 self._runs[run.folder.name] = run
             self._left = max(0, len(unread) - begin - _AT_ONCE)
             self.query_one("#picker-header", Pane).on_resize()
@@ -124,7 +122,7 @@ class PastScreen(Screen[None]):
         self.action_open()
 
     def action_open(self) -> None:
-        """See it again; of a killed one, ask whether its result shall be made first."""
+        """Replay it; for a killed one, ask whether its result shall be made first."""
         run = self._run
         if run is None:
             return
@@ -181,7 +179,3 @@ class PastScreen(Screen[None]):
 
     def interrupt(self) -> None:
         self.app.exit()
-
-
-def _read_some(folders: Sequence[Path]) -> list[PastRun]:
-    return [past_run(folder) for folder in folders]

@@ -1,4 +1,4 @@
-"""The cockpit in a browser: textual-serve, which starts a process for each browser, behind a door of our own.
+"""The cockpit in a browser: textual-serve, which starts a process for each browser, behind a check of our own.
 
 Invariants: nobody comes in without the token, which is made anew for each server: others who use the same machine
 reach the port too. What a browser sends on behalf of another page is refused, by `Origin`; a name that somebody else
@@ -51,7 +51,7 @@ _HEADERS = {
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Door(Server):
+class TokenServer(Server):
     """Serves a command to browsers that know the token."""
 
     def __init__(self, command: Sequence[str], host: str) -> None:
@@ -74,7 +74,9 @@ class Door(Server):
             raise web.HTTPForbidden(text=f"{request.host}: not a name of this machine\n")
         if request.headers.get("Origin", f"http://{request.host}") != f"http://{request.host}":
             raise web.HTTPForbidden(text="a page from elsewhere may not come in\n")
-        if not request.path.startswith(_OPEN_TO_ALL) and not self._knows_token(request):
+        token = request.match_info.get("token") or request.query.get("token", "")
+        knows_token = hmac.compare_digest(token.encode(), self.token.encode())
+        if not knows_token and not request.path.startswith(_OPEN_TO_ALL):
             raise web.HTTPForbidden(text="open the address that vramp web has printed: its token is missing or old\n")
         response = await handler(request)
         if not response.prepared:
@@ -88,10 +90,6 @@ class Door(Server):
         except ValueError:
             return False
         return name in self._names or _is_address(name)
-
-    def _knows_token(self, request: web.Request) -> bool:
-        token = request.match_info.get("token") or request.query.get("token", "")
-        return hmac.compare_digest(token.encode(), self.token.encode())
 
     @aiohttp_jinja2.template("page.html")
     async def handle_index(self, request: web.Request) -> dict[str, Any]:
@@ -124,15 +122,15 @@ async def _script(request: web.Request) -> web.StreamResponse:
 @contextlib.asynccontextmanager
 async def serving(command: Sequence[str], listening: socket.socket, *, host: str) -> AsyncIterator[str]:
     """Serve a Textual command as long as the block runs; gives the address to open."""
-    door = Door(command, host)
-    runner = web.AppRunner(await door.application(), access_log=None, shutdown_timeout=1.0)
+    server = TokenServer(command, host)
+    runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     # What a process says that could not start is no data.
     with contextlib.redirect_stdout(sys.stderr):
         try:
             await web.SockSite(runner, listening).start()
             name = f"[{host}]" if ":" in host else host
-            yield f"http://{name}:{listening.getsockname()[1]}/?token={door.token}"
+            yield f"http://{name}:{listening.getsockname()[1]}/?token={server.token}"
         finally:
             await runner.cleanup()
 

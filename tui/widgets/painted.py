@@ -60,8 +60,6 @@ class Painted(Widget):
         return self._styles_of
 
 
-_MARGIN: Word = (" ", "text")
-
 RowsAtWidth = Callable[[int], Rows]
 
 
@@ -91,17 +89,14 @@ class RowList(OptionList):
         The cursor stays on the row that it was on; one that was on none begins at `begin_at`.
         """
         at = self.highlighted_id or begin_at
-        styles = {role: self._style_of(role) for role in ROLES}
-        options = [Option(text_of((_MARGIN, *row), styles), id=name, disabled=name is None) for name, row in rows]
+        roles = {role: self.screen.get_component_rich_style(f"role-{role}") for role in ROLES}
+        # Only what is written: what lies under it is the cursor's.
+        styles = {role: Style(color=style.color, bold=style.bold) for role, style in roles.items()}
+        options = [Option(text_of(((" ", "text"), *row), styles), id=name, disabled=name is None) for name, row in rows]
         self.set_options(options)
         ids = [name for name, _ in rows]
         first = next((place for place, name in enumerate(ids) if name is not None), None)
         self.highlighted = ids.index(at) if at is not None and at in ids else first
-
-    def _style_of(self, role: str) -> Style:
-        """Only what is written: what lies under it is the cursor's."""
-        style = self.screen.get_component_rich_style(f"role-{role}")
-        return Style(color=style.color, bold=style.bold)
 
     @property
     def highlighted_id(self) -> str | None:
@@ -120,7 +115,6 @@ class Pane(Painted):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._rows_at: RowsAtWidth = blank
-        self._painted: Rows = []
 
     def show(self, rows_at: RowsAtWidth) -> None:
         """Paint this from now on, at any width."""
@@ -130,9 +124,9 @@ class Pane(Painted):
     def on_resize(self) -> None:
         """Another width, other rows; another height only lets more of them show."""
         if self.size.width:
-            self._painted = self._rows_at(self.size.width)
-            self.styles.height = max(1, len(self._painted))
-            self.put(self._painted)
+            rows = self._rows_at(self.size.width)
+            self.styles.height = max(1, len(rows))
+            self.put(rows)
 
 
 Bar = Sequence[Hint]  # one row, the most needed first
@@ -161,21 +155,18 @@ class KeyBar(Painted):
             column += cells
 
     def _rows_of_words(self) -> list[list[tuple[Word, str]]]:
+        """The words of the hints that have room, each with its action."""
         width, height = self.size
-        return [_fitted(row, width) for row in self._hints(height)]
-
-
-def _fitted(hints: Bar, width: int) -> list[tuple[Word, str]]:
-    """The words of those that have room, each with its action."""
-    found: list[tuple[Word, str]] = []
-    room = width + 1
-    for hint in hints:
-        item = _words(hint)
-        cells = width_of(tuple(word for word, _ in item))
-        if cells <= room:
-            found += item
-            room -= cells
-    return found
+        rows: list[list[tuple[Word, str]]] = []
+        for hints in self._hints(height):
+            rows.append([])
+            room = width + 1
+            for words in map(_words, hints):
+                cells = width_of(tuple(word for word, _ in words))
+                if cells <= room:
+                    rows[-1] += words
+                    room -= cells
+        return rows
 
 
 def _words(hint: Hint) -> list[tuple[Word, str]]:

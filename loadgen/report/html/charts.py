@@ -8,6 +8,7 @@ percentiles is HdrHistogram's: each nine takes as much room as the one before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -22,7 +23,7 @@ from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS, SHORTEST_S
 from loadgen.report.assessment import by_load, titles
 from loadgen.report.columns import SHAPE, load_words
-from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, limit_line, log_axis, ramp, styled
+from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, coloured, log_axis, ramp, styled
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
 from loadgen.searches import SEARCHES
 
@@ -135,8 +136,20 @@ def _limits_ms(result: Result, metric: str) -> dict[str, float]:
 
 
 def _limits(figure: go.Figure, result: Result, metric: str) -> None:
+    """Levels that must not be exceeded."""
     for statistic, limit_ms in _limits_ms(result, metric).items():
-        limit_line(figure, limit_ms, f"limit {statistic} {limit_ms:,g} ms")
+        figure.add_hline(y=limit_ms, line={"color": BAD, "width": 1, "dash": "dot"})
+        figure.add_annotation(
+            text=coloured(f"limit {statistic} {limit_ms:,g} ms", BAD),
+            x=0,
+            xref="x domain",
+            # An annotation on a logarithmic axis is placed by the exponent.
+            y=math.log10(limit_ms),
+            xanchor="left",
+            yanchor="bottom",
+            showarrow=False,
+            font={"size": 11},
+        )
 
 
 def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:

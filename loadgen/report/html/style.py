@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import plotly.graph_objects as go
@@ -29,12 +29,8 @@ _EDGE = 0.02
 def ramp(count: int) -> list[str]:
     """So many tones of the accent, from light to strong."""
     shares = [number / (count - 1) if count > 1 else 1.0 for number in range(count)]
-    return [_between(share) for share in shares]
-
-
-def _between(share: float) -> str:
-    channels = (round(first + (last - first) * share) for first, last in zip(_FIRST, _LAST, strict=True))
-    return f"rgb({','.join(str(channel) for channel in channels)})"
+    ends = list(zip(_FIRST, _LAST, strict=True))
+    return [f"rgb({','.join(str(round(first + (last - first) * share)) for first, last in ends)})" for share in shares]
 
 
 def faint(colour: str, opacity: float) -> str:
@@ -55,13 +51,10 @@ def coloured(text: str, colour: str) -> str:
     return f"<span style='color:{colour}'>{chart_text(text)}</span>"
 
 
-def shortened(values: Sequence[float | int | None]) -> list[float | None]:
+def shortened(values: Iterable[float | None]) -> list[float | None]:
     """Values with as many digits as a figure can show: a long run makes a long file."""
-    return [None if value is None else _short(float(value)) for value in values]
-
-
-def _short(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    known = (value if value is not None and math.isfinite(value) else None for value in values)
+    return [None if value is None else float(f"{value:.{_DIGITS}g}") for value in known]
 
 
 def styled(figure: go.Figure, *, height: int, layout: Mapping[str, Any] | None = None) -> go.Figure:
@@ -103,19 +96,3 @@ def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str
         "tickvals": shown,
         "ticktext": [f"{tick:,.10g}" for tick in shown],
     }
-
-
-def limit_line(figure: go.Figure, limit: float, words: str) -> None:
-    """A level on a logarithmic axis that must not be exceeded."""
-    figure.add_hline(y=limit, line={"color": BAD, "width": 1, "dash": "dot"})
-    figure.add_annotation(
-        text=coloured(words, BAD),
-        x=0,
-        xref="x domain",
-        # An annotation on a logarithmic axis is placed by the exponent.
-        y=math.log10(limit),
-        xanchor="left",
-        yanchor="bottom",
-        showarrow=False,
-        font={"size": 11},
-    )

@@ -76,40 +76,39 @@ def timeline(result: Result) -> go.Figure | None:
     figure.update_xaxes(title_text="seconds since the run began", row=len(rows), col=1)
     # One by one they would be checked anew with each that is added.
     row_titles = [_row_title(row, number) for number, row in enumerate(rows, start=1)]
-    return figure.update_layout(
-        annotations=[*row_titles, *_stage_names(result)], shapes=[*_stage_marks(result), *_event_marks(result)]
-    )
+    return figure.update_layout(annotations=[*row_titles, *_stage_names(result)], shapes=_marks(result))
 
 
 def _rows(result: Result) -> list[Row]:
-    return [*_load_rows(result.series), *_engine_rows(result.series), *_gpu_rows(result), *_host_rows(result)]
-
-
-def _load_rows(series: Columns) -> list[Row]:
-    def two(metric: str) -> list[Line]:
-        return [
-            Line("p50", series, f"{metric}_p50_ms", ACCENT),
-            Line("p99", series, f"{metric}_p99_ms", SECOND),
-        ]
-
+    series, host = result.series, result.host_series
+    failed = [Line("failed", series, "errors", BAD)] if any(series.get("errors", [])) else []
+    cores = Line("all cores", host, "cpu_percent", ACCENT), Line("busiest core", host, "cpu_busiest_percent", SECOND)
     return [
         Row(
             "Load, streams open and asked for",
             [Line("open", series, "held", ACCENT), Line("asked", series, "target", SECOND, step=True)],
         ),
         Row("Output, tok/s", [Line("output", series, "output_tokens_per_s", ACCENT)]),
-        Row("TTFT of the last 5 s, ms", two("ttft"), log=True),
-        Row("TPOT of the last 5 s, ms", two("tpot"), log=True),
-        Row("Failed requests", [Line("failed", series, "errors", BAD)] if any(series.get("errors", [])) else []),
-    ]
-
-
-def _engine_rows(series: Columns) -> list[Row]:
-    running = Line("running", series, "engine_running", ACCENT)
-    waiting = Line("waiting", series, "engine_waiting", BAD)
-    return [
-        Row("Engine, requests", [running, waiting]),
+        *(
+            Row(
+                f"{metric.upper()} of the last 5 s, ms",
+                [
+                    Line(name, series, f"{metric}_{name}_ms", colour)
+                    for name, colour in (("p50", ACCENT), ("p99", SECOND))
+                ],
+                log=True,
+            )
+            for metric in ("ttft", "tpot")
+        ),
+        Row("Failed requests", failed),
+        Row(
+            "Engine, requests",
+            [Line("running", series, "engine_running", ACCENT), Line("waiting", series, "engine_waiting", BAD)],
+        ),
         Row("KV cache in use, %", [Line("KV cache", series, "kv_usage", ACCENT, scale=100)], most=100),
+        *_gpu_rows(result),
+        Row("Host CPU, %", [*cores], most=100),
+        Row("Client's read lag p99, ms", [Line("read lag p99", series, "read_lag_p99_ms", ACCENT)]),
     ]
 
 
@@ -117,10 +116,10 @@ def _gpu_rows(result: Result) -> list[Row]:
     def each(column: str, scale: float = 1.0) -> list[Line]:
         return [
             Line(f"GPU {gpu.index}", gpu.columns, column, colour, scale=scale)
-            for gpu, colour in zip(result.gpu_series, colours, strict=True)
+            for gpu, colour in zip(result.gpu_series, ramp(len(result.gpu_series)), strict=True)
         ]
 
-    colours = ramp(len(result.gpu_series))
+    throttled = any(any(gpu.columns.get("throttled_percent", [])) for gpu in result.gpu_series)
     return [
         Row("GPU busy, %", each("gfx_percent"), most=100),
         Row("GPU memory controllers busy, %", each("memory_percent"), most=100),
@@ -128,26 +127,7 @@ def _gpu_rows(result: Result) -> list[Row]:
         Row("GPU power, W", each("power_w")),
         Row("GPU hotspot, \N{DEGREE SIGN}C", each("temperature_hotspot_c")),
         Row("GPU clock, MHz", each("gfx_clock_mhz")),
-        Row("GPU held back, % of the time", each("throttled_percent") if _throttled(result) else []),
-    ]
-
-
-def _throttled(result: Result) -> bool:
-    return any(any(gpu.columns.get("throttled_percent", [])) for gpu in result.gpu_series)
-
-
-def _host_rows(result: Result) -> list[Row]:
-    host, series = result.host_series, result.series
-    return [
-        Row(
-            "Host CPU, %",
-            [
-                Line("all cores", host, "cpu_percent", ACCENT),
-                Line("busiest core", host, "cpu_busiest_percent", SECOND),
-            ],
-            most=100,
-        ),
-        Row("Client's read lag p99, ms", [Line("read lag p99", series, "read_lag_p99_ms", ACCENT)]),
+        Row("GPU held back, % of the time", each("throttled_percent") if throttled else []),
     ]
 
 
@@ -157,24 +137,17 @@ def _known(line: Line) -> bool:
 
 def _row_title(row: Row, number: int) -> dict[str, Any]:
     drawn = [line for line in row.lines if _known(line)]
-    return {
-        "text": f"<b>{chart_text(row.title)}</b>{_names(drawn)}",
-        "xref": "paper",
-        "yref": f"y{number if number > 1 else ''} domain",
-        "x": 0,
-        "y": 1,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "yshift": 3,
-        "showarrow": False,
-    }
+    # Which colour is what; many lines are GPUs, the first light and the last strong.
+    named = drawn if 1 < len(drawn) <= _MOST_NAMED_LINES else []
+    names = ", ".join(coloured(line.name, line.colour) for line in named)
+    text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
+    return _above(text, x=0, yshift=3) | {"xref": "paper", "yref": f"y{number if number > 1 else ''} domain"}
 
 
-def _names(drawn: Sequence[Line]) -> str:
-    """Which colour is what; many lines are GPUs, the first light and the last strong."""
-    if not 1 < len(drawn) <= _MOST_NAMED_LINES:
-        return ""
-    return " \N{EN DASH} " + ", ".join(coloured(line.name, line.colour) for line in drawn)
+def _above(text: str, *, x: float, yshift: int) -> dict[str, Any]:
+    """A text that stands on the upper edge of what it is of."""
+    place = {"x": x, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": yshift}
+    return {"text": text, **place, "showarrow": False}
 
 
 def _axis(row: Row, drawn: Sequence[Line]) -> dict[str, Any]:
@@ -196,40 +169,14 @@ def _traces(line: Line) -> list[go.Scatter]:
 
 
 def _scatter(line: Line, times: Sequence[float | None], values: Sequence[float | None]) -> go.Scatter:
-    scaled = [None if value is None else value * line.scale for value in values]
     return go.Scatter(
-        x=_short_times(times),
-        y=shortened(scaled),
+        x=[None if time is None else round(time, 2) for time in times],
+        y=shortened([None if value is None else value * line.scale for value in values]),
         name=chart_text(line.name),
         mode="lines",
         line={"color": line.colour, "width": 1.5, "shape": "hv" if line.step else "linear"},
         hovertemplate="%{y:,.4~g}",
     )
-
-
-def _short_times(times: Sequence[float | None]) -> list[float | None]:
-    return [None if time is None else round(time, 2) for time in times]
-
-
-def _stage_names(result: Result) -> list[dict[str, Any]]:
-    starts, names = stage_starts_s(result), titles(result.stages)
-    few = len(starts) <= _MOST_NAMED_STAGES
-    return [_stage_name(at, names[index] if few else str(index + 1)) for index, at in starts.items()]
-
-
-def _stage_name(at: float, name: str) -> dict[str, Any]:
-    short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return {
-        "text": chart_text(short),
-        "x": at,
-        "y": 1,
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "yshift": 22,
-        "showarrow": False,
-        "font": {"size": 11},
-    }
 
 
 def stage_starts_s(result: Result) -> dict[int, float]:
@@ -238,12 +185,22 @@ def stage_starts_s(result: Result) -> dict[int, float]:
     return {stage.index: (datetime.fromisoformat(stage.started_at) - began).total_seconds() for stage in result.stages}
 
 
-def _stage_marks(result: Result) -> list[dict[str, Any]]:
-    return [_mark(at, faint(SECOND, 0.7), "solid") for at in stage_starts_s(result).values()]
+def _stage_names(result: Result) -> list[dict[str, Any]]:
+    starts, names = stage_starts_s(result), titles(result.stages)
+    few = len(starts) <= _MOST_NAMED_STAGES
+    shown = {index: _shortened(names[index]) if few else str(index + 1) for index in starts}
+    extra = {"yref": "paper", "font": {"size": 11}}
+    return [_above(chart_text(shown[index]), x=at, yshift=22) | extra for index, at in starts.items()]
 
 
-def _event_marks(result: Result) -> list[dict[str, Any]]:
-    return [_mark(event.t_s, _MARKED[event.kind], "dot") for event in result.events if event.kind in _MARKED]
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _marks(result: Result) -> list[dict[str, Any]]:
+    """Lines over all rows: where stages began, notes and errors."""
+    starts = [_mark(at, faint(SECOND, 0.7), "solid") for at in stage_starts_s(result).values()]
+    return starts + [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
 
 
 def _mark(at: float, colour: str, dash: str) -> dict[str, Any]:

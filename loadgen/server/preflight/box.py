@@ -1,7 +1,7 @@
 """What the checks of the box look at: the places that they read, and the run that is planned.
 
 Everything that a check reads from the machine it reaches through `Box`, so that it can be shown another machine.
-Checks only read; what they cannot read raises `OSError` or a `VrampError`, and `box` says so instead of judging.
+Checks only read; what they cannot read raises `OSError` or a `VrampError`, and `check` says so instead of judging.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from pathlib import Path
 
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
+from loadgen.server.preflight.facts import environment_of
 from loadgen.server.process.gpu_memory import GpuMemory
-from loadgen.server.process.log import clean_line
-from loadgen.server.process.masking import masked_command
 from loadgen.vendors import Platform
 
 GIB = 1024**3
-_MAX_COMMAND_CHARS = 120
 _TIMEX = ctypes.c_long * 64  # larger than `struct timex` on every machine; its first word says what to change: nothing
 _STATUS_WORD = 5
 _STA_UNSYNC = 0x40
@@ -44,8 +42,6 @@ def _clock_synchronised() -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A machine, as far as the checks look at it; by default this one, now."""
-
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
@@ -56,14 +52,11 @@ class Box:
     """By the kernel's own account (NTP or PTP); None is unknown."""
 
     def device(self, path: str) -> Path:
-        """Where `/dev/...` is on this box."""
         return self.dev / path.removeprefix("/dev").strip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One planned run on one box."""
-
     profile: Profile
     plan: Sequence[Stage]
     box: Box
@@ -77,9 +70,7 @@ class Setup:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The server's environment: a container gets the profile's variables only."""
-        inherited = {} if self.server.engine == "docker" else self.box.environ
-        return {**inherited, **self.server.env}
+        return environment_of(self.server, self.box.environ)
 
 
 def read_setting(path: Path) -> str | None:
@@ -99,12 +90,5 @@ def command_of(box: Box, pid: int) -> list[str]:
     return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]
 
 
-def shown_command(words: Sequence[str]) -> str:
-    """A command line made fit to show: masked, harmless and short."""
-    line = clean_line(" ".join(masked_command(words)).encode())
-    return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
-
-
 def gib(amount_bytes: float) -> str:
-    """An amount in GiB, to one digit."""
     return f"{amount_bytes / GIB:.1f} GiB"

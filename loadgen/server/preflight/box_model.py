@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from loadgen.metrics.journal import Finding
 from loadgen.server.preflight.box import GIB, Setup, gib
-from loadgen.server.preflight.facts import model_facts
+from loadgen.server.preflight.facts import hub_cache, hub_snapshots, model_facts
 from loadgen.server.vllm.command import expanded
 
 _LEAST_FREE_BYTES = 5 * GIB  # for compiled kernels, logs and temporary files of a server whose model is there
 _DOWNLOAD_BYTES = 50 * GIB  # for a model of which nothing is known
 _TRUE = ("1", "ON", "YES", "TRUE")
-_CONFIGURATIONS = ("config.json", "params.json")
 _HOME_OF_CONTAINER = Path("/root")
-
-
 _REFUSED = "vLLM refuses to start without it"
 
 
-class _Index(msgspec.Struct):
-    """The list of the files of a model's weights."""
-
-    weight_map: dict[str, str]
+class _WeightIndex(msgspec.Struct):
+    weight_map: dict[str, str]  # the file of each tensor
 
 
 def local_model(setup: Setup) -> Iterator[Finding]:
-    """A model that is a path: it must be there, and whole."""
     name = setup.server.model or ""
     path = _local_path(setup, name)
     if path is None:
@@ -42,56 +36,47 @@ def local_model(setup: Setup) -> Iterator[Finding]:
         yield from _incomplete(shown, path)
 
 
+def _configured(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("config.json", "params.json"))
+
+
 def _incomplete(shown: str, folder: Path) -> Iterator[Finding]:
-    if not any((folder / name).exists() for name in _CONFIGURATIONS):
+    if not _configured(folder):
         yield Finding("model-missing", "blocks", f"{shown}: no config.json in it", _REFUSED, "name the model's folder")
         return
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return
-    files = sorted(set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()))
+    files = sorted(set(msgspec.json.decode(index.read_bytes(), type=_WeightIndex).weight_map.values()))
     missing = [file for file in files if not (folder / file).exists()]
     if missing:
-        yield Finding(
-            "model-incomplete",
-            "blocks",
-            f"{shown}: {len(missing)} of {len(files)} weight files are missing, such as {missing[0]}",
-            "the server fails once it has loaded what is there",
-            "fetch the model again; what is there already is kept",
-        )
+        seen = f"{shown}: {len(missing)} of {len(files)} weight files are missing, such as {missing[0]}"
+        why = "the server fails once it has loaded what is there"
+        yield Finding("model-incomplete", "blocks", seen, why, "fetch the model again; what is there already is kept")
 
 
 def hub_model(setup: Setup) -> Iterator[Finding]:
-    """A model that has a name on the hub: in the cache, or to be fetched."""
     name, environment = setup.server.model or "", setup.environment
+    other_hub = environment.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true")
+    is_name = not name.startswith(("/", "~", ".")) and name.count("/") <= 1 and "://" not in name
+    if other_hub or not is_name or _local_path(setup, name) is not None:
+        return
     cache = _cache(setup)
-    if not _is_hub_name(setup, name):
-        return
     if cache is None:
-        yield Finding(
-            "model-not-kept",
-            "warns",
-            f"no mount of the container keeps what is fetched of {name}",
-            "every start would fetch the model anew",
-            'server.docker.mounts = ["~/.cache/huggingface:/root/.cache/huggingface"]',
-        )
+        seen = f"no mount of the container keeps what is fetched of {name}"
+        fix = 'server.docker.mounts = ["~/.cache/huggingface:/root/.cache/huggingface"]'
+        yield Finding("model-not-kept", "warns", seen, "every start would fetch the model anew", fix)
         return
-    snapshots = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*"))
-    whole = [folder for folder in snapshots if any((folder / file).exists() for file in _CONFIGURATIONS)]
-    if not whole:
-        yield from _offline(name, cache) if _is_offline(environment) else _download(setup, name, cache)
-    elif _is_offline(environment) and all(list(_incomplete(name, folder)) for folder in whole):
+    offline = (environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or "").upper() in _TRUE
+    whole = [folder for folder in hub_snapshots(name, cache) if _configured(folder)]
+    if not whole and offline:
+        seen = f"{name} is not in {cache}, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"
+        why = "offline, the server takes models from the cache only"
+        yield Finding("model-not-cached", "blocks", seen, why, f"hf download {name}, with the variable unset")
+    elif not whole:
+        yield from _download(setup, name, cache)
+    elif offline and all(list(_incomplete(name, folder)) for folder in whole):
         yield from _incomplete(f"{name} in {cache}", whole[0])
-
-
-def _offline(name: str, cache: Path) -> Iterator[Finding]:
-    yield Finding(
-        "model-not-cached",
-        "blocks",
-        f"{name} is not in {cache}, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
-        "offline, the server takes models from the cache only",
-        f"hf download {name}, with the variable unset",
-    )
 
 
 def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
@@ -102,18 +87,16 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
     facts = model_facts(name, {"HF_HUB_CACHE": str(cache)})
     known = facts.weight_bytes if facts is not None else None
     needed_bytes = known or _DOWNLOAD_BYTES
-    where = _existing(cache)
+    where = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free_bytes = shutil.disk_usage(where).free
     if free_bytes < needed_bytes:
         size = f"the model has {gib(known)}" if known else "large models have hundreds of GiB"
         seen = f"{gib(free_bytes)} free in {where}, and {name} is to be fetched"
-        yield Finding(
-            "disk-space", "warns", seen, f"{size}; a full disk ends the start", "set HF_HOME to a larger disk"
-        )
+        why = f"{size}; a full disk ends the start"
+        yield Finding("disk-space", "warns", seen, why, "set HF_HOME to a larger disk")
 
 
 def disk_space(setup: Setup) -> Iterator[Finding]:
-    """Room for what every server writes."""
     free_bytes = shutil.disk_usage(setup.box.home).free
     if free_bytes < _LEAST_FREE_BYTES:
         seen = f"{gib(free_bytes)} free in {setup.box.home}"
@@ -132,12 +115,6 @@ def _local_path(setup: Setup, name: str) -> Path | None:
     return path if named or path.exists() else None
 
 
-def _is_hub_name(setup: Setup, name: str) -> bool:
-    other_hub = setup.environment.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true")
-    is_name = not name.startswith(("/", "~", ".")) and name.count("/") <= 1 and "://" not in name
-    return is_name and not other_hub and _local_path(setup, name) is None
-
-
 def _mounted(setup: Setup, inner: Path) -> Path | None:
     """The path on this machine of one in the container; None if it is the image's own."""
     assert setup.server.docker is not None, "asked for containers only"
@@ -151,41 +128,14 @@ def _mounted(setup: Setup, inner: Path) -> Path | None:
 
 def _cache(setup: Setup) -> Path | None:
     """Where the hub's files are on this machine; None if they stay in the container."""
-    environment = setup.environment
-    inside = setup.server.docker is not None
-    home = _HOME_OF_CONTAINER if inside else setup.box.home
-    cache = _hub_cache(environment, home)
-    return _mounted(setup, cache) if inside else cache
-
-
-def _hub_cache(environment: Mapping[str, str], home: Path) -> Path:
-    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
-    return _below_home(named, home) if named else _hub_home(environment, home) / "hub"
-
-
-def _hub_home(environment: Mapping[str, str], home: Path) -> Path:
-    named = environment.get("HF_HOME")
-    if named:
-        return _below_home(named, home)
-    return _below_home(environment.get("XDG_CACHE_HOME") or "~/.cache", home) / "huggingface"
-
-
-def _below_home(text: str, home: Path) -> Path:
-    return home / text.removeprefix("~").lstrip("/") if text.startswith("~") else Path(text)
-
-
-def _is_offline(environment: Mapping[str, str]) -> bool:
-    value = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
-    return value.upper() in _TRUE
+    if setup.server.docker is not None:
+        return _mounted(setup, hub_cache(setup.environment, _HOME_OF_CONTAINER))
+    return hub_cache(setup.environment, setup.box.home)
 
 
 def _has_token(setup: Setup, cache: Path) -> bool:
     environment = setup.environment
+    named = environment.get("HF_TOKEN_PATH")
     if environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
         return True
-    named = environment.get("HF_TOKEN_PATH")
     return (Path(expanded(named)) if named else cache.parent / "token").exists()
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())

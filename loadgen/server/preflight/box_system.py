@@ -1,4 +1,7 @@
-"""Checks of how the operating system is set: limits of processes, and settings that cost speed without a word."""
+"""Checks of what a server takes of the box before it computes, and of how the operating system is set.
+
+Ports, device files, shared memory, the container, limits of processes, and settings that cost speed without a word.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_executable
 from loadgen.vendors import Vendor, vendor_of
 
+_QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
 _SPARE_FILES = 64  # what a process has open besides its connections
 _SPARE_FILES_OF_SERVER = 256
 _WANTED_FILES = 65_536
@@ -50,29 +55,23 @@ def _too_few_files(severity: Severity, setup: Setup, peak: int, consequence: str
 
 
 def governor(setup: Setup) -> Iterator[Finding]:
-    """CPU frequency that waits for load before it rises."""
-    folders = [
-        path.parent for path in (setup.box.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    ]
-    found = {folder: read_setting(folder / "scaling_governor") for folder in folders}
+    files = (setup.box.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    found = {file.parent: read_setting(file) for file in files}
     slow = [folder for folder, name in found.items() if name not in (None, "performance")]
     # Processors that steer themselves are asked by a preference, whatever the governor is called.
     slow = [folder for folder in slow if read_setting(folder / "energy_performance_preference") != "performance"]
     if slow:
         names = ", ".join(sorted({found[folder] or "" for folder in slow}))
-        yield Finding(
-            "cpu-governor",
-            "warns",
-            f"{len(slow)} of {len(found)} CPUs have the governor {names}",
+        seen = f"{len(slow)} of {len(found)} CPUs have the governor {names}"
+        why = (
             "the processor rises to full speed only after load has come: powersave alone has doubled the TTFT that a "
-            "client measured, with the engine unchanged",
-            "sudo cpupower frequency-set -g performance",
-            "aiperf issue 1424",
+            "client measured, with the engine unchanged"
         )
+        fix = "sudo cpupower frequency-set -g performance"
+        yield Finding("cpu-governor", "warns", seen, why, fix, "aiperf issue 1424")
 
 
 def clock(setup: Setup) -> Iterator[Finding]:
-    """A clock that nothing keeps right."""
     if setup.box.clock_synchronised is False:
         yield Finding(
             "clock-unsynchronised",
@@ -85,7 +84,6 @@ def clock(setup: Setup) -> Iterator[Finding]:
 
 
 def numa_balancing(setup: Setup) -> Iterator[Finding]:
-    """Memory that the kernel moves between nodes."""
     value = read_setting(setup.box.proc / "sys/kernel/numa_balancing")
     if value is None or value == "0":
         return
@@ -102,7 +100,6 @@ def numa_balancing(setup: Setup) -> Iterator[Finding]:
 
 
 def huge_pages(setup: Setup) -> Iterator[Finding]:
-    """No large pages, not even for programs that ask for them."""
     value = read_setting(setup.box.sys / "kernel/mm/transparent_hugepage/enabled")
     if value is not None and "[never]" in value:
         yield Finding(
@@ -115,12 +112,7 @@ def huge_pages(setup: Setup) -> Iterator[Finding]:
         )
 
 
-_QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
-_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
-
-
 def port(setup: Setup) -> Iterator[Finding]:
-    """Ports that the profile wants and somebody has."""
     server = setup.server
     for number in range(server.port, server.port + server.instances) if server.port else ():
         try:
@@ -146,35 +138,26 @@ def gpu_devices(setup: Setup) -> Iterator[Finding]:
 def shared_gpus(setup: Setup) -> Iterator[Finding]:
     """Instances that vramp cannot pin, because the profile does not say whose devices it means."""
     if setup.server.instances > 1 and setup.server.platform is None and setup.platform != "cpu":
-        yield Finding(
-            "instances-share-gpus",
-            "blocks",
-            f"server.instances = {setup.server.instances}, but server.platform is not set",
-            "without it the instances are not pinned to devices of their own, and all of them take the first GPU",
-            f'server.platform = "{setup.platform}"',
-        )
+        seen = f"server.instances = {setup.server.instances}, but server.platform is not set"
+        why = "without it the instances are not pinned to devices of their own, and all of them take the first GPU"
+        yield Finding("instances-share-gpus", "blocks", seen, why, f'server.platform = "{setup.platform}"')
 
 
 def _group(name: str, paths: list[Path], vendor: Vendor) -> Iterator[Finding]:
     if not paths:
         why = "without it the server finds no GPU; in a container, the device was not passed in"
-        yield Finding(
-            "no-gpu-device", "blocks", f"there is no {name}", why, f"load the driver: sudo modprobe {vendor.module}"
-        )
+        fix = f"load the driver: sudo modprobe {vendor.module}"
+        yield Finding("no-gpu-device", "blocks", f"there is no {name}", why, fix)
         return
     denied = [path.name for path in paths if not os.access(path, os.R_OK | os.W_OK)]
     if denied:
-        yield Finding(
-            "gpu-device-denied",
-            "blocks" if len(denied) == len(paths) else "warns",
-            f"this user may not use {', '.join(denied)} ({name})",
-            "the server does not see a GPU that it may not open",
-            vendor.denied_fix,
-        )
+        severity: Severity = "blocks" if len(denied) == len(paths) else "warns"
+        seen = f"this user may not use {', '.join(denied)} ({name})"
+        why = "the server does not see a GPU that it may not open"
+        yield Finding("gpu-device-denied", severity, seen, why, vendor.denied_fix)
 
 
 def container(setup: Setup) -> Iterator[Finding]:
-    """What a container is made of: the program that runs it, and the devices that it is given."""
     docker = setup.server.docker
     if docker is None:
         return
@@ -186,28 +169,23 @@ def container(setup: Setup) -> Iterator[Finding]:
     for device in docker.devices:
         path = device.partition(":")[0]
         if path.startswith("/dev/") and not setup.box.device(path).exists():  # others are names of a device interface
-            yield Finding(
-                "no-container-device",
-                "blocks",
-                f"server.docker.devices names {path}, which is not there",
-                "no container is started with a device that the box does not have",
-                "load its driver, or take it out",
-            )
+            seen = f"server.docker.devices names {path}, which is not there"
+            why = "no container is started with a device that the box does not have"
+            yield Finding("no-container-device", "blocks", seen, why, "load its driver, or take it out")
 
 
 def shared_memory(setup: Setup) -> Iterator[Finding]:
-    """The shared memory through which the processes of one server speak with each other."""
     several = devices_each(setup.server.args) > 1
     docker = setup.server.docker
     if docker is None or docker.ipc == "host":
         if several:
             free_bytes = shutil.disk_usage(setup.box.dev / "shm").free
-            yield from _little(
-                f"{gib(free_bytes)} free in /dev/shm", free_bytes, "sudo mount -o remount,size=16g /dev/shm"
-            )
+            fix = "sudo mount -o remount,size=16g /dev/shm"
+            yield from _little(f"{gib(free_bytes)} free in /dev/shm", free_bytes, fix)
     elif docker.shm_size is not None:
-        size_bytes = _size_bytes(docker.shm_size)
-        if several and size_bytes is not None:
+        size = re.fullmatch(r"(\d+(?:\.\d+)?)([bkmg]?)b?", docker.shm_size.strip().lower())
+        if several and size is not None:
+            size_bytes = int(float(size[1]) * _UNITS[size[2]])
             yield from _little(f"server.docker.shm_size = {docker.shm_size}", size_bytes, 'shm_size = "16g"')
     elif docker.ipc in (None, "private", "shareable"):
         yield Finding(
@@ -224,8 +202,3 @@ def _little(seen: str, size_bytes: int, fix: str) -> Iterator[Finding]:
     if size_bytes < GIB:
         why = "vLLM's processes and the collective library pass messages through it, more than 160 MiB of them"
         yield Finding("shared-memory", "blocks" if size_bytes < _QUEUE_BYTES else "warns", seen, why, fix)
-
-
-def _size_bytes(text: str) -> int | None:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([bkmg]?)b?", text.strip().lower())
-    return None if match is None else int(float(match[1]) * _UNITS[match[2]])

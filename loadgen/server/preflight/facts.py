@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.plan.stage import Stage
-from loadgen.profile.schema import Profile
+from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, vendor_of
 
@@ -41,12 +41,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return int(float(match[1]) * _UNITS[match[2]]) if match is not None else default
 
     def fraction(self, flag: str, default: float) -> float:
-        """The value of a flag that is a share of one."""
         value = self.args.get(flag, default)
         return float(value) if isinstance(value, int | float) or re.fullmatch(r"\d*\.?\d+", str(value)) else default
 
     def on(self, variable: str) -> bool:
-        """Whether a variable is set to what vLLM takes for true."""
         return self.env.get(variable, "").lower() in ("1", "true")
 
     @property
@@ -61,7 +59,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensor_parallel(self) -> int:
-        """GPUs over which each layer is split."""
         return self.number("tensor-parallel-size") or 1
 
     @property
@@ -74,6 +71,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return "latency" if self.peak_streams == 1 else None
 
 
+def environment_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a server started from `environ` will see: a container gets the profile's only."""
+    return {**({} if server.engine == "docker" else environ), **server.env}
+
+
 def facts_of(
     profile: Profile,
     plan: Sequence[Stage],
@@ -83,13 +85,10 @@ def facts_of(
     hbm_bytes: int | None,
     gpus: int | None = None,
 ) -> Facts:
-    """The facts of a run that is planned."""
     server = profile.server
-    # A container gets the variables of the profile only.
-    inherited = {} if server.engine == "docker" else os.environ
     return Facts(
         args=normal_args(server.args),
-        env={**inherited, **server.env},
+        env=environment_of(server, os.environ),
         platform=platform,
         model=model,
         hbm_bytes=hbm_bytes,
@@ -102,8 +101,6 @@ def facts_of(
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """What the rules need to know of a model; None is unknown."""
-
     attention_heads: int | None = None
     kv_heads: int | None = None
     weight_bytes: int | None = None
@@ -145,16 +142,12 @@ def model_facts(model: str, environment: Mapping[str, str]) -> ModelFacts | None
     """
     folder = _folder(model, environment)
     local = _facts_of(folder) if folder is not None else None
-    published = _published(model)
+    name = model.rstrip("/").rpartition("/")[2].lower()
+    published = next((facts for pattern, facts in _PUBLISHED.items() if re.fullmatch(pattern, name)), None)
     if local is None or published is None:
         return local or published
     given = {name: value for name, value in msgspec.structs.asdict(local).items() if value is not None}
     return msgspec.structs.replace(published, **given)
-
-
-def _published(model: str) -> ModelFacts | None:
-    name = model.rstrip("/").rpartition("/")[2].lower()
-    return next((facts for pattern, facts in _PUBLISHED.items() if re.fullmatch(pattern, name)), None)
 
 
 def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
@@ -162,28 +155,36 @@ def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
     path = Path(model).expanduser()
     if path.is_dir():
         return path
+    configs = (snapshots / "config.json" for snapshots in hub_snapshots(model, hub_cache(environment, Path.home())))
+    known = [config for config in configs if config.exists()]
+    return max(known, key=lambda config: config.stat().st_mtime).parent if known else None
+
+
+def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
+    """Where the hub's library keeps its files, by the variables that it reads."""
     cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    home = environment.get("HF_HOME") or f"{cache}/huggingface"
-    hub = Path(environment.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-    snapshots = (hub / f"models--{model.replace('/', '--')}" / "snapshots").glob("*/config.json")
-    newest = max(snapshots, key=lambda config: config.stat().st_mtime, default=None)
-    return newest.parent if newest is not None else None
+    huggingface = environment.get("HF_HOME") or f"{cache}/huggingface"
+    hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or f"{huggingface}/hub"
+    return home / hub.removeprefix("~").lstrip("/") if hub.startswith("~") else Path(hub)
+
+
+def hub_snapshots(model: str, cache: Path) -> list[Path]:
+    return list((cache / f"models--{model.replace('/', '--')}" / "snapshots").glob("*"))
 
 
 def _facts_of(folder: Path) -> ModelFacts | None:
-    config = _json_object(folder / "config.json")
-    if not config:
-        return None
-    text = config.get("text_config", config)  # of a model that also sees or hears
-    if not isinstance(text, dict):
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # what cannot be read is not known; vLLM will say what is wrong with it
+    text = config.get("text_config", config) if isinstance(config, dict) else None  # of a model that also sees or hears
+    if not config or not isinstance(text, dict):
         return None
     heads = _count(text, "num_attention_heads")
-    return ModelFacts(
-        attention_heads=heads,
-        kv_heads=_count(text, "num_key_value_heads") or heads,
-        weight_bytes=_weight_bytes(folder),
-        max_model_len=_longest(text),
-    )
+    # Some repositories hold the weights twice: the files that are called consolidated are their makers' own format.
+    files = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
+    weight_bytes = sum(file.stat().st_size for file in files) or None
+    return ModelFacts(heads, _count(text, "num_key_value_heads") or heads, weight_bytes, _longest(text))
 
 
 def _longest(config: dict[str, Any]) -> int | None:
@@ -194,20 +195,6 @@ def _longest(config: dict[str, Any]) -> int | None:
     return None if stretched else _count(config, "max_position_embeddings")
 
 
-def _weight_bytes(folder: Path) -> int | None:
-    # Some repositories hold the weights twice: the files that are called consolidated are their makers' own format.
-    files = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
-    return sum(file.stat().st_size for file in files) or None
-
-
 def _count(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and value > 0 else None
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # what cannot be read is not known; vLLM will say what is wrong with it
-    return value if isinstance(value, dict) else {}

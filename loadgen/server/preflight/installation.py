@@ -19,7 +19,6 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import ServerError
+from loadgen.places import write_whole
 from loadgen.server.process.log import clean_line, telling_lines
 
 _RECORDED = Path(__file__).parent / "installations"
@@ -78,8 +78,6 @@ sys.stdout.write("\\nvramp-installation " + json.dumps(answer) + "\\n")
 
 
 class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One flag of `vllm serve`."""
-
     names: list[str]  # every way to write it, dashes included: `--enable-lora`, `--no-enable-lora`, `-tp`
     takes: Literal["nothing", "one", "optional", "several"] = "one"
     repeats: bool = False  # it may be given several times, with one value each
@@ -89,16 +87,14 @@ class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """What one vLLM knows."""
-
     version: str
     flags: dict[str, FlagInfo]  # by long name without dashes: `max-model-len`
     variables: list[str]
 
 
 def recorded_versions() -> list[str]:
-    """The versions that `recorded_installation` has, oldest first."""
-    return sorted((path.stem for path in _RECORDED.glob("*.json")), key=_numbers)
+    versions = (path.stem for path in _RECORDED.glob("*.json"))
+    return sorted(versions, key=lambda version: [int(number) for number in re.findall(r"\d+", version)])
 
 
 def recorded_installation(version: str) -> Installation:
@@ -110,7 +106,6 @@ def recorded_installation(version: str) -> Installation:
 
 
 def newest_recorded() -> Installation:
-    """The recorded installation of the newest version."""
     return recorded_installation(recorded_versions()[-1])
 
 
@@ -128,7 +123,7 @@ def python_of(command: str) -> Path | None:
         return None
     executable = Path(found).absolute()
     named = _interpreter(executable)
-    siblings = [] if named else [executable.parent / name for name in ("python3", "python")]
+    siblings = (executable.parent / name for name in ("python3", "python"))
     candidates = [named] if named else [python for python in siblings if next(_installed(python), None)]
     return next((python for python in candidates if os.access(python, os.X_OK)), None)
 
@@ -141,16 +136,13 @@ async def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK
     entry = _cache_entry(python, cache)
     if entry is None:
         return await _asked(python, timeout_s)
-    known = _cached(entry)
-    if known is None:
-        known = await _asked(python, timeout_s)
-        with contextlib.suppress(OSError):  # then it is asked anew the next time
-            _keep(entry, known)
+    with contextlib.suppress(OSError, msgspec.DecodeError):  # never written, or not to the end: it is asked anew
+        return msgspec.json.decode(entry.read_bytes(), type=Installation)
+    known = await _asked(python, timeout_s)
+    with contextlib.suppress(OSError):  # then it is asked anew the next time
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(entry, msgspec.json.encode(known))
     return known
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def _interpreter(executable: Path) -> Path | None:
@@ -190,20 +182,6 @@ def _cache_entry(python: Path, cache: Path) -> Path | None:
     return cache / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:24]}.json"
 
 
-def _cached(entry: Path) -> Installation | None:
-    try:
-        return msgspec.json.decode(entry.read_bytes(), type=Installation)
-    except (OSError, msgspec.DecodeError):
-        return None  # never written, or not to the end: it is asked anew
-
-
-def _keep(entry: Path, installation: Installation) -> None:
-    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".part", delete=False) as file:
-        file.write(msgspec.json.encode(installation))
-    Path(file.name).replace(entry)
-
-
 async def _asked(python: Path, timeout_s: float) -> Installation:
     """Import that vLLM in its own Python, off the network, from a folder that has no modules in it."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -221,19 +199,10 @@ async def _asked(python: Path, timeout_s: float) -> Installation:
     except TimeoutError:
         raise ServerError(f"{python}: its vLLM did not say what it knows within {timeout_s:g} s") from None
     finally:
-        await _end(process)
-    return _answer(python, output, log)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Leave nothing of it behind, whatever it started: its group is its own."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.communicate()
-
-
-def _answer(python: Path, output: bytes, log: bytes) -> Installation:
+        if process.returncode is None:  # leave nothing of it behind, whatever it started: its group is its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.communicate()
     answers = [line for line in output.splitlines() if line.startswith(_ANSWER)]
     try:
         return msgspec.json.decode(answers[-1].removeprefix(_ANSWER), type=Installation)

@@ -4,6 +4,9 @@ AMD is read from sysfs, NVIDIA asked with `nvidia-smi`: neither needs a vendor's
 nothing sleeping is woken (the counters in sysfs are the driver's own, and `nvidia-smi` is not called while every
 NVIDIA GPU is suspended); all amounts are bytes; a GPU is a whole socket, also where a partition mode (CPX and its
 like) makes several devices of it, because only the socket has counters.
+
+After a stop a process may be gone while the driver still gives back what it held, and the next server fails for want of
+memory: so a stop waits until the memory is back at its level before the start, or says who holds it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 
 from loadgen.amd_kernel import amd_cards, compute_nodes, entries, held_bytes, number_in, socket_of, text_in
 from loadgen.errors import TelemetryError, VrampError
@@ -24,6 +28,9 @@ from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
 from loadgen.vendors import NVIDIA, VENDORS, Platform, load
 
+RELEASE_WAIT_S = 15.0
+TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
+_RELEASE_POLL_S = 0.5
 _TIMEOUT_S = 5.0
 _MIB = 1024**2
 _GPU_FIELDS = "--query-gpu=index,uuid,name,memory.used,memory.total"
@@ -100,19 +107,12 @@ def still_held(before: Sequence[GpuMemory], now: Sequence[GpuMemory], *, toleran
     earlier = {gpu.id: gpu for gpu in before}
     found: list[StillHeld] = []
     for gpu in now:
-        old = earlier.get(gpu.id)
-        excess_bytes = gpu.used_bytes - (old.used_bytes if old is not None else 0)
-        if excess_bytes > tolerance_bytes:
-            found.append(StillHeld(gpu, excess_bytes, _grown(old.holders if old is not None else (), gpu.holders)))
+        old = earlier.get(gpu.id) or replace(gpu, used_bytes=0, holders=())
+        had = {holder.pid: holder.used_bytes or 0 for holder in old.holders}
+        grown = [one for one in gpu.holders if one.pid not in had or (one.used_bytes or 0) > had[one.pid]]
+        if gpu.used_bytes - old.used_bytes > tolerance_bytes:
+            found.append(StillHeld(gpu, gpu.used_bytes - old.used_bytes, tuple(grown)))
     return found
-
-
-def _grown(before: Iterable[Holder], now: Iterable[Holder]) -> tuple[Holder, ...]:
-    had = {holder.pid: holder.used_bytes or 0 for holder in before}
-    return tuple(holder for holder in now if holder.pid not in had or (holder.used_bytes or 0) > had[holder.pid])
-
-
-# AMD
 
 
 def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[GpuMemory]:
@@ -136,9 +136,6 @@ def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[GpuMemory]:
     return [replace(gpu, index=index) for index, (_, gpu) in enumerate(found)]
 
 
-# NVIDIA
-
-
 def read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[GpuMemory]:
     if _all_suspended(sysfs):
         raise TelemetryError("the NVIDIA GPUs are suspended, and asking would wake them")
@@ -148,7 +145,8 @@ def read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[GpuMemory]:
     listed, apps = _ask(program)
     gpus, held = nvidia_gpus(listed), nvidia_holders(apps)
     if not gpus:
-        raise TelemetryError(f"{program} lists no GPU's memory: {_first_line(listed)}")
+        said = next((clean_line(line.encode()).strip() for line in listed.splitlines() if line.strip()), "")
+        raise TelemetryError(f"{program} lists no GPU's memory: {said or 'it says nothing'}")
     return [replace(gpu, holders=_named(held.get(gpu.id, []), proc)) for gpu in gpus]
 
 
@@ -192,9 +190,11 @@ def _ask(program: str) -> tuple[str, str]:
     deadline = time.monotonic() + _TIMEOUT_S
     running: list[subprocess.Popen[bytes]] = []
     try:
-        running += (_started(program, fields) for fields in (_GPU_FIELDS, _APP_FIELDS))
-        listed, apps = (_answer(process, deadline) for process in running)
-        return listed, apps
+        for fields in (_GPU_FIELDS, _APP_FIELDS):
+            command = [program, fields, "--format=csv,noheader,nounits"]
+            running.append(subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT))
+        answers = [process.communicate(timeout=max(0.0, deadline - time.monotonic()))[0] for process in running]
+        return answers[0].decode("utf-8", "replace"), answers[1].decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
         raise TelemetryError(f"{program} did not answer within {_TIMEOUT_S:g} s") from None
     except OSError as error:
@@ -202,20 +202,6 @@ def _ask(program: str) -> tuple[str, str]:
     finally:
         for process in running:
             _end(process)
-
-
-def _started(program: str, fields: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [program, fields, "--format=csv,noheader,nounits"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def _answer(process: subprocess.Popen[bytes], deadline: float) -> str:
-    output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
-    return output.decode("utf-8", "replace")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -228,39 +214,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-def _first_line(text: str) -> str:
-    lines = [clean_line(line.encode()).strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else "it says nothing"
-
-
-# Both
-
-
 def _named(held: Iterable[tuple[int, int | None]], proc: Path) -> tuple[Holder, ...]:
-    ours = _is_initial_namespace(proc)
-    holders = [Holder(pid, _comm(proc, pid) if ours else "", used_bytes) for pid, used_bytes in held]
+    try:
+        ours = str((proc / "self/ns/pid").readlink()) == _INITIAL_PID_NAMESPACE
+    except OSError:
+        ours = False
+    holders: list[Holder] = []
+    for pid, used_bytes in held:
+        name = clean_line(text_in(proc / str(pid) / "comm").encode()) if ours else ""
+        holders.append(Holder(pid, name, used_bytes))
     return tuple(sorted(holders, key=lambda holder: (-(holder.used_bytes or 0), holder.pid)))
 
 
-def _is_initial_namespace(proc: Path) -> bool:
-    try:
-        return str((proc / "self/ns/pid").readlink()) == _INITIAL_PID_NAMESPACE
-    except OSError:
-        return False
-
-
-def _comm(proc: Path, pid: int) -> str:
-    return clean_line(text_in(proc / str(pid) / "comm").encode())
-
-
 def _decimal(cell: str) -> int | None:
-    text = cell.strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+    return int(cell) if cell.isascii() and cell.isdecimal() and len(cell) < 20 else None
 
-
-WAIT_S = 15.0
-TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
-_POLL_S = 0.5
 
 HeldSince = Callable[[], str]
 """Who holds memory beyond the level at which it was made, in words; "" if nobody does. Raises `VrampError`."""
@@ -283,17 +251,17 @@ async def level_now(note: NoteLevel = gpu_level) -> HeldSince | str:
 
 
 async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
-    """Wait until it is back at that level, at most `WAIT_S` and not once `hurried`; says in words how it ended."""
+    """Wait until it is back at that level, at most `RELEASE_WAIT_S` and not once `hurried`; says how it ended."""
     if isinstance(held, str):
         return held
     began = time.monotonic()
     try:
         while holders := await asyncio.to_thread(held):
             elapsed_s = time.monotonic() - began
-            if hurried.is_set() or elapsed_s >= WAIT_S:
+            if hurried.is_set() or elapsed_s >= RELEASE_WAIT_S:
                 return f"{elapsed_s:.0f} s after the end of the processes still held: {holders}"
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(hurried.wait(), _POLL_S)
+                await asyncio.wait_for(hurried.wait(), _RELEASE_POLL_S)
     except VrampError as error:
         return f"{NOT_CHECKED}: {error}"
     return "back at its level before the start"

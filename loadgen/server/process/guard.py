@@ -284,7 +284,6 @@ def _tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - facts are what JS
 
 
 def main() -> None:
-    """Take one order from stdin and see it through."""
     inbox = Inbox()
     order = json.loads(inbox.first_line() or "{}")
     if "argv" not in order:  # vramp is gone, or was stopped before it gave the order

@@ -50,8 +50,6 @@ class ServerExit:
 
 @dataclass(frozen=True, slots=True)
 class ProcessName:
-    """A process of the server's tree, for a person."""
-
     pid: int
     name: str
 
@@ -69,7 +67,6 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is known to be left."""
         return not self.left and not self.problem
 
     @property
@@ -180,7 +177,6 @@ def _run(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 
 async def _ended(target: tree.ProcessId, *, within_s: float) -> bool:
-    """Whether this process has ended, at the latest after so long."""
     deadline = time.monotonic() + within_s
     while tree.lives(target):
         if time.monotonic() >= deadline:

@@ -21,7 +21,6 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -36,8 +35,6 @@ _TRIES = 100
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
-    """One server, as its guard recorded it."""
-
     guard: ProcessId
     server: ProcessId  # its main process
     tree: tuple[ProcessId, ...]  # all of its processes that were seen last
@@ -53,7 +50,6 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
     @property
     def live(self) -> bool:
-        """Whether anything of it still runs."""
         return any(lives(process) for process in (self.guard, self.server, *self.tree))
 
 
@@ -107,8 +103,6 @@ def _remove_stale(path: Path) -> None:
 
 
 class _Holder(msgspec.Struct, frozen=True):
-    """What the holder of a lock says about itself, for whom it shuts out."""
-
     pid: int
     since_unix_s: float
     profile: str
@@ -135,9 +129,7 @@ class DriveLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -118,5 +118,4 @@ def split_line(line: str) -> tuple[str, str]:
 
 
 def is_routine(level: str) -> bool:
-    """Whether lines of this level say nothing about a failure."""
     return level in ("DEBUG", "INFO", "WARNING")

@@ -42,13 +42,11 @@ def masked_command(argv: Sequence[str]) -> list[str]:
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """A command line made fit to show: masked, harmless and short."""
     line = clean_line(" ".join(masked_command(words)).encode())
     return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
 
 
 def masked_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the values of variables such as `HF_TOKEN` replaced."""
     return {
         name: MASK if value and _is_secret(name, value) else masked_text(value) for name, value in environment.items()
     }

@@ -27,19 +27,17 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A process as it was at one look."""
-
     id: ProcessId
     name: str
     parent: int
+    group: int
     session: int
     alive: bool  # false for a zombie: it holds no memory, and only its parent can remove it
 
 
-def look_at(pid: int) -> ProcessInfo | None:
-    """The process that has this pid now, or None."""
+def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     head, _, tail = text.rpartition(")")  # the name itself may hold blanks and parentheses
@@ -49,6 +47,7 @@ def look_at(pid: int) -> ProcessInfo | None:
         id=ProcessId(pid, int(fields[19])),
         name=head.partition("(")[2],
         parent=int(fields[1]),
+        group=int(fields[2]),
         session=int(fields[3]),
         # A zombie with more than one thread is a process whose first thread ended and whose others run on.
         alive=state not in "ZX" or threads > 1,
@@ -56,13 +55,11 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def lives(target: ProcessId) -> bool:
-    """Whether this very process still runs."""
     info = look_at(target.pid)
     return info is not None and info.id == target and info.alive
 
 
 def all_processes() -> dict[int, ProcessInfo]:
-    """Every process that can be seen, by pid."""
     found = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - names suffice
     return {info.id.pid: info for info in found if info is not None}
 

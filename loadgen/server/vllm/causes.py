@@ -14,8 +14,6 @@ Phase = Literal["starting", "serving"]
 
 
 class Cause(NamedTuple):
-    """One known way to fail."""
-
     id: str  # stable, for scripts; two patterns of one cause share it
     pattern: re.Pattern[str]
     title: str

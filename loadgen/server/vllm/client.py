@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -32,8 +31,6 @@ _Answer = TypeVar("_Answer")
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """One entry of `/v1/models`."""
-
     id: str
     max_model_len: int | None = None
 
@@ -70,9 +67,7 @@ class ServerClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -93,7 +88,6 @@ class ServerClient:
         return self._decode(response, _Models).data
 
     async def version(self) -> str | None:
-        """The engine's version; None if the server does not say."""
         response = await self._request("GET", "/version")
         return None if response.status_code in _MISSING else self._decode(response, _Version).version
 
@@ -106,7 +100,6 @@ class ServerClient:
         return await self._tokenize({"model": model, "messages": list(messages), "add_generation_prompt": True})
 
     async def metrics_text(self) -> str | None:
-        """The engine's `/metrics`; None if it has none."""
         response = await self._request("GET", "/metrics")
         return None if response.status_code in _MISSING else response.text
 

@@ -121,7 +121,6 @@ def find_executable(server: Server, name: str, *, key: str) -> str:
 
 
 def vllm_of(command: str) -> str:
-    """The executable of a Python environment, if its folder was named."""
     inside = Path(command).expanduser() / "bin" / "vllm"
     return str(inside) if inside.exists() else command
 

@@ -169,7 +169,6 @@ def _shown(evidence: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_oom_kill(line: str) -> bool:
-    """Whether the kernel says here that it killed a process for want of memory."""
     return _OOM_KILL.search(line) is not None
 
 

@@ -112,8 +112,6 @@ _RULES = (
 
 
 class StartupWatch:
-    """Folds the lines of a server's log into its milestones."""
-
     def __init__(self, now: float) -> None:
         self._milestones = list(_MILESTONES)
         self._milestones[0] = replace(_MILESTONES[0], state="running", started_s=now)
@@ -121,7 +119,6 @@ class StartupWatch:
 
     @property
     def milestones(self) -> Sequence[Milestone]:
-        """All of them, in the order in which a start usually passes them."""
         return tuple(self._milestones)
 
     def feed(self, line: str, now: float) -> None:
@@ -196,8 +193,6 @@ def _progress(figures: Mapping[str, str]) -> float | None:
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """What the last start took, in seconds."""
-
     total_s: _Seconds
     milestones_s: dict[str, _Seconds]  # by the milestone's id; those that were passed over are missing
 

@@ -159,7 +159,6 @@ def readings(table: Table | Missing) -> dict[str, Measured]:
 
 
 def links(table: Table | Missing) -> tuple[Measured, Measured]:
-    """How many links are up, and how many there are."""
     states = [state for state in _list(table, "xgmi_link_status") if state in (_LINK_DOWN, _LINK_UP)]
     if not states:
         absent = Missing("no state of links")

@@ -40,7 +40,6 @@ class _Card:
     before: Residency | None = None
 
     def table(self) -> Table | Missing:
-        """The firmware's figures of this moment."""
         if known(self.folder / "power/runtime_status") == "suspended":
             return _ASLEEP
         blob = read_bytes(self.folder / "gpu_metrics")

@@ -240,7 +240,7 @@ def test_no_text_breaks_the_parsers(text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_memory, "_POLL_S", 0.001)
+    monkeypatch.setattr(gpu_memory, "_RELEASE_POLL_S", 0.001)
 
 
 def reader(*answers: str) -> Callable[[], str]:
@@ -259,7 +259,7 @@ async def test_memory_that_comes_back_is_waited_for() -> None:
 
 
 async def test_memory_that_stays_away_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_memory, "WAIT_S", 0.01)
+    monkeypatch.setattr(gpu_memory, "RELEASE_WAIT_S", 0.01)
     words = await wait_back(reader("GPU 0: 3 GiB by pid 7"), asyncio.Event())
     assert words.endswith("s after the end of the processes still held: GPU 0: 3 GiB by pid 7")
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 LEAVER = """
 import asyncio, sys
 from pathlib import Path
-from loadgen.profile import Server
+from loadgen.profile.schema import Server
 from loadgen.server.supervisor import ManagedServer
 
 async def main():

@@ -194,11 +194,11 @@ def test_throttling_needs_two_tables() -> None:
     assert throttle_percent(counters(1000, 0), {}) == Missing("needs two samples")
 
 
-@given(before=st.integers(0, 2**31), looks=st.integers(1, 10**6), share=st.floats(0, 1), start=st.integers(0, 2**30))
-def test_the_share_is_that_of_the_looks(before: int, looks: int, share: float, start: int) -> None:
-    held = int(looks * share)
-    shares = throttle_percent(counters(before + looks, start + held), residency(counters(before, start)))
-    assert shares == {"power": 100 * held / looks, "thermal": 0.0, "hbm": 0.0, "vr": 0.0, "prochot": 0.0}
+@given(before=st.integers(0, 2**31), samples=st.integers(1, 10**6), share=st.floats(0, 1), start=st.integers(0, 2**30))
+def test_the_share_is_that_of_the_samples(before: int, samples: int, share: float, start: int) -> None:
+    held = int(samples * share)
+    shares = throttle_percent(counters(before + samples, start + held), residency(counters(before, start)))
+    assert shares == {"power": 100 * held / samples, "thermal": 0.0, "hbm": 0.0, "vr": 0.0, "prochot": 0.0}
 
 
 @given(now=st.integers(0, 2**31), before=st.integers(0, 2**31), held=st.integers(0, 2**31), ago=st.integers(0, 2**31))

@@ -8,31 +8,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.engines import Simulator, simulator
+from tests.engines import Simulator
 from tui.catalog import find_profile
 from tui.cli.__main__ import main
 
 VRAMP = [sys.executable, "-m", "tui.cli"]
 SMALL = ["--isl", "16", "--osl", "8", "--workers", "1"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with simulator() as running:
-        yield running
-
-
-@pytest.fixture
-def engine(shared: Simulator) -> Simulator:
-    shared.forget()
-    return shared
 
 
 def vramp(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -148,12 +135,22 @@ def test_failures_that_nobody_bears_are_exit_code_1(
         (["run", "--url", "http://127.0.0.1:9"], 3, "nobody listens"),
     ],
 )
-def test_mistakes_have_a_message_and_an_exit_code(tmp_path: Path, words: list[str], code: int, message: str) -> None:
-    done = vramp(tmp_path, *words)
-    assert done.returncode == code
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+def test_mistakes_have_a_message_and_an_exit_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    out, err = capfd.readouterr()
+    assert ended.value.code == code
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
 
 
 def test_a_start_that_would_fail_is_refused_unless_it_is_forced(tmp_path: Path) -> None:

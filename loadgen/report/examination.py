@@ -1,4 +1,4 @@
-"""What `vramp doctor` found, for a person and for a script.
+"""What was found about a box, for a person and for a script: the findings of a preflight, and what `vramp doctor` saw.
 
 A box has up to 64 devices that say much the same: each quantity is one line, with its lowest and its highest value, and
 devices are named where they differ. The JSON has each of them apart.
@@ -8,31 +8,58 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
 from loadgen.format import GIB, counted, fixed, gib
+from loadgen.metrics.journal import Finding, Severity, by_severity
 from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
+from loadgen.report.tabular import Column, json_text, text_lines
 
 _WIDTH = 100
 _COLUMN = 16
 _MOST_PROCESSES = 5
 _COUNTED = (
-    "energy_j",
-    "pcie_replays",
-    "link_read_bytes",
-    "link_write_bytes",
-    "links_up",
-    "ecc_correctable",
-    "ecc_uncorrectable",
+    *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "links_up"),
+    *("ecc_correctable", "ecc_uncorrectable"),
 )
 _UNITS = {"bytes": (GIB, "GiB"), "bytes_per_s": (1e6, "MB/s"), "percent": (1, "%"), "mhz": (1, "MHz")}
+_SEVERITIES: dict[Severity, tuple[str, str]] = {
+    "blocks": ("blocks", "block"),
+    "warns": ("warning", "warnings"),
+    "info": ("note", "notes"),
+}
+
+
+def findings_json(findings: Sequence[Finding]) -> str:
+    """A JSON list of objects with id, severity, seen, why, fix and source."""
+    return json_text(by_severity(findings))
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Each finding in a few lines, and a last line that counts them."""
+    blocks = [_finding(finding) for finding in by_severity(findings)]
+    return "\n\n".join([*blocks, findings_count(findings)])
+
+
+def findings_count(findings: Sequence[Finding]) -> str:
+    """How many of each kind, in words."""
+    if not findings:
+        return "nothing found"
+    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in _SEVERITIES}
+    return ", ".join(f"{count} {_SEVERITIES[severity][count > 1]}" for severity, count in counts.items() if count)
+
+
+def _finding(finding: Finding) -> str:
+    head = _wrapped(f"{finding.severity:<6} {finding.id}: {finding.seen}", " " * 7)
+    details = {"why": finding.why, "fix": finding.fix, "source": finding.source}
+    return "\n".join([head, *(_wrapped(f"       {name}: {text}", " " * 9) for name, text in details.items() if text)])
 
 
 def doctor_json(found: Examination) -> str:
     """One JSON object; a field of a sample that is absent is null, with its reason in `missing`."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode()
+    return json_text(found)
 
 
 def doctor_text(found: Examination) -> str:
@@ -44,7 +71,7 @@ def doctor_text(found: Examination) -> str:
 def verdict(found: Examination) -> str:
     """What it comes to, a line for each vendor."""
     if found.nothing:
-        return _filled(f"GPUs: {found.nothing}")
+        return _wrapped(f"GPUs: {found.nothing}", "  ")
     lines = []
     for vendor in dict.fromkeys(each.vendor for each in found.tried):
         best = next((each for each in found.tried if each.vendor == vendor and each.works), None)
@@ -63,17 +90,13 @@ def _measured(best: Tried | None) -> str:
 def _box(found: Examination) -> str:
     told = [f"{name} {version}" for name, version in found.versions.items() if version is not None]
     absent = [name for name, version in found.versions.items() if version is None]
-    lines = [_entry("versions", ", ".join(told))]
-    lines += [_entry("not here", ", ".join(absent))] if absent else []
-    lines += [_entry("user", f"{found.user}, groups {', '.join(found.groups)}")]
-    lines += [_entry("devices" if place == 0 else "", text) for place, text in enumerate(_devices(found.devices))]
+    lines = [
+        *_entries("versions", ", ".join(told)),
+        *_entries("not here", *([", ".join(absent)] if absent else [])),
+        *_entries("user", f"{found.user}, groups {', '.join(found.groups)}"),
+        *_entries("devices", *(map(_device, found.devices) if found.devices else ["no file of a GPU"])),
+    ]
     return "\n".join(lines)
-
-
-def _devices(devices: Sequence[DeviceFile]) -> list[str]:
-    if not devices:
-        return ["no file of a GPU"]
-    return [_device(each) for each in devices]
 
 
 def _device(device: DeviceFile) -> str:
@@ -83,25 +106,19 @@ def _device(device: DeviceFile) -> str:
 
 
 def _candidate(tried: Tried) -> str:
-    told = _pairs(tried.meta)
-    lines = [_filled(f"{tried.vendor}: {tried.name}: {_outcome(tried)}")]
-    lines += [_entry("why", tried.why)] if tried.why else []
-    lines += [_entry("told", told)] if told else []
-    lines += [_entry("printed" if place == 0 else "", text) for place, text in enumerate(tried.printed)]
-    if tried.gpus:
-        lines += [*_gpu_lines(tried.gpus), *_values(tried.gpus), *_processes(tried.gpus), *_missing(tried.gpus)]
-    return "\n".join(lines)
-
-
-def _outcome(tried: Tried) -> str:
-    if tried.failure is not None:
-        return f"fails: {tried.failure}"
+    told = ", ".join(f"{name} {value}" for name, value in tried.meta.items() if value is not None)
     took = f", first look after {tried.first_look_ms:.0f} ms" if tried.first_look_ms is not None else ""
-    return f"works{took}"
-
-
-def _pairs(meta: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in meta.items() if value is not None)
+    outcome = f"works{took}" if tried.failure is None else f"fails: {tried.failure}"
+    lines = [
+        _wrapped(f"{tried.vendor}: {tried.name}: {outcome}", "  "),
+        *_entries("why", *filter(None, [tried.why])),
+        *_entries("told", *filter(None, [told])),
+        *_entries("printed", *tried.printed),
+    ]
+    if tried.gpus:
+        lines += [*_gpu_lines(tried.gpus), *text_lines(_VALUES, list(_values(tried.gpus)))]
+        lines += [*_processes(tried.gpus), *_missing(tried.gpus)]
+    return "\n".join(lines)
 
 
 def _gpu_lines(exams: Sequence[GpuExam]) -> Iterator[str]:
@@ -109,17 +126,30 @@ def _gpu_lines(exams: Sequence[GpuExam]) -> Iterator[str]:
     for exam in exams:
         by_socket.setdefault(exam.gpu.socket or str(exam.gpu.index), []).append(exam.gpu)
     for devices in by_socket.values():
-        yield _entry(f"GPU {_indices(gpu.index for gpu in devices)}", _identity(devices[0]))
+        gpu = devices[0]
+        parts = [gpu.name, gpu.bdf, gpu.arch, gpu.compute_partition, gpu.memory_partition, gpu.virtualization]
+        yield from _entries(f"GPU {_indices(each.index for each in devices)}", "  ".join(filter(None, parts)))
 
 
-def _identity(gpu: GpuStatic) -> str:
-    parts = [gpu.name, gpu.bdf, gpu.arch, gpu.compute_partition, gpu.memory_partition, gpu.virtualization]
-    return "  ".join(part for part in parts if part)
+class _Quantity(NamedTuple):
+    name: str
+    low: float
+    high: float
+    unit: str = ""
+    possible: str = ""
 
 
-def _values(exams: Sequence[GpuExam]) -> Iterator[str]:
-    """A line for each quantity that was judged, then those that no range is known of."""
-    yield f"  {'value':<30}{'lowest':>12}{'highest':>12}  {'unit':<6}  can be"
+_VALUES: tuple[Column[_Quantity], ...] = (
+    Column("  value", lambda one: f"  {one.name}", words=True, width=32),
+    Column("lowest", lambda one: _number(one.low), width=12),
+    Column("highest", lambda one: _number(one.high), width=12),
+    Column("unit", lambda one: one.unit, words=True, width=8),
+    Column("can be", lambda one: one.possible, words=True),
+)
+
+
+def _values(exams: Sequence[GpuExam]) -> Iterator[_Quantity]:
+    """The quantities that were judged, then those that no range is known of."""
     judged: dict[str, list[tuple[int, UnitCheck]]] = {}
     for exam in exams:
         for check in exam.checks:
@@ -127,27 +157,19 @@ def _values(exams: Sequence[GpuExam]) -> Iterator[str]:
     for quantity, checks in judged.items():
         yield _judged(quantity, checks)
     for name in _COUNTED:
-        yield from _counted(name, exams)
+        values = [value for exam in exams if (value := getattr(exam.sample, name)) is not None]
+        if values:
+            yield _Quantity(name, min(values), max(values))
 
 
-def _judged(quantity: str, checks: Sequence[tuple[int, UnitCheck]]) -> str:
+def _judged(quantity: str, checks: Sequence[tuple[int, UnitCheck]]) -> _Quantity:
     values = [check.value for _, check in checks]
-    one = checks[0][1]
     low, high = min(check.low for _, check in checks), max(check.high for _, check in checks)
     wrong = [(index, check) for index, check in checks if not check.plausible]
     raw = f", raw {wrong[0][1].raw:g}" if wrong else ""
     mark = f"  CANNOT BE: GPU {_indices(index for index, _ in wrong)}{raw}" if wrong else ""
-    return _row(quantity, min(values), max(values), one.unit, f"{_number(low)} to {_number(high)}{mark}")
-
-
-def _counted(name: str, exams: Sequence[GpuExam]) -> Iterator[str]:
-    values = [value for exam in exams if (value := getattr(exam.sample, name)) is not None]
-    if values:
-        yield _row(name, min(values), max(values), "", "")
-
-
-def _row(name: str, low: float, high: float, unit: str, note: str) -> str:
-    return f"  {name:<30}{_number(low):>12}{_number(high):>12}  {unit:<6}  {note}".rstrip()
+    possible = f"{_number(low)} to {_number(high)}{mark}"
+    return _Quantity(quantity, min(values), max(values), checks[0][1].unit, possible)
 
 
 def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
@@ -157,7 +179,7 @@ def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
         if exam.sample.processes:
             holders.setdefault(_listed(exam.sample.processes), []).append(exam.gpu.index)
     for listed, indices in holders.items():
-        yield _entry(f"on GPU {_indices(indices)}", listed)
+        yield from _entries(f"on GPU {_indices(indices)}", listed)
 
 
 def _listed(processes: Sequence[GpuProcess]) -> str:
@@ -170,7 +192,7 @@ def _process(process: GpuProcess) -> str:
     return f"{process.name or '?'} ({process.pid}){held}"
 
 
-def _missing(exams: Sequence[GpuExam]) -> Iterator[str]:
+def _missing(exams: Sequence[GpuExam]) -> list[str]:
     """Null fields by reason, with the devices if it is not all of them."""
     by_field: dict[tuple[str, str], list[int]] = {}
     for exam in exams:
@@ -179,21 +201,21 @@ def _missing(exams: Sequence[GpuExam]) -> Iterator[str]:
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for (name, reason), devices in by_field.items():
         alike.setdefault((reason, tuple(devices)), []).append(name)
-    for place, ((reason, indices), names) in enumerate(alike.items()):
+    texts = []
+    for (reason, indices), names in alike.items():
         where = "" if len(indices) == len(exams) else f" (GPU {_indices(indices)})"
-        yield _entry("null" if place == 0 else "", f"{', '.join(names)}: {reason}{where}")
+        texts.append(f"{', '.join(names)}: {reason}{where}")
+    return _entries("null", *texts)
 
 
 def _host(host: HostExam) -> str:
     told = msgspec.to_builtins(host.sample)
     values = [_host_value(name, value) for name, value in told.items() if name != "t_s" and value != {}]
-    lines = ["host", _entry("value", ", ".join(values))]
     by_reason: dict[str, list[str]] = {}
     for name, reason in host.missing.items():
         by_reason.setdefault(reason, []).append(name)
-    texts = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
-    lines += [_entry("null" if place == 0 else "", text) for place, text in enumerate(texts)]
-    return "\n".join(lines)
+    missing = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    return "\n".join(["host", *_entries("value", ", ".join(values)), *_entries("null", *missing)])
 
 
 def _host_value(name: str, value: float | str) -> str:
@@ -214,17 +236,20 @@ def _indices(indices: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def _entry(name: str, text: str) -> str:
-    head = f"  {name:<{_COLUMN - 2}}"
-    indent = " " * _COLUMN
+def _entries(name: str, *texts: str) -> list[str]:
+    """Texts beside a name, which the first of them has."""
+    return [
+        _wrapped(text, " " * _COLUMN, f"  {name if place == 0 else '':<{_COLUMN - 2}}")
+        for place, text in enumerate(texts)
+    ]
+
+
+def _wrapped(text: str, indent: str, head: str = "") -> str:
+    # A command that is to be copied must not be broken inside a word.
     return textwrap.fill(
         text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _filled(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value) if isinstance(value, int) else fixed(value).rstrip("0").rstrip(".")
