@@ -115,9 +115,16 @@ class Day:
     def _next_stage(self, stage: int, t_s: float) -> Iterator[Line]:
         if stage >= 0:
             yield StageEnded(t_s, stage, "its time was up")
-        names: dict[str, Any] = {"isl": 4096, "osl": 1024, "requests": None, "duration_s": STAGE_S}
         yield StageStarted(
-            t_s, stage + 1, f"stage {stage + 2}", STREAMS, None, "closed", warmup_requests=0, warmup_s=0, **names
+            t_s=t_s,
+            index=stage + 1,
+            label=f"stage {stage + 2}",
+            concurrency=STREAMS,
+            rate=None,
+            arrival="closed",
+            isl=4096,
+            osl=1024,
+            duration_s=STAGE_S,
         )
 
     def _look(self, t_s: float) -> GpusSampled:

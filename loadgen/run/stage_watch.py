@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.deltas import StageDelta
-from loadgen.metrics.journal import StageStarted
+from loadgen.metrics.journal import StageLoad, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Limits
 from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, still_needed
@@ -68,27 +68,14 @@ class StageWatch:
     def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
         """The line that begins it; `manual` if the operator asked for it."""
         stage = self._stage
+        asked = {name: getattr(stage, name) for name in StageLoad.__struct_fields__}
         return StageStarted(
+            **asked | {"label": stage.title},
             t_s=t_s,
             index=index,
-            label=stage.title,
-            concurrency=stage.concurrency,
-            rate=stage.rate,
-            arrival=stage.arrival,
-            isl=stage.isl,
-            osl=stage.osl,
-            requests=stage.requests,
-            duration_s=stage.duration_s,
-            warmup_requests=stage.warmup_requests,
-            warmup_s=stage.warmup_s,
             manual=manual,
-            settle_s=stage.settle_s,
             waits_for_drain=self.waits_for_drain,
             awaits_first_wave=self.waits_for_first_wave,
-            first_wave=stage.first_wave,
-            steps=stage.steps,
-            min_completed=stage.min_completed,
-            max_concurrency=stage.max_concurrency,
             variant=variant,
         )
 

@@ -41,7 +41,7 @@ def stage(index: int) -> list[Line]:
         )
         for n in range(1, 5)
     ]
-    return [StageStarted(start_s, index, "", 3, None, "poisson", 16, 16, None, 20.0, 0, 0.0), *ticks]
+    return [StageStarted(t_s=start_s, index=index, concurrency=3, rate=None, isl=16, osl=16, duration_s=20.0), *ticks]
 
 
 def journal(folder: Path, *lines: Line) -> Path:
