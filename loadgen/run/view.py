@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
@@ -28,8 +29,10 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
 from loadgen.plan.stage import Stage
-from loadgen.run.controller import LoadController
 from loadgen.run.stage_views import StageViews, distributions, whole_view
+
+if TYPE_CHECKING:
+    from loadgen.run.controller import LoadController
 
 _CPU_POINTS = 8
 
