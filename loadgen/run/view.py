@@ -19,8 +19,8 @@ from loadgen.metrics.snapshot import (
     GpuView,
     LoadView,
     Phase,
-    Point,
     ReplayView,
+    SeriesPoint,
     ServerView,
     Snapshot,
 )
@@ -52,7 +52,7 @@ def snapshot_of(
     gpus_stale: bool = False,
     variants: Iterable[str] = (),
     result_path: Path | None = None,
-    past: tuple[Point, ...] = (),
+    past: tuple[SeriesPoint, ...] = (),
     replay: ReplayView | None = None,
     baseline: BaselineWatch | None = None,
 ) -> Snapshot:
@@ -83,7 +83,7 @@ def snapshot_of(
         healthy=healthy,
         server=server,
         load=load,
-        point=record.points[-1] if record.points else Point(t_s=t_s),
+        point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
         stages=views.of(record),
