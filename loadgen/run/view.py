@@ -6,19 +6,30 @@ A record says what has happened; a run that goes on, or the replay that plays it
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.journal import EngineView, Milestone, RunState, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Comparison, Verdict
-from loadgen.metrics.snapshot import ClientView, ErrorView, GpuView, LoadView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
+from loadgen.metrics.snapshot import (
+    ClientView,
+    ErrorView,
+    GpuView,
+    LoadView,
+    Phase,
+    ReplayView,
+    SeriesPoint,
+    ServerView,
+    Snapshot,
+)
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
 from loadgen.plan.stage import Stage
 from loadgen.run.stage_views import StageViews, distributions, whole_view
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.run.controller import LoadController
