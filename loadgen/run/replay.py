@@ -16,7 +16,16 @@ import msgspec
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Point, ReplayView, ServerView, Snapshot
+from loadgen.metrics.snapshot import (
+    BEAT_S,
+    InstanceView,
+    LoadView,
+    Phase,
+    ReplayView,
+    SeriesPoint,
+    ServerView,
+    Snapshot,
+)
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
@@ -52,7 +61,7 @@ class Replay:
         self._record = Record()
         self._views = StageViews()
         self._log = _log_of(journal.parent)
-        self._past: list[Point] = []
+        self._past: list[SeriesPoint] = []
         self._position_s = self._last_s = 0.0
         self._speed = min(max(speed, SLOWEST), FASTEST)
         self._paused = False

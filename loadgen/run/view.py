@@ -20,8 +20,8 @@ from loadgen.metrics.snapshot import (
     GpuView,
     LoadView,
     Phase,
-    Point,
     ReplayView,
+    SeriesPoint,
     ServerView,
     Snapshot,
 )
@@ -55,7 +55,7 @@ def snapshot_of(
     gpus_stale: bool = False,
     variants: Iterable[str] = (),
     result_path: Path | None = None,
-    past: tuple[Point, ...] = (),
+    past: tuple[SeriesPoint, ...] = (),
     replay: ReplayView | None = None,
     baseline: BaselineWatch | None = None,
 ) -> Snapshot:
@@ -86,7 +86,7 @@ def snapshot_of(
         healthy=healthy,
         server=server,
         load=load,
-        point=record.points[-1] if record.points else Point(t_s=t_s),
+        point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
         stages=views.of(record),

@@ -18,7 +18,7 @@ from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.store.files import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
-from tests.metrics.test_hlog import read as read_histograms
+from tests.store.test_histogram_log import read as read_histograms
 
 STARTED = RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1)
 
