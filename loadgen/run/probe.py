@@ -2,7 +2,7 @@
 
 Everything here goes through httpx and nothing is timed. The first request is sent here too, so that a refused key, an
 unknown field or a broken model is one clear message before the load starts, and not a table of failures. What is found
-is what the workers are told: `fleet_settings` for all of a run, `templates_of` for a stage.
+is what the workers are told: `worker_settings` for all of a run, `templates_of` for a stage.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from loadgen.cores import usable_cores
 from loadgen.errors import ServerError
-from loadgen.fleet.fleet import FleetSettings
 from loadgen.plan.stage import Stage, check_lengths
 from loadgen.profile.load import Load
 from loadgen.profile.schema import Profile
@@ -33,7 +33,8 @@ from loadgen.stream.request import (
     own_fields,
     request_template,
 )
-from loadgen.worker.messages import Vocabulary
+from loadgen.worker.messages import Configure, Vocabulary
+from loadgen.worker.realtime import realtime_budget
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts, token_prompts
 
 _REPEATS = 8
@@ -263,18 +264,15 @@ def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], sta
     ]
 
 
-def fleet_settings(
-    profile: Profile, served: Served, targets: Sequence[ServerAddress], seed: int, *, rows: bool
-) -> FleetSettings:
-    """What all workers of a run have in common; with `rows` they send one for each stream."""
-    load = profile.load
-    return FleetSettings(
-        addresses=tuple(targets),
+def worker_settings(load: Load, served: Served, seed: int, *, workers: int, rows: bool) -> Configure:
+    """What all workers of a run have in common, `workers` at most; with `rows` they send one for each stream."""
+    return Configure(
+        address=served.target,
         vocabulary=served.vocabulary,
         seed=seed,
         timeout_s=load.timeout_s,
         stall_timeout_s=load.stall_timeout_s,
         connect_timeout_s=load.connect_timeout_s,
-        realtime=load.realtime,
+        realtime_share=realtime_budget(usable_cores(), workers) if load.realtime else 0.0,
         rows=rows,
     )

@@ -22,7 +22,7 @@ from loadgen.plan.stage import Stage, most_workers, workers_for
 from loadgen.profile.schema import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.probe import Served, fleet_settings, probe, probe_twin, templates_of
+from loadgen.run.probe import Served, probe, probe_twin, templates_of, worker_settings
 from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
 from loadgen.server.supervisor import ServerState
@@ -101,9 +101,10 @@ class Session:
     async def drive(self, seed: int) -> Fleet:
         """Start the workers, which send a row for each stream if those are kept; raises `WorkerError`."""
         assert self.served is not None
-        settings = fleet_settings(self.profile, self.served, self._targets, seed, rows=self._writer.keeps_rows)
-        most = most_workers(self.profile.load.workers, servers=self.servers.count)
-        fleet = self.fleet = Fleet(settings, self._workers, most=most)
+        load = self.profile.load
+        most = most_workers(load.workers, servers=self.servers.count)
+        settings = worker_settings(load, self.served, seed, workers=most, rows=self._writer.keeps_rows)
+        fleet = self.fleet = Fleet(settings, self._targets, self._workers, most=most)
         await fleet.start()
         await fleet.wait_ready()
         return fleet

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from loadgen.metrics.curve import LoadCurve, distribution_of, load_curve
-from loadgen.metrics.deltas import MAIN_LATENCIES
+from loadgen.metrics.curve import LoadCurve, distribution_of
+from loadgen.metrics.deltas import MAIN_LATENCIES, OUTCOMES
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import CurvePoint, TruthCheck
 from loadgen.metrics.slo import judge, met_limits, needed_words
@@ -24,30 +25,30 @@ class StageViews:
     """The views of a record's stages; one of which nothing more can come is computed once."""
 
     def __init__(self) -> None:
-        self._views: tuple[StageView, ...] = ()  # as last computed
         self._settled: dict[int, StageView] = {}
         self._curve = LoadCurve()
+        self._running: dict[int, LoadCurve] = {}  # of each stage that goes on, as last looked at
         self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
-        self._views = tuple(self._view(index, stage, record) for index, stage in record.stages.items())
-        return self._views
+        return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
 
-    def curve(self, record: Record) -> tuple[CurvePoint, ...]:
-        """The load curve of all stages; a moving load that is the only one has its own."""
-        if len(self._views) == 1 and (alone := self._views[0].curve):
-            return alone
-        return self._curve.points(stage for index, stage in record.stages.items() if index not in self._settled)
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """The load curve of all stages, as `of` saw them."""
+        return self._curve.points(self._running.values())
 
     def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
         if index in self._settled:
             return self._settled[index]
-        view = msgspec.structs.replace(stage_view(stage, record), **self._energy_of(index, stage, record))
+        curve = self._running[index] = LoadCurve([stage])
+        own = curve.points() if stage.started.steps else ()
+        view = stage_view(stage, record, curve=own, **self._energy_of(index, stage, record))
         tick = record.last_tick
         silent = tick is not None and index not in tick.open_stages
         if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
             self._settled[index] = view
             self._curve.add(stage)
+            del self._running[index]
         return view
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> dict[str, float | None]:
@@ -56,15 +57,13 @@ class StageViews:
         if known is not None and known[0] == stage.looks.count:
             return known[1]
         energy = stage_energy(stage, record.hardware)
-        numbers = {
-            "joules_per_output_token": energy.joules_per_output_token if energy is not None else None,
-            "tokens_per_s_per_w": energy.tokens_per_s_per_w if energy is not None else None,
-        }
+        numbers = {name: getattr(energy, name, None) for name in ("joules_per_output_token", "tokens_per_s_per_w")}
         self._energy[index] = (stage.looks.count, numbers)
         return numbers
 
 
-def stage_view(stage: StageRecord, record: Record) -> StageView:
+def stage_view(stage: StageRecord, record: Record, **known: object) -> StageView:
+    """One stage as the screen shows it; `known` are other fields."""
     started, ended = stage.started, stage.ended
     judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
@@ -79,8 +78,8 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         waits_for=stage.waits_for,
         e2e_needs_s=_beyond_its_end(stage),
         moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
-        curve=load_curve([stage]) if started.steps else (),
         notes=_notes(stage) if ended is not None else (),
+        **known,
     )
 
 
@@ -106,31 +105,20 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
 def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
     """What it asked for and what was measured, without what limits and engine say of it."""
     started, counters = stage.started, stage.counters
+    known: dict[str, Any] = {name: getattr(started, name) for name in ("label", "concurrency", "rate", "isl", "osl")}
+    known |= {name: counters[name] for name in ("sent", *OUTCOMES, "carried_in", "unsent", "first_wave")}
     return StageView(
         number=started.index + 1,
-        label=started.label,
-        concurrency=started.concurrency,
-        rate=started.rate,
-        isl=started.isl,
-        osl=started.osl,
+        **known,
         running=stage.ended is None,
         elapsed_s=elapsed_s,
         held_mean=stage.held_mean,
-        sent=counters["sent"],
-        completed=counters["completed"],
-        failed=counters["failed"],
-        unfinished=counters["unfinished"],
-        cancelled=counters["cancelled"],
-        carried_over=counters["carried_over"],
-        carried_in=counters["carried_in"],
         open=stage.open_sent,
-        unsent=counters["unsent"],
         scheduled=counters["sent"] + counters["unsent"],
         requests_per_s=stage.per_second("window_requests"),
         output_tokens_per_s=stage.per_second("window_output_tokens"),
         total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
         latency=stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not started.steps)),
-        first_wave=counters["first_wave"],
     )
 
 

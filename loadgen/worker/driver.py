@@ -71,7 +71,7 @@ class Driver:
         """End the running stage and begin another, once it can send what it begins with."""
         run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
         self._coming = None
-        if command.concurrency is None:
+        if run.concurrency is None:
             self._begin_run(run)
             return
         self._coming, self._coming_by_s = run, time.monotonic() + _PREPARE_S
@@ -108,11 +108,11 @@ class Driver:
         measured_at_s = (command.start_ns + command.warmup_ns - time.monotonic_ns()) / 1e9
         self._loop.call_later(max(0.0, measured_at_s), self._warmup_over, run)
         self._prepare_soon()
-        if command.rate is None:
+        if run.rate is None:
             self._fill_soon()
         else:
             self._connect_ahead(run)
-            self.arrivals.begin(command.start_ns, command.rate / command.ranks, run.next_arrival)
+            self.arrivals.begin(command.start_ns, run.rate, run.next_arrival)
 
     def _warmup_over(self, run: StageRun) -> None:
         if run is self.current:
@@ -184,8 +184,7 @@ class Driver:
     # Open loop.
 
     def _may_send(self, run: StageRun) -> bool:
-        most = run.command.max_concurrency
-        return most is None or len(self.open) < most
+        return run.max_concurrency is None or len(self.open) < run.max_concurrency
 
     def _arrived(self) -> None:
         run = self.current
@@ -211,12 +210,12 @@ class Driver:
 
     def _connect_ahead(self, run: StageRun) -> None:
         """Keep connections for the next quarter of a second: a request that waits for its own is late."""
-        wanted = min(AT_ONCE, 4 + int((run.command.rate or 0.0) / run.command.ranks / 4))
+        wanted = min(AT_ONCE, 4 + int((run.rate or 0.0) / 4))
         self._connect_for(run, wanted, free=len(self._connections.free))
 
     def _connect_for(self, run: StageRun, wanted: int, *, free: int) -> None:
-        if run.command.max_concurrency is not None:
-            wanted = min(wanted, run.command.max_concurrency - len(self.open))
+        if run.max_concurrency is not None:
+            wanted = min(wanted, run.max_concurrency - len(self.open))
         self._connections.open_up_to(wanted - free, self._connected, partial(self._connect_failed, run))
 
     # Streams.
@@ -316,7 +315,7 @@ class Driver:
     def _connected(self, channel: Channel) -> None:
         self._connections.free.append(channel)
         run = self.current
-        if run is not None and run.command.rate is not None:
+        if run is not None and run.rate is not None:
             self._serve_waiting(run)
         else:
             self._fill_soon()
@@ -331,7 +330,7 @@ class Driver:
         self._failures_in_row += 1
         if run is not self.current or run.exhausted:
             return
-        if run.command.rate is None:
+        if run.rate is None:
             intended_ns = time.time_ns()
         elif self.arrivals.waiting:
             intended_ns = self.arrivals.waiting.popleft()

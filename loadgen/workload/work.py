@@ -19,7 +19,6 @@ import msgspec
 
 from loadgen.distributions import FROM_DATA, REPLAY, parse_lengths
 from loadgen.errors import ProfileError
-from loadgen.profile.load import Load
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
 
@@ -116,13 +115,13 @@ class RequestContent(NamedTuple):
 
 
 class RequestWriter:
-    """Writes the requests of a stage on one worker."""
+    """Writes the requests of a stage on one worker; `key` is what they are drawn by, mostly the stage's number."""
 
-    def __init__(self, work: Work, prompts: Prompts, *, seed: int, stage: int, isl: int, osl: int) -> None:
+    def __init__(self, work: Work, prompts: Prompts, *, seed: int, key: int, isl: int, osl: int) -> None:
         self._work = work
         self._prompts = prompts
         self._seed = seed
-        self._key = stage if work.key is None else work.key
+        self._key = key
         self._isl = isl
         self._osl = osl
         self._isls = parse_lengths(work.isl).at if work.isl else None
