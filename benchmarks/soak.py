@@ -115,9 +115,16 @@ class Day:
     def _next_stage(self, stage: int, t_s: float) -> Iterator[Line]:
         if stage >= 0:
             yield StageEnded(t_s, stage, "its time was up")
-        names: dict[str, Any] = {"isl": 4096, "osl": 1024, "requests": None, "duration_s": STAGE_S}
         yield StageStarted(
-            t_s, stage + 1, f"stage {stage + 2}", STREAMS, None, "closed", warmup_requests=0, warmup_s=0, **names
+            t_s=t_s,
+            index=stage + 1,
+            label=f"stage {stage + 2}",
+            concurrency=STREAMS,
+            rate=None,
+            arrival="closed",
+            isl=4096,
+            osl=1024,
+            duration_s=STAGE_S,
         )
 
     def _look(self, t_s: float) -> GpusSampled:
@@ -200,9 +207,9 @@ class Onlooker:
 def soak(hours: float, every: int, *, trace: bool) -> None:
     """Let a day pass, and tell how it went at its quarters."""
     profile = load_profile(PROFILE)
-    ledger = RunWriter("soak", json_path=None, records=None, baseline=None)
-    ledger.began_s = 0.0
-    ledger.begin(profile, seed=1, workers=2, stages_planned=STAGES_A_DAY)
+    writer = RunWriter("soak", json_path=None, records=None, baseline=None)
+    writer.began_s = 0.0
+    writer.begin(profile, seed=1, workers=2, stages_planned=STAGES_A_DAY)
     onlooker, day = Onlooker(), Day()
     fold_s = beat_s = slowest_s = 0.0
     folded = beats = 0
@@ -212,33 +219,33 @@ def soak(hours: float, every: int, *, trace: bool) -> None:
     for line in day.lines(hours):
         t_s = getattr(line, "t_s", 0.0)
         while marks and t_s >= marks[0]:
-            _tell(marks.pop(0), ledger, fold_s / max(1, folded), beat_s / max(1, beats), slowest_s)
+            _tell(marks.pop(0), writer, fold_s / max(1, folded), beat_s / max(1, beats), slowest_s)
             fold_s = beat_s = slowest_s = 0.0
             folded = beats = 0
         began_s = time.thread_time()
-        ledger.log(line)
+        writer.log(line)
         fold_s += time.thread_time() - began_s
         if not isinstance(line, Ticked):
             continue
         folded += 1
         if folded % every == 0:
             began_s = time.thread_time()
-            onlooker.look(ledger.record, t_s)
+            onlooker.look(writer.record, t_s)
             took_s = time.thread_time() - began_s
             beat_s, slowest_s, beats = beat_s + took_s, max(slowest_s, took_s), beats + 1
-    _tell(hours * 3600, ledger, fold_s / max(1, folded), beat_s / max(1, beats), slowest_s)
+    _tell(hours * 3600, writer, fold_s / max(1, folded), beat_s / max(1, beats), slowest_s)
     if trace:
         print(*tracemalloc.take_snapshot().statistics("lineno")[:20], sep="\n")
     began_s = time.thread_time()
-    ledger.finish("complete", "the day is over")
+    writer.finish("complete", "the day is over")
     took_s = time.thread_time() - began_s
-    print(f"the result takes {took_s:.2f} s; " + ", ".join(_sizes(ledger.folder)))
+    print(f"the result takes {took_s:.2f} s; " + ", ".join(_sizes(writer.folder)))
 
 
-def _tell(t_s: float, ledger: RunWriter, fold_s: float, beat_s: float, slowest_s: float) -> None:
+def _tell(t_s: float, writer: RunWriter, fold_s: float, beat_s: float, slowest_s: float) -> None:
     rss_mb = psutil.Process().memory_info().rss / 1e6
     print(
-        f"{t_s / 3600:>5.1f} h  {rss_mb:>6.0f} MB resident  {len(ledger.record.stages):>3} stages  "
+        f"{t_s / 3600:>5.1f} h  {rss_mb:>6.0f} MB resident  {len(writer.record.stages):>3} stages  "
         f"a quarter of a second's lines {fold_s * 1000:.2f} ms  a snapshot {beat_s * 1000:.1f} ms, "
         f"the slowest {slowest_s * 1000:.1f} ms",
         flush=True,

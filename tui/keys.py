@@ -54,13 +54,19 @@ COCKPIT = _bindings(
     ("number", "n", "number", "number", "Type the load as a number"),
     ("pause", "space", "pause", "pause", "Pause the load, or go on"),
     ("next", ".", "next_stage", "next", "End this stage and begin the plan's next"),
-    ("extend", "e", "extend", "extend", "Let this stage go on until it knows E2E, or else for its length once more"),
-    ("redo", "u", "redo", "redo", "Measure this stage of the plan again, or the last one that is done"),
+    (
+        "extend",
+        "e",
+        "ask('Extend')",
+        "extend",
+        "Let this stage go on until it knows E2E, or else for its length once more",
+    ),
+    ("redo", "u", "ask('Redo')", "redo", "Measure this stage of the plan again, or the last one that is done"),
     ("loop", "o", "steer('loop')", "open, closed", "From streams held to requests a second, or back"),
     ("shape", "s", "steer('shape')", "shape", "Type the input and output tokens of a request: 4096/1024"),
     ("plan", "r", "steer('plan')", "ladder, ramp", "Begin a ladder (8, 16, 32) or a ramp (64 in 60s) from here"),
     ("search", "k", "steer('search')", "search", "Search from here for the knee, or for what meets the limits"),
-    ("hold", "h", "steer('hold')", "hold", "Let this stage go on without an end; . or e ends that"),
+    ("hold", "h", "ask('Hold')", "hold", "Let this stage go on without an end; . or e ends that"),
     ("restart", "R", "steer('restart')", "restart", "Start the server again, as a variant too; asks"),
     ("note", "m", "note", "note", "Put a remark on the time axis and in the result"),
     ("window", "w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes"),
@@ -75,9 +81,7 @@ COCKPIT = _bindings(
     ("leave", "q", "leave", "quit", "Leave; asks while a run is live"),
     ("help", "?", "help", "help", "This list"),
 )
-STEERING = frozenset(
-    {"step", "scale", "number", "pause", "next_stage", "extend", "redo", "steer", "note", "start_anyway"}
-)
+STEERING = frozenset({"step", "scale", "number", "pause", "next_stage", "ask", "steer", "note", "start_anyway"})
 """Actions that change the run: not for a watcher who may only look."""
 
 LOG = _bindings(

@@ -9,7 +9,7 @@ disagreement. Nor is what the engine says and cannot be (`EngineStage.doubts`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -81,6 +81,10 @@ def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | N
     )
 
 
+def _first(reasons: Iterable[tuple[str | None, bool]]) -> str | None:
+    return next((words for words, holds in reasons if holds and words is not None), None)
+
+
 def _open_around(client: ClientAccount, engine: EngineStage) -> str | None:
     """Why the engine may have counted other streams than the client; None where it cannot."""
     reasons = (
@@ -91,7 +95,7 @@ def _open_around(client: ClientAccount, engine: EngineStage) -> str | None:
         ("the server does not say whether it was idle", engine.idle_around is None),
         ("the server was not idle when its figures were read", engine.idle_around is False),
     )
-    return next((words for words, holds in reasons if holds), None)
+    return _first(reasons)
 
 
 def _other_streams(client: ClientAccount, engine: EngineStage) -> str | None:
@@ -102,7 +106,7 @@ def _other_streams(client: ClientAccount, engine: EngineStage) -> str | None:
         ("the server does not say", theirs is None),
         (f"the client saw {ours} first tokens, the server made {theirs}", not ours or ours != theirs),
     )
-    return next((words for words, holds in reasons if holds and words is not None), None)
+    return _first(reasons)
 
 
 def _not_compared(streams: str | None, requests: str | None) -> list[str]:
@@ -129,7 +133,7 @@ def _other_requests(client: ClientAccount, engine: EngineStage) -> str | None:
         ("streams failed", client.failed > 0),
         ("the server reported no usage, events were counted", client.counted_by_events),
     )
-    return next((words for words, holds in reasons if holds and words is not None), None)
+    return _first(reasons)
 
 
 def _total_words(client: ClientAccount, engine: EngineStage) -> list[str]:

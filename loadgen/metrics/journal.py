@@ -212,35 +212,40 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     variant: str | None = None  # of the profile; None where it has none
 
 
-_ENCODED = {"waits_for_drain": "sheds", "min_completed": "completed", "max_concurrency": "most"}
-"""Names of fields in journals that were written before they had these."""
+class StageLoad(msgspec.Struct, frozen=True):
+    """One load and how long it holds; exactly one of `concurrency` and `rate` is set."""
+
+    concurrency: int | None
+    rate: float | None
+    isl: int
+    osl: int  # their means, where lengths are distributed
+    arrival: str = "poisson"
+    steps: Steps = ()  # of a load that moves; `concurrency` is then its first, and `rate` its mean
+    max_concurrency: int | None = msgspec.field(default=None, name="most")  # so in journals
+    """Open loop: most streams at once; what would be more is sent late."""
+    requests: int | None = None  # measured requests, warm-up not counted
+    duration_s: float | None = None
+    """Measured time, warm-up not counted. With `requests` too, whichever comes first; with neither, until told."""
+    warmup_requests: int = 0
+    warmup_s: float = 0.0
+    label: str = ""
+    settle_s: float = 0.0
+    """Above zero: measured once its transient is over, or after this long; such a stage is bounded by time."""
+    min_completed: int = msgspec.field(default=0, name="completed")
+    """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
+    first_wave: Literal["apart", "counted"] = "counted"
+    """Whether the streams that fill a closed loop all at once are in its statistics."""
 
 
-class StageStarted(msgspec.Struct, frozen=True, tag=True, rename=_ENCODED):
-    """A stage began."""
+class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
+    """A stage began; one with `settle_s`, or that waits for something, is measured from the line `StageSettled` on."""
 
     t_s: _RunS
     index: int
-    label: str
-    concurrency: int | None
-    rate: float | None
-    arrival: str
-    isl: int
-    osl: int
-    requests: int | None
-    duration_s: float | None
-    warmup_requests: int
-    warmup_s: float
     manual: bool = False  # the operator asked for it
-    settle_s: float = 0.0  # above zero: it is measured from the line `StageSettled` on
-    waits_for_drain: bool = False
-    """Measured from there on because more streams were open than it wants, which had to go first."""
-    awaits_first_wave: bool = False
-    """Measured from there on because many of its streams begin at once, which need their first tokens first."""
-    first_wave: Literal["apart", "counted"] = "counted"  # whether those streams are in its statistics
-    steps: Steps = ()  # of a load that moves
-    min_completed: int = 0  # so many streams must complete for a conclusion
-    max_concurrency: int | None = None  # open loop: most streams at once; what would be more is sent late
+    waits_for_drain: bool = msgspec.field(default=False, name="sheds")
+    """More streams were open than it wants, which have to go first."""
+    awaits_first_wave: bool = False  # many of its streams begin at once, which need their first tokens first
     variant: str | None = None  # of the server that it ran on; None for a profile without any
 
     def load_at(self, measured_s: float) -> float | None:

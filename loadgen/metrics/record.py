@@ -44,7 +44,7 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.result import ClientResult, Comparison, Limits, ReferenceResult, Result, RunEvent, StageResult
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.slo import limits_of
-from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, Point
+from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, SeriesPoint
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import StageHardware, stage_hardware, stage_result
@@ -52,7 +52,7 @@ from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 
-_SERIES = tuple(name for name in Point.__struct_fields__ if name != "t_s")
+_SERIES = tuple(name for name in SeriesPoint.__struct_fields__ if name != "t_s")
 _SERIES_CAPACITY = 6_000
 _SERIES_RAW = 1_200  # five minutes at four points a second
 _POINTS_KEPT = 31
@@ -86,7 +86,7 @@ class Record:
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
         """All of them; but of a kind that repeats itself without end, only the first few."""
-        self.points: list[Point] = []  # the newest; all of them are in `series`
+        self.points: list[SeriesPoint] = []  # the newest; all of them are in `series`
         self.series = TimeSeries(_SERIES, capacity=_SERIES_CAPACITY, kept_raw=_SERIES_RAW)
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
@@ -193,10 +193,10 @@ class Record:
         self.points = [*self.points[-_POINTS_KEPT:], point]
         self.series.add(point.t_s, {name: getattr(point, name) for name in _SERIES})
 
-    def _point(self, line: Ticked) -> Point:
+    def _point(self, line: Ticked) -> SeriesPoint:
         ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
         current, engine = self.current, line.engine or EngineView()
-        return Point(
+        return SeriesPoint(
             t_s=round(line.t_s, 3),
             held=line.held,
             target=None if current is None else current.started.load_at(current.measured_s(line.t_s)),

@@ -16,7 +16,7 @@ from loadgen.metrics.result import BaselineView, Comparison, CurvePoint, RunEven
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 BEAT_S = 0.25  # A run tells its state so often
-WINDOW_S = 5.0  # the span of the percentiles in a `Point`
+WINDOW_S = 5.0  # the span of the percentiles in a `SeriesPoint`
 RECENT_S = 10.0  # the span of `Snapshot.recent`
 SHORTEST_S = 0.25
 """A load that was held for less, as on the way to another, has no point in a drawing: the tables have it."""
@@ -105,7 +105,7 @@ class LoadView(msgspec.Struct, frozen=True):
     stage_progress: float | None = None  # 0 to 1 for a bounded stage
 
 
-class Point(msgspec.Struct, frozen=True):
+class SeriesPoint(msgspec.Struct, frozen=True):
     """One moment of the time series; percentiles over the last `WINDOW_S` seconds."""
 
     t_s: float  # seconds since the run began
@@ -227,7 +227,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     healthy: bool  # false when the headline needs the operator
     server: ServerView
     load: LoadView
-    point: Point
+    point: SeriesPoint
     client: ClientView
     engine: EngineView | None = None
     stages: tuple[StageView, ...] = ()  # all stages so far, oldest first; the last may be running
@@ -250,7 +250,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     slo_ms: dict[str, float] = {}
     search: SearchResult | None = None  # once a search has ended
     variants: tuple[str, ...] = ()  # with which the server can be started anew
-    past: tuple[Point, ...] = ()
+    past: tuple[SeriesPoint, ...] = ()
     """Points before `point` that no snapshot has told: of a replay, or for whoever looks late."""
     replay: ReplayView | None = None  # none while the run goes on by itself
     result_path: str | None = None  # set once the result is on disk

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
 
 import msgspec
 
@@ -53,17 +52,17 @@ class StageFacts(msgspec.Struct, frozen=True):
 def gpu_verdicts(facts: Sequence[GpuFacts]) -> list[Verdict]:
     """What is wrong with each GPU."""
     return [
-        Verdict(rule.id, f"gpu {gpu.static.index}", seen, bad=rule.bad)
+        Verdict(id, f"gpu {gpu.static.index}", seen, bad=bad)
         for gpu in facts
-        for rule in _GPU_RULES
-        if (seen := rule.condition(gpu)) is not None
+        for id, bad, condition in _GPU_RULES
+        if (seen := condition(gpu)) is not None
     ]
 
 
 def stage_verdicts(subject: str, facts: StageFacts) -> list[Verdict]:
     """What limited a stage, the first reason first."""
-    found = ((rule, rule.condition(facts)) for rule in _STAGE_RULES)
-    return [Verdict(rule.id, subject, seen, bad=rule.bad) for rule, seen in found if seen is not None]
+    found = ((id, bad, condition(facts)) for id, bad, condition in _STAGE_RULES)
+    return [Verdict(id, subject, seen, bad=bad) for id, bad, seen in found if seen is not None]
 
 
 def gpu_facts(
@@ -103,9 +102,6 @@ def _siblings(gpu: GpuStatic, gpus: Sequence[GpuStatic], now: Mapping[int, GpuSa
 def _median(values: Iterator[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if len(known) >= 2 else None
-
-
-# GPUs.
 
 
 def _below_pcie(gpu: GpuFacts) -> str | None:
@@ -172,9 +168,6 @@ def _partitioned(gpu: GpuFacts) -> str | None:
     return f"compute partition {mode}, not SPX"
 
 
-# Stages.
-
-
 def _host_limited(stage: StageFacts) -> str | None:
     if stage.host_percent is not None and stage.host_percent >= HOST_FULL_PERCENT:
         return f"host-limited: its cores were {stage.host_percent:.0f}% busy"
@@ -198,37 +191,25 @@ def _compute_bound(stage: StageFacts) -> str | None:
     return f"compute-bound: GPUs {stage.gfx_percent:.0f}% busy, memory controllers {stage.memory_percent:.0f}%"
 
 
-class _GpuRule(NamedTuple):
-    id: str
-    bad: bool
-    condition: Callable[[GpuFacts], str | None]
-
-
-class _StageRule(NamedTuple):
-    id: str
-    bad: bool
-    condition: Callable[[StageFacts], str | None]
-
-
-_GPU_RULES = (
-    _GpuRule("ecc-uncorrectable", True, _uncorrectable),
-    _GpuRule("throttled", True, _throttled),
-    _GpuRule("straggler", True, _slower),
-    _GpuRule("hotter-than-siblings", True, _hotter),
-    _GpuRule("pcie-below-maximum", True, _below_pcie),
-    _GpuRule("link-down", True, _link_down),
-    _GpuRule("hbm-used-before-start", True, _used_before),
-    _GpuRule("partitioned", False, _partitioned),
-    _GpuRule("power-cap-changed", False, _other_cap),
+_GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
+    ("ecc-uncorrectable", True, _uncorrectable),
+    ("throttled", True, _throttled),
+    ("straggler", True, _slower),
+    ("hotter-than-siblings", True, _hotter),
+    ("pcie-below-maximum", True, _below_pcie),
+    ("link-down", True, _link_down),
+    ("hbm-used-before-start", True, _used_before),
+    ("partitioned", False, _partitioned),
+    ("power-cap-changed", False, _other_cap),
 )
-_STAGE_RULES = (
-    _StageRule("client-limited", True, lambda stage: stage.client_limit),
-    _StageRule("capped", False, lambda stage: stage.capped),
-    _StageRule("kv-limited", False, lambda stage: kv_limit(stage.waiting, stage.kv_usage, stage.preemptions)),
-    _StageRule("queueing", False, lambda stage: queueing(stage.waiting)),
-    _StageRule("host-limited", True, _host_limited),
-    _StageRule("bandwidth-bound", False, _bandwidth_bound),
-    _StageRule("compute-bound", False, _compute_bound),
+_STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] = (
+    ("client-limited", True, lambda stage: stage.client_limit),
+    ("capped", False, lambda stage: stage.capped),
+    ("kv-limited", False, lambda stage: kv_limit(stage.waiting, stage.kv_usage, stage.preemptions)),
+    ("queueing", False, lambda stage: queueing(stage.waiting)),
+    ("host-limited", True, _host_limited),
+    ("bandwidth-bound", False, _bandwidth_bound),
+    ("compute-bound", False, _compute_bound),
 )
 
 

@@ -27,30 +27,30 @@ _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}
 _BELOW = 8  # A knee is seen from both sides: its search begins at this part of the present load
 
 
-class Following(msgspec.Struct, frozen=True):
+class PlanFromHere(msgspec.Struct, frozen=True):
     """A plan from where the load stands."""
 
     plan: Plan
     stages: int | None  # how many there will be; None for a search, which decides as it goes
 
 
-def following(asked: PlanRequest, profile: Profile, present: Stage) -> Following:
+def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> PlanFromHere:
     """The plan that a request becomes from the present stage; raises `ProfileError` for one that cannot be had."""
     if asked.duration_s is not None and asked.duration_s <= 0:
         raise ProfileError(f"each {asked.duration_s:g} s: a stage lasts longer than that")
     if asked.kind in SEARCHES and SEARCHES[asked.kind].needs_limits and not profile.slo.asks:
         raise ProfileError('there is no limit to search for: the profile has no [slo], such as ttft_p99 = "2s"')
-    wished = _wished(asked, profile, present)
-    if wished.plan.search is None:
-        stages = [_as_now(stage, present) for stage in stages_of(wished)]
-        return Following(listed(stages), len(stages))
-    plan = partial(_next_as_now, search_plan(wished, present.load), present)
+    planned = _profile_with(asked, profile, present)
+    if planned.plan.search is None:
+        stages = [_as_now(stage, present) for stage in stages_of(planned)]
+        return PlanFromHere(listed(stages), len(stages))
+    plan = partial(_next_as_now, search_plan(planned, present.load), present)
     # What is wrong with a probe shows before the present stage is over.
     plan([])
-    return Following(plan, None)
+    return PlanFromHere(plan, None)
 
 
-def _wished(asked: PlanRequest, profile: Profile, present: Stage) -> Profile:
+def _profile_with(asked: PlanRequest, profile: Profile, present: Stage) -> Profile:
     """The profile with the plan that is asked for, and with nothing in it that would make another."""
     # What is sent is taken over from the present stage.
     changes: dict[str, Any] = {"isl": present.isl, "osl": present.osl, "shapes": [], "passes": 1}

@@ -150,7 +150,7 @@ class _Fit:
         return self.rest / self._freedom if self._scattered else 1.0
 
     def quantile(self, confidence: float) -> float:
-        """Of Student's t where the scatter of these few points is all that is known of their errors."""
+        """Student's t where the scatter of these few points is all that is known of their errors."""
         return student_t(self._freedom, confidence) if self._scattered else normal_quantile(confidence)
 
     def betters(self, straight: _Fit) -> bool:
@@ -159,7 +159,7 @@ class _Fit:
 
 
 def _relative_errors(points: Sequence[Point]) -> tuple[Vector, bool]:
-    """Of the throughputs, and whether they are known; else they are all alike.
+    """The errors of the throughputs, and whether they are known; else they are all alike.
 
     An error from few blocks can come out too small by chance: none counts as less than half of the usual.
     """

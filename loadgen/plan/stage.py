@@ -14,7 +14,7 @@ import msgspec
 from loadgen.cores import usable_cores
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
-from loadgen.metrics.journal import SearchPoint, SearchResult, Steps, load_at
+from loadgen.metrics.journal import SearchPoint, SearchResult, StageLoad, load_at
 from loadgen.metrics.result import Limits, SloVerdict
 from loadgen.workload.work import Work
 
@@ -25,34 +25,18 @@ _TOKENS_A_WORKER = 25_000  # A second: a half of a core, at 10 to 25 us a token
 _REQUESTS_A_WORKER = 500  # A second: each has a prompt to be written, and its own time to be sent at
 
 
-class Stage(msgspec.Struct, frozen=True):
-    """One load setting and how long it holds; exactly one of `concurrency` and `rate` is set."""
+class Stage(StageLoad, frozen=True):
+    """A load as a plan asks for it: with what is sent, and when it is over."""
 
-    concurrency: int | None
-    rate: float | None
-    isl: int
-    osl: int  # their means, where `work` has distributions
-    arrival: str = "poisson"
-    rate_points: tuple[tuple[float, float], ...] = ()  # the rate over time, with `rate` its mean
-    steps: Steps = ()  # of a load that moves; `concurrency` is then its first, and `rate` its mean
-    max_concurrency: int | None = None  # open loop: most streams at once
-    work: Work = Work()  # what is sent, beyond its lengths
-    requests: int | None = None  # measured requests, warm-up not counted
-    duration_s: float | None = None
-    """Measured time, warm-up not counted. With `requests` too, whichever comes first; with neither, until told."""
-    warmup_requests: int = 0
-    warmup_s: float = 0.0
-    label: str = ""
-    settle_s: float = 0.0
-    """Above zero: measured once its transient is over, or after this long; such a stage is bounded by time."""
-    min_completed: int = 0
-    """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
-    max_duration_s: float = 0.0  # the longest measured time of a settled stage that waits for them
     first_wave: Literal["apart", "counted"] = "apart"
-    """Whether the streams that fill a closed loop all at once are in its statistics."""
+    rate_points: tuple[tuple[float, float], ...] = ()  # the rate over time, with `rate` its mean
+    work: Work = Work()  # what is sent, beyond its lengths
+    max_duration_s: float = 0.0  # the longest measured time of a settled stage that waits for streams to complete
     ends_saturated: bool = True
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
-    limits_ms: dict[str, float] = {}  # limits that each stream is held to by itself, by metric
+    limits_ms: dict[str, float] = msgspec.field(
+        default_factory=dict
+    )  # limits that each stream is held to by itself, by metric
     judged: Limits | None = None  # A probe of a search is over as soon as it is sure whether it keeps to these
     certain: bool = False  # it goes on past its time until that is sure
 

@@ -1,7 +1,7 @@
-"""Which stage is running and which comes next: the plan and the operator's hand on it.
+"""Which stage is running and which comes next, by the plan and by what the operator asks for.
 
 Every change of the load ends one stage and begins another, in the same turn of the loop as the keypress, and is an
-event in the journal; so is a wish that cannot be granted, as an error with its reason. Pausing ends the stage too;
+event in the journal; so is what cannot be done, as an error with its reason. Pausing ends the stage too;
 resuming begins it again. Nothing here waits. The plan is asked for the next stage when the present one is over, with
 what has been measured by then; what the operator does beside the plan is none of its measurements.
 """
@@ -19,7 +19,7 @@ from loadgen.errors import ProfileError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.plan.from_here import following
+from loadgen.plan.from_here import plan_from_here
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.schema import Profile
@@ -38,8 +38,8 @@ class Measure(Protocol):
 
 
 class LoadController:
-    """The load of a run. The operator's methods are instant and legal at any time; too early or too late, they do
-    nothing."""
+    """The load of a run. What the operator asks for is instant and legal at any time; too early or too late, it is
+    refused."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class LoadController:
         self._finished = False
         self.current: Stage | None = None
         self.index = -1
-        self.manual = False  # the operator has taken the load in hand: the running stage has no end of its own
+        self.manual = False  # the operator set the running stage, which has no end of its own
         self.stages_planned = len(known)
         """The number of the last stage, as far as that is known, with what the operator begins beside the plan."""
         self.variant: str | None = None  # of the profile whose server runs
@@ -116,7 +116,7 @@ class LoadController:
 
     @property
     def paused(self) -> bool:
-        """No streams are sent, at the operator's wish."""
+        """The operator wants no streams to be sent."""
         return self._paused is not None
 
     @property
@@ -144,7 +144,7 @@ class LoadController:
         self._switch(None, reason, manual=False, abort=True)
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
-        """The running or paused stage is over; one of the plan's own is told to it."""
+        """The running or paused stage is over; the plan learns of its own."""
         stage, manual = self._paused or (self._before_hold or self.current, self.manual)
         if stage is not None and not manual:
             self._done.append(self._measure(self.index, stage, saturated=saturated, abandoned=abandoned))
@@ -313,19 +313,19 @@ class LoadController:
             self._note_done(abandoned=True)
             self._insert(stage, "the operator changed the load", manual=True)
 
-    def follow(self, wish: PlanRequest, profile: Profile) -> None:
+    def follow(self, asked: PlanRequest, profile: Profile) -> None:
         """Begin another plan from where the load stands; what has been measured for the one before is done with."""
         if self._finished:
             self._refuse("plan", "the run is ending")
             return
         try:
-            wished = following(wish, profile, self.present)
+            planned = plan_from_here(asked, profile, self.present)
         except ProfileError as error:
             self._refuse("plan", str(error))
             return
-        self._event("load", f"{wish.words} from here")
-        self._plan, self._done = wished.plan, []
-        self.stages_planned = self._next_index + (wished.stages or 0)
+        self._event("load", f"{asked.words} from here")
+        self._plan, self._done = planned.plan, []
+        self.stages_planned = self._next_index + (planned.stages or 0)
         if self._fleet is None:
             self._pending = self._paused = None
         else:

@@ -20,7 +20,7 @@ import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.metrics.series import TimeSeries
-from loadgen.metrics.snapshot import Point, Snapshot
+from loadgen.metrics.snapshot import SeriesPoint, Snapshot
 from loadgen.run.operations import Operation
 
 SOCKET = "watch.sock"
@@ -40,7 +40,7 @@ class SnapshotServer:
     """The run's side of the socket."""
 
     def __init__(
-        self, folder: Path, *, apply: Callable[[Operation], None], past: Callable[[], tuple[Point, ...]]
+        self, folder: Path, *, apply: Callable[[Operation], None], past: Callable[[], tuple[SeriesPoint, ...]]
     ) -> None:
         """`apply` gets what is asked for; `past` tells a late watcher what its charts begin with."""
         self._apply = apply
@@ -155,7 +155,7 @@ class RemoteRun:
             self._writer.write(_line(message))
 
 
-def points_of(series: TimeSeries) -> tuple[Point, ...]:
+def points_of(series: TimeSeries) -> tuple[SeriesPoint, ...]:
     """A time series as points; of rows that were merged the highest values and, just after them, the lowest."""
     columns = series.columns()
     names = [name for name in columns if not name.endswith("_min")]
@@ -164,10 +164,10 @@ def points_of(series: TimeSeries) -> tuple[Point, ...]:
     points = []
     for high, low in zip(zip(*(columns[name] for name in names), strict=True), zip(*lowest, strict=True), strict=True):
         point: dict[str, Any] = dict(zip(names, high, strict=True))
-        points.append(Point(**point))
+        points.append(SeriesPoint(**point))
         if merged and high != low:
             point = dict(zip(names, low, strict=True))
-            points.append(Point(**(point | {"t_s": point["t_s"] + _SAME_MOMENT_S})))
+            points.append(SeriesPoint(**(point | {"t_s": point["t_s"] + _SAME_MOMENT_S})))
     return tuple(points)
 
 

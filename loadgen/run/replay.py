@@ -14,9 +14,18 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Happened, Line, RunStarted, ServerChanged, Ticked, time_of
+from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import BEAT_S, InstanceView, LoadView, Phase, Point, ReplayView, ServerView, Snapshot
+from loadgen.metrics.snapshot import (
+    BEAT_S,
+    InstanceView,
+    LoadView,
+    Phase,
+    ReplayView,
+    SeriesPoint,
+    ServerView,
+    Snapshot,
+)
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
@@ -31,7 +40,7 @@ _END_BYTES = 1 << 20
 
 
 class _Timed(msgspec.Struct):
-    """Of any line, when it was written."""
+    """Any line, as far as when it was written."""
 
     t_s: float = 0.0
 
@@ -43,7 +52,7 @@ class Replay:
         """Raises `ResultError` for a file that is not the journal of a run."""
         self._journal = journal
         self._length_s = _length_s(journal)
-        self._damages: list[str] = []  # lines that were passed over and have not been told
+        self._damages: list[str] = []  # lines that were passed over and not yet shown
         self._lines = read_journal(journal, skipped=self._damages)
         self._next: Line | None = next(self._lines, None)
         if not isinstance(self._next, RunStarted):
@@ -52,7 +61,7 @@ class Replay:
         self._record = Record()
         self._views = StageViews()
         self._log = _log_of(journal.parent)
-        self._past: list[Point] = []
+        self._past: list[SeriesPoint] = []
         self._position_s = self._last_s = 0.0
         self._speed = min(max(speed, SLOWEST), FASTEST)
         self._paused = False
@@ -174,8 +183,8 @@ def phase_of(record: Record) -> Phase:
 def _phase_between_stages(record: Record) -> Phase:
     if not record.stages:
         return "probing"
-    steered = [event.kind for event in record.events if event.kind in ("pause", "resume", "load")]
-    if steered and steered[-1] == "pause":
+    changes = [event.kind for event in record.events if event.kind in ("pause", "resume", "load")]
+    if changes and changes[-1] == "pause":
         return "paused"
     tick = record.last_tick
     return "draining" if tick is not None and tick.held else "holding"
@@ -224,12 +233,8 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
         milestones=server.milestones,
         log_tail=log,
         diagnosis=server.diagnosis,
-        instances=_instances(server),
+        instances=tuple(InstanceView(url=each.url, state=server.state, pid=each.pid) for each in server.instances),
     )
-
-
-def _instances(server: ServerChanged) -> tuple[InstanceView, ...]:
-    return tuple(InstanceView(url=each.url, state=server.state, pid=each.pid) for each in server.instances)
 
 
 def _load_view(record: Record, t_s: float, stages_planned: int) -> LoadView:

@@ -71,6 +71,7 @@ class Run:
         # Before the folder is claimed: nothing is left of what cannot be.
         Servers(profile)
         self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)
+        self.folder, self.result_paths = self._writer.folder, self._writer.result_paths
         self._record, self._log, self._event = self._writer.record, self._writer.log, self._writer.event
         self._where = where
         self._hold_open = hold_open
@@ -116,16 +117,8 @@ class Run:
     # What comes of it.
 
     @property
-    def folder(self) -> Path:
-        return self._writer.folder
-
-    @property
     def result(self) -> Result | None:
         return self._writer.result
-
-    @property
-    def result_paths(self) -> list[Path]:
-        return self._writer.result_paths
 
     @property
     def error(self) -> VrampError | None:
@@ -258,7 +251,7 @@ class Run:
         self._enter("probing")
         self._hardware.start_simulated(session.servers.base_urls[0])
         await session.learn(where=self._where)
-        fleet = await session.drive(self._seed, rows=self._writer.keeps_rows)
+        fleet = await session.drive(self._seed)
         await session.tick(fleet)
         self._controller.attach(fleet, session.templates, session.boundary)
         self._enter("running")
@@ -392,11 +385,11 @@ class Run:
 
 async def _until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Work to its end, or until an event; then it is cancelled, and has come to rest when this returns."""
-    going, told = asyncio.create_task(work), asyncio.create_task(event.wait())
+    going, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     try:
-        await asyncio.wait({going, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({going, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        told.cancel()
+        waiting.cancel()
         going.cancel()
         await asyncio.wait({going})
     if not going.cancelled():

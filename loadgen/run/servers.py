@@ -65,7 +65,9 @@ class Servers:
         Attached servers become ours to drive, or this raises `ServerError` with who drives one of them.
         """
         for url in self.settings.attached:
-            self._locks.append(_lock_for(url, self._profile.name))
+            parts = urlsplit(url)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            self._locks.append(drive_lock(parts.hostname or "", port, profile=self._profile.name))
         if self.settings.engine == "attach":
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
@@ -179,7 +181,7 @@ class Servers:
 
     @property
     def state(self) -> ServerState:
-        """Of the one that matters most; `starting` before the start, and always for an attached server."""
+        """The state of the one that matters most; `starting` before the start, and always for an attached server."""
         states = {server.state for server in self.managed}
         return next((state for state in _TELLING if state in states), "starting")
 
@@ -273,9 +275,3 @@ class Servers:
             msgspec.structs.replace(view, running=now.running, waiting=now.waiting, kv_usage=now.kv_usage)
             for view, now in zip(views, gauges, strict=False)
         )
-
-
-def _lock_for(url: str, profile: str) -> DriveLock:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return drive_lock(parts.hostname or "", port, profile=profile)

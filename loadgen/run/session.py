@@ -53,7 +53,6 @@ class Session:
         self.fleet: Fleet | None = None
         self._plan = plan
         self._writer = writer
-        self._clients: list[ServerClient] = []
         self._targets: list[ServerAddress] = []
         self._watch: EngineWatch | None = None
         self._open = contextlib.AsyncExitStack()
@@ -83,10 +82,10 @@ class Session:
         """Ask what is served and begin to read the engines; raises `ServerError` or `ProfileError`."""
         server, load = self.profile.server, self.profile.load
         key = api_key(server)
-        self._clients = [ServerClient(url, key, api_key_env=server.api_key_env) for url in self.servers.base_urls]
-        for client in self._clients:
+        clients = [ServerClient(url, key, api_key_env=server.api_key_env) for url in self.servers.base_urls]
+        for client in clients:
             await self._open.enter_async_context(client)
-        first, *twins = self._clients
+        first, *twins = clients
         wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
         served = self.served = await probe(first, wanted, load, self._plan, where=where)
         self._targets = [served.target, *[await probe_twin(twin, served, load) for twin in twins]]
@@ -95,14 +94,14 @@ class Session:
             self._writer.event("server", note)
         for note in sorted({data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}):
             self._writer.event("note", note)
-        self._watch = EngineWatch(self._clients, self._writer.log, self._writer.clock_s)
+        self._watch = EngineWatch(clients, self._writer.log, self._writer.clock_s)
         self._open.push_async_callback(self._watch.close)
         await self._watch.start()
 
-    async def drive(self, seed: int, *, rows: bool) -> Fleet:
-        """Start the workers, which with `rows` send one for each stream; raises `WorkerError`."""
+    async def drive(self, seed: int) -> Fleet:
+        """Start the workers, which send a row for each stream if those are kept; raises `WorkerError`."""
         assert self.served is not None
-        settings = fleet_settings(self.profile, self.served, self._targets, seed, rows=rows)
+        settings = fleet_settings(self.profile, self.served, self._targets, seed, rows=self._writer.keeps_rows)
         most = most_workers(self.profile.load.workers, servers=self.servers.count)
         fleet = self.fleet = Fleet(settings, self._workers, most=most)
         await fleet.start()
@@ -171,7 +170,7 @@ class Session:
 
     @property
     def boundary(self) -> Boundary:
-        """What is told where stages end and begin."""
+        """Called where stages end and begin."""
         assert self._watch is not None
         return self._watch.boundary
 

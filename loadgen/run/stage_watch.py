@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.deltas import StageDelta
-from loadgen.metrics.journal import StageStarted
+from loadgen.metrics.journal import StageLoad, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Limits
 from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, still_needed
@@ -55,7 +55,7 @@ class StageWatch:
         bounded_by_time = stage.requests is None and not stage.settle_s
         concurrency = stage.concurrency or 0
         self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
-        """Many streams begin at once, and are told apart."""
+        """Many streams begin at once, and their figures are kept apart."""
         self.waits_for_first_wave = self.first_wave_apart and bounded_by_time
         """It is measured once those have their first tokens."""
         self.waits_for_drain = bounded_by_time and stage.concurrency is not None and filled > concurrency
@@ -68,27 +68,14 @@ class StageWatch:
     def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
         """The line that begins it; `manual` if the operator asked for it."""
         stage = self._stage
+        asked = {name: getattr(stage, name) for name in StageLoad.__struct_fields__}
         return StageStarted(
+            **asked | {"label": stage.title},
             t_s=t_s,
             index=index,
-            label=stage.title,
-            concurrency=stage.concurrency,
-            rate=stage.rate,
-            arrival=stage.arrival,
-            isl=stage.isl,
-            osl=stage.osl,
-            requests=stage.requests,
-            duration_s=stage.duration_s,
-            warmup_requests=stage.warmup_requests,
-            warmup_s=stage.warmup_s,
             manual=manual,
-            settle_s=stage.settle_s,
             waits_for_drain=self.waits_for_drain,
             awaits_first_wave=self.waits_for_first_wave,
-            first_wave=stage.first_wave,
-            steps=stage.steps,
-            min_completed=stage.min_completed,
-            max_concurrency=stage.max_concurrency,
             variant=variant,
         )
 
@@ -129,7 +116,7 @@ class StageWatch:
         return flight.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
 
     def _e2e_mean_s(self, record: StageRecord) -> float | None:
-        """Of the measured streams, or put together from what is known of those of the warm-up."""
+        """That of the measured streams, or put together from what is known of those of the warm-up."""
         means_ms = {name: record.histogram(name).mean_ms() for name in ("e2e", "warmup_ttft", "warmup_tpot")}
         e2e_ms, ttft_ms, tpot_ms = means_ms.values()
         if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:

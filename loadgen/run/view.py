@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
@@ -19,8 +20,8 @@ from loadgen.metrics.snapshot import (
     GpuView,
     LoadView,
     Phase,
-    Point,
     ReplayView,
+    SeriesPoint,
     ServerView,
     Snapshot,
 )
@@ -28,8 +29,10 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
 from loadgen.plan.stage import Stage
-from loadgen.run.controller import LoadController
 from loadgen.run.stage_views import StageViews, distributions, whole_view
+
+if TYPE_CHECKING:
+    from loadgen.run.controller import LoadController
 
 _CPU_POINTS = 8
 
@@ -52,7 +55,7 @@ def snapshot_of(
     gpus_stale: bool = False,
     variants: Iterable[str] = (),
     result_path: Path | None = None,
-    past: tuple[Point, ...] = (),
+    past: tuple[SeriesPoint, ...] = (),
     replay: ReplayView | None = None,
     baseline: BaselineWatch | None = None,
 ) -> Snapshot:
@@ -83,7 +86,7 @@ def snapshot_of(
         healthy=healthy,
         server=server,
         load=load,
-        point=record.points[-1] if record.points else Point(t_s=t_s),
+        point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
         stages=views.of(record),
@@ -114,7 +117,7 @@ def snapshot_of(
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
-    """Of the running or last stage; of all of them once nothing changes any more."""
+    """Published figures beside the running or last stage, or beside all once nothing changes any more."""
     stages = record.stages.values() if phase == "done" else filter(None, [record.shown])
     return tuple(one for stage in stages for one in record.compared(stage))
 
@@ -151,7 +154,7 @@ def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
 
 
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Of GPUs and of the running stage, as far as the last looks tell; the bad ones first."""
+    """Verdicts on GPUs and the running stage, as far as the last samples tell; the bad ones first."""
     found = list(of_gpus)
     if record.current is not None:
         found += stage_verdicts(f"stage {record.current.started.index + 1}", _facts_now(record.current, record))

@@ -81,7 +81,7 @@ def record() -> Record:
     record.apply(started)
     record.apply(TelemetryChanged(0.0, GPUS, {"sim": {"attempt": "sim"}}))
     record.apply(sampled(100.0, 0.3, 0.3, energy_j=0.0, power_w=0.0))
-    record.apply(StageStarted(1.0, 0, "", 8, None, "poisson", 16, 16, None, 20.0, 0, 0.0))
+    record.apply(StageStarted(t_s=1.0, index=0, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
     for second in range(1, 21):
         record.apply(sampled(100.0 + second, 100.0, 0.3, energy_j=300.0 * second, power_w=300.0, gfx_percent=95.0))
         record.apply(host(100.0 + second, 50.0))

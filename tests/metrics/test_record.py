@@ -26,7 +26,7 @@ def record() -> Record:
 
 
 def begin(record: Record, t_s: float, index: int) -> None:
-    record.apply(StageStarted(t_s, index, "", 8, None, "poisson", 16, 16, None, 20.0, 0, 0.0))
+    record.apply(StageStarted(t_s=t_s, index=index, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
 
 
 def tick(record: Record, t_s: float, held: int = 0, stages: dict[int, StageDelta] | None = None) -> None:

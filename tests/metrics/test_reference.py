@@ -20,7 +20,7 @@ def histogram_ms(*values: int) -> Histogram:
 
 
 def stage(*, completed: int = 80) -> StageRecord:
-    record = StageRecord(StageStarted(0.0, 2, "", 8, None, "poisson", 4096, 1024, 80, None, 0, 0.0))
+    record = StageRecord(StageStarted(t_s=0.0, index=2, concurrency=8, rate=None, isl=4096, osl=1024, requests=80))
     record.metrics.add(
         StageDelta(
             completed=completed,

@@ -1,11 +1,11 @@
-"""Plans that an operator wishes for: what the words mean, what follows from a load, what is refused."""
+"""Plans that an operator asks for: what the words mean, what follows from a load, what is refused."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.plan.from_here import following
+from loadgen.plan.from_here import plan_from_here
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.request import PlanRequest, parse_plan
 from loadgen.plan.stage import Measured, Stage
@@ -24,21 +24,21 @@ def present(parts: Profile, **changes: object) -> Stage:
     return stage.by_hand(**changes) if changes else stage
 
 
-def first(wish: PlanRequest, parts: Profile, at: Stage) -> Stage:
-    stage = following(wish, parts, at).plan([])
+def first(asked: PlanRequest, parts: Profile, at: Stage) -> Stage:
+    stage = plan_from_here(asked, parts, at).plan([])
     assert isinstance(stage, Stage)
     return stage
 
 
-def all_of(wish: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
-    plan, stages = following(wish, parts, at).plan, list[Stage]()
+def all_of(asked: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
+    plan, stages = plan_from_here(asked, parts, at).plan, list[Stage]()
     while isinstance(stage := plan([Measured(stage=each) for each in stages]), Stage):
         stages.append(stage)
     return stages
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "asked"),
     [
         ("8,16, 32", PlanRequest("ladder", loads=(8, 16, 32))),
         ("  2.5 ", PlanRequest("ladder", loads=(2.5,))),
@@ -47,8 +47,8 @@ def all_of(wish: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
         ("0.5 in 2m", PlanRequest("ramp", to=0.5, over_s=120)),
     ],
 )
-def test_the_words_of_a_wish(text: str, wish: PlanRequest) -> None:
-    assert parse_plan(text) == wish
+def test_the_words_of_a_plan(text: str, asked: PlanRequest) -> None:
+    assert parse_plan(text) == asked
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def test_the_words_of_a_wish(text: str, wish: PlanRequest) -> None:
         ("8 each day", "expected a duration such as 30s"),
     ],
 )
-def test_what_is_no_wish_is_told(text: str, complaint: str) -> None:
+def test_what_is_no_plan_is_told(text: str, complaint: str) -> None:
     with pytest.raises(ProfileError, match=complaint):
         parse_plan(text)
 
 
 @given(st.text())
-def test_any_text_is_a_wish_or_a_complaint(text: str) -> None:
+def test_any_text_is_a_plan_or_a_complaint(text: str) -> None:
     try:
-        wish = parse_plan(text)
+        asked = parse_plan(text)
     except ProfileError as error:
         assert str(error)
     else:
-        assert wish.words
+        assert asked.words
 
 
 @given(st.lists(st.floats(min_value=0.001, max_value=1e6), min_size=1, max_size=9))
@@ -118,11 +118,11 @@ def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -
     assert first(PlanRequest("slo"), parts, present(parts, concurrency=None, rate=0.25)).rate == 0.25
     assert first(PlanRequest("knee"), parts, present(parts, concurrency=64)).concurrency == 8
     assert first(PlanRequest("knee"), parts, present(parts)).concurrency == 1
-    assert following(PlanRequest("knee"), parts, present(parts)).stages is None
+    assert plan_from_here(PlanRequest("knee"), parts, present(parts)).stages is None
 
 
 @pytest.mark.parametrize(
-    ("wish", "changes", "why"),
+    ("asked", "changes", "why"),
     [
         (PlanRequest("slo"), {}, "no limit to search for"),
         (PlanRequest("knee"), {"concurrency": None, "rate": 2.0}, 'search = "knee" goes by concurrency'),
@@ -134,10 +134,10 @@ def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -
         (PlanRequest("ramp", to=64, over_s=-1), {}, "ramp.over: "),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_words(wish: PlanRequest, changes: dict[str, object], why: str) -> None:
+def test_what_cannot_be_had_is_refused_in_words(asked: PlanRequest, changes: dict[str, object], why: str) -> None:
     parts = profile()
     with pytest.raises(ProfileError, match=why):
-        following(wish, parts, present(parts, **changes))
+        plan_from_here(asked, parts, present(parts, **changes))
 
 
 def test_the_settings_of_another_plan_do_not_stand_in_the_way() -> None:

@@ -1,4 +1,4 @@
-"""The operator's hand on the stages: held open, made longer, followed by another plan; what is refused, in words."""
+"""What the operator does to the stages: held open, made longer, followed by another plan; what is refused, in words."""
 
 from collections.abc import Callable
 
@@ -165,9 +165,9 @@ async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> No
     assert result.search is not None and (result.search.kind, result.search.by) == ("slo", "rate")
 
 
-async def test_a_plan_that_is_wished_for_during_the_start(engine: Simulator) -> None:
-    wish = PlanRequest("ladder", loads=(2,), duration_s=0.2)
-    act = in_turn((lambda snapshot: not snapshot.stages, FollowPlan(wish)))
+async def test_a_plan_that_is_asked_for_during_the_start(engine: Simulator) -> None:
+    ladder = PlanRequest("ladder", loads=(2,), duration_s=0.2)
+    act = in_turn((lambda snapshot: not snapshot.stages, FollowPlan(ladder)))
     result, _ = await outcome(attach(engine, load=lasting("60s")), act)
     assert [stage.target.concurrency for stage in result.stages] == [2]
 

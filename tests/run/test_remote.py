@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
 from loadgen.metrics.series import TimeSeries
-from loadgen.metrics.snapshot import Point, Snapshot
+from loadgen.metrics.snapshot import SeriesPoint, Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.run import remote
 from loadgen.run.operations import (
@@ -45,7 +45,7 @@ from tests.engines import MANAGED, profile
 from tests.run.driving import finish, flowing, once
 from tests.tui.scripted import ScriptedRun, running
 
-PAST = (Point(t_s=1.0), Point(t_s=2.0))
+PAST = (SeriesPoint(t_s=1.0), SeriesPoint(t_s=2.0))
 
 
 @asynccontextmanager

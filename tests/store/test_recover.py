@@ -18,7 +18,7 @@ from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.store.files import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
-from tests.metrics.test_hlog import read as read_histograms
+from tests.store.test_histogram_log import read as read_histograms
 
 STARTED = RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1)
 
@@ -41,7 +41,7 @@ def stage(index: int) -> list[Line]:
         )
         for n in range(1, 5)
     ]
-    return [StageStarted(start_s, index, "", 3, None, "poisson", 16, 16, None, 20.0, 0, 0.0), *ticks]
+    return [StageStarted(t_s=start_s, index=index, concurrency=3, rate=None, isl=16, osl=16, duration_s=20.0), *ticks]
 
 
 def journal(folder: Path, *lines: Line) -> Path:

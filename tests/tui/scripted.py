@@ -23,7 +23,7 @@ from loadgen.metrics.snapshot import (
     GpuView,
     LoadView,
     Phase,
-    Point,
+    SeriesPoint,
     ServerView,
     Snapshot,
     StageView,
@@ -137,18 +137,18 @@ def starting(progress: float = 0.54, **changes: Any) -> Snapshot:
         stages=(),
         whole=None,
         events=(),
-        point=Point(0.0),
+        point=SeriesPoint(0.0),
         engine=None,
         load=LoadView(0, 4, 8, None, 0, 0, 4096, 1024),
     )
     return msgspec.structs.replace(snapshot, **changes)
 
 
-def point(t_s: float, conc: int) -> Point:
+def point(t_s: float, conc: int) -> SeriesPoint:
     """Values that climb with the load and wave a little."""
     wave = 1 + 0.06 * math.sin(t_s * 1.7) + 0.03 * math.sin(t_s * 0.31)
     load = conc * (1 - math.exp(-((t_s % STAGE_S) + 4) / 8))
-    return Point(
+    return SeriesPoint(
         t_s=t_s,
         held=conc,
         target=conc,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from loadgen import format as fmt
 from loadgen.metrics.result import RunEvent
-from loadgen.metrics.snapshot import Point, Snapshot, StageView
+from loadgen.metrics.snapshot import SeriesPoint, Snapshot, StageView
 
 MOST = 400
 BURST_S = 10.0  # without another one for so long, the next begins a new burst
@@ -86,7 +86,7 @@ class Marks:
         while len(self.all) > MOST:
             self.all.remove(max(self.all, key=lambda mark: (mark.how.rank, -mark.t_s)))
 
-    def _failures(self, points: Sequence[Point]) -> list[Mark]:
+    def _failures(self, points: Sequence[SeriesPoint]) -> list[Mark]:
         new = [point for point in points if point.t_s > self._last_point_s]
         self._last_point_s = max((point.t_s for point in new), default=self._last_point_s)
         return [

@@ -11,7 +11,7 @@ import numpy as np
 from loadgen.metrics.journal import EngineView
 from loadgen.metrics.result import Comparison
 from loadgen.metrics.series import Floats, Ints, TimeSeries, changes
-from loadgen.metrics.snapshot import WINDOW_S, Point, Snapshot
+from loadgen.metrics.snapshot import WINDOW_S, SeriesPoint, Snapshot
 from tui.charts.definitions import COLUMNS, GPU_STRIPS
 from tui.charts.marks import Marks
 from tui.charts.scale import Span, span
@@ -169,8 +169,8 @@ class Timeline:
         return span(first_s if began_s is None else min(first_s, began_s), float(times[-1]), _WINDOWS[self._window][0])
 
 
-def _values_of(point: Point) -> dict[str, float | None]:
-    found = {column: getattr(point, column) for column in COLUMNS if column in Point.__struct_fields__}
+def _values_of(point: SeriesPoint) -> dict[str, float | None]:
+    found = {column: getattr(point, column) for column in COLUMNS if column in SeriesPoint.__struct_fields__}
     return found | {"kv_percent": _percent(point.kv_usage)}
 
 

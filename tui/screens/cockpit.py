@@ -16,7 +16,8 @@ from textual.containers import Container, Vertical
 from textual.screen import Screen
 
 from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
-from loadgen.run.operations import Abort, Extend, NextStage, Note, Pause, Redo, Resume, StartAnyway, Stop
+from loadgen.run import operations
+from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, StartAnyway, Stop
 from tui import keys
 from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
@@ -234,13 +235,10 @@ class CockpitScreen(Screen[None]):
         if self._replayed is not None or self._steerable():
             self._control.apply(NextStage())
 
-    def action_extend(self) -> None:
+    def action_ask(self, name: str) -> None:
+        """Ask the run for an operation that needs nothing more to be said."""
         if self._steerable():
-            self._control.apply(Extend())
-
-    def action_redo(self) -> None:
-        if self._steerable():
-            self._control.apply(Redo())
+            self._control.apply(getattr(operations, name)())
 
     def action_steer(self, what: str) -> None:
         """A larger change, which a dialog asks for."""

@@ -1,8 +1,8 @@
-"""The operator's hand on the load: what a key makes of the present target, answered before the run confirms it.
+"""The load that the operator asks for: what a key makes of the present target, answered before the run confirms it.
 
 Invariants: a second key builds on the first even if no snapshot came between; what was asked for stays on the screen
-until the run confirms it or `PATIENCE` snapshots have passed, so that the screen never shows a wish for good; a
-concurrency is a whole number from 1, a rate is positive.
+until the run confirms it or `PATIENCE` snapshots have passed, so that the screen does not show for good what the run
+never did; a concurrency is a whole number from 1, a rate is positive.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ class PendingLoad:
     @property
     def wanted(self) -> Wanted:
         """The load to show: asked for, else confirmed."""
-        wishes = (self._asked, self._asked_paused, self._asked_shape)
         value, open_loop = self._asked or (self._seen.value, self._seen.open_loop)
         return Wanted(
             value=value,
             open_loop=open_loop,
             paused=self._seen.paused if self._asked_paused is None else self._asked_paused,
             shape=self._asked_shape or self._seen.shape,
-            unconfirmed=any(wish is not None for wish in wishes),
+            unconfirmed=any(asked is not None for asked in (self._asked, self._asked_paused, self._asked_shape)),
         )
 
     def see(self, snapshot: Snapshot) -> None:

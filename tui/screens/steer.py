@@ -11,7 +11,7 @@ from loadgen import format as fmt
 from loadgen.errors import ProfileError
 from loadgen.metrics.snapshot import Phase, Snapshot
 from loadgen.plan.request import PlanRequest, parse_plan
-from loadgen.run.operations import FollowPlan, Hold, Restart
+from loadgen.run.operations import FollowPlan, Restart
 from loadgen.searches import SEARCHES
 from tui.panels.frame import RunControl
 from tui.screens.dialogs import AskChoice, AskNumber, AskParsed
@@ -57,7 +57,7 @@ class Steer:
                 self._screen.notify(fmt.plain(event.text), severity="warning", timeout=6, markup=False)
 
     def begin(self, what: str, snapshot: Snapshot) -> None:
-        """Ask for a change; holding a stage needs no question."""
+        """Ask for a change in a dialog."""
         match what:
             case "loop":
                 self._ask_loop()
@@ -69,8 +69,6 @@ class Steer:
             case "search":
                 searches = [(kind.name, kind.choice) for kind in SEARCHES.values()]
                 self._screen.app.push_screen(AskChoice("Search from the present load", searches), self._search)
-            case "hold":
-                self._control.apply(Hold())
             case "restart":
                 self._ask_restart(snapshot)
 

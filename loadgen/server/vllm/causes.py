@@ -7,7 +7,6 @@ named groups of a pattern may be used in title and remedy.
 
 from __future__ import annotations
 
-import re
 from typing import Literal, NamedTuple
 
 Phase = Literal["starting", "serving"]
@@ -15,204 +14,181 @@ Phase = Literal["starting", "serving"]
 
 class Cause(NamedTuple):
     id: str  # stable, for scripts; two patterns of one cause share it
-    pattern: re.Pattern[str]
+    pattern: str
     title: str
     remedy: str
     phase: Phase | None = None  # none holds in both
-
-
-def _cause(id: str, pattern: str, title: str, remedy: str, phase: Phase | None = None) -> Cause:
-    return Cause(id, re.compile(pattern), title, remedy, phase)
 
 
 _OOM = (
     r"torch\S*\.OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|hipErrorOutOfMemory"
     r"|BLAS_STATUS_ALLOC_FAILED|Cuda failure (?:\d+ )?'out of memory'"
 )
-_NO_GPU = (
-    r"No (?:HIP|CUDA) GPUs are available|Failed to infer device type|Found no NVIDIA driver|hipErrorNoDevice"
-    r"|no (?:ROCm|CUDA)-capable device is detected|Torch not compiled with CUDA|/dev/kfd.*[Nn]o such file"
-)
 _OFFLINE = (
     r"LocalEntryNotFoundError|outgoing traffic has been disabled|OfflineModeIsEnabled"
     r"|couldn't connect to 'https://huggingface\.co'"
 )
-_NO_MODEL = (
-    r"RepositoryNotFoundError|Repository Not Found for url|Repo id must|Invalid repository ID or local directory"
-    r"|is not a local folder and is not a valid model|Cannot find any model weights"
-)
-_UNSUPPORTED = r"Model architectures \[.*are not supported|does not recognize this architecture"
-_NCCL = r"\b[NR]CCL error|nccl(?:UnhandledCuda|System|Internal|Remote)Error|DistBackendError|Watchdog caught collective"
-_NO_ARCH = (
-    r"hipErrorNoBinaryForGpu|no kernel image is available|(?:HIP|CUDA) error: invalid device function|"
-    r"GPU archs of .* is invalid or not supported"
-)
-_FAULT = (
-    r"illegal memory access|Memory access fault by GPU|hipErrorIllegalAddress|unspecified launch failure"
-    r"|device-side assert|HSA_STATUS_ERROR|GPU Hang|uncorrectable ECC"
-)
-_IMPORT = (
-    r"PackageNotFoundError|ModuleNotFoundError|^ImportError|undefined symbol|operator torchvision::nms does not exist"
-)
 
 CAUSES = (
-    _cause(
+    Cause(
         "unknown-flag",
         r"error: unrecognized arguments: .*?--(?P<flag>[\w.-]+)",
         "this vLLM has no flag --{flag}",
         "remove server.args.{flag}; `vllm serve --help=all` lists the flags of this version",
     ),
-    _cause(
+    Cause(
         "unknown-flag",
         r"error: (?:unrecognized arguments|ambiguous option): (?P<what>.+)",
         "this vLLM does not understand {what}",
         "correct [server.args]; `vllm serve --help=all` lists the flags of this version",
     ),
-    _cause(
+    Cause(
         "bad-value",
         r"error: argument (?:-[\w-]+/)*--(?P<flag>[\w-]+)\S*: (?P<why>.+)",
         "--{flag}: {why}",
         "correct server.args.{flag}",
     ),
-    _cause(
+    Cause(
         "shared-memory",
         r"shared memory segment /dev/shm|failed to extend /dev/shm|/dev/shm/.*No space left",
         "too little shared memory (/dev/shm) for the workers",
         'in a container set server.docker.ipc = "host" or server.docker.shm_size = "16g"; else enlarge /dev/shm',
     ),
-    _cause(
+    Cause(
         "disk-full",
         r"No space left on device",
         "the disk is full",
         "make room where the line points: the model cache, the compile cache (~/.cache/vllm) or /tmp",
     ),
-    _cause(
+    Cause(
         "docker-permission",
         r"permission denied while trying to connect to the [Dd]ocker",
         "this user may not talk to docker",
         "add the user to the group docker and log in again, or set server.docker.executable to podman",
     ),
-    _cause(
+    Cause(
         "docker-down",
         r"Cannot connect to the Docker daemon|[Ff]ailed to connect to the docker API",
         "the docker daemon does not answer",
         "start it: `systemctl start docker`",
     ),
-    _cause(
+    Cause(
         "docker-gpu",
         r"could not select device driver|error gathering device information while adding custom device",
         "docker cannot give the GPUs to the container",
         "check server.docker.devices or server.docker.gpus; NVIDIA needs the NVIDIA Container Toolkit",
     ),
-    _cause(
+    Cause(
         "docker-image",
         r"pull access denied|manifest (?:for .* not found|unknown)|[Nn]o such image",
         "docker has no such image",
         "check server.docker.image, and pull it first: `docker pull IMAGE`",
     ),
-    _cause(
+    Cause(
         "gpu-permission",
         r"/dev/(?:kfd|dri)\S*.*(?:[Pp]ermission denied|not permitted)|not member of \"?(?:render|video)\"? group",
         "this user may not open the GPU",
         "add the user to the groups render and video and log in again; in a container, server.docker.groups",
     ),
-    _cause(
+    Cause(
         "gpu-driver",
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient"
         r"|(?:libcuda|libamdhip64)\.so\S*: cannot open|driver/library version mismatch",
         "the GPU driver is missing, or too old for this installation",
         "update the driver, or take a vLLM that was built for this one",
     ),
-    _cause(
+    Cause(
         "no-gpu",
-        _NO_GPU,
+        r"No (?:HIP|CUDA) GPUs are available|Failed to infer device type|Found no NVIDIA driver|hipErrorNoDevice"
+        r"|no (?:ROCm|CUDA)-capable device is detected|Torch not compiled with CUDA|/dev/kfd.*[Nn]o such file",
         "the server sees no GPU",
         "check rocm-smi or nvidia-smi, HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES in [server.env], the devices given "
         "to the container, and that this vLLM was built for this kind of GPU",
     ),
-    _cause(
+    Cause(
         "gated-model",
         r"access (?:a )?gated repo|GatedRepoError|Access to model .* is restricted"
         r"|Invalid (?:user token|credentials in Authorization)",
         "the model needs permission: it is gated, or the token is missing or wrong",
         "accept the licence on the model's page, and start vramp with HF_TOKEN of that account in its environment",
     ),
-    _cause(
+    Cause(
         "not-cached",
         _OFFLINE,
         "the model is not in the local cache, and the hub cannot be reached",
         "download it first where there is a network, unset HF_HUB_OFFLINE, or set server.model to a local folder",
     ),
-    _cause(
+    Cause(
         "model-not-found",
-        _NO_MODEL,
+        r"RepositoryNotFoundError|Repository Not Found for url|Repo id must|Invalid repository ID or local directory"
+        r"|is not a local folder and is not a valid model|Cannot find any model weights",
         "there is no such model",
         "check server.model: a folder with config.json and weights, or a name on the hub; a container needs the folder "
         "in server.docker.mounts; a private model needs HF_TOKEN in the environment",
     ),
-    _cause(
+    Cause(
         "broken-weights",
         r"SafetensorError|Error while deserializing header|PytorchStreamReader failed",
         "a weight file is incomplete or damaged",
         "compare the sizes of the files with the hub, and download them again",
     ),
-    _cause(
+    Cause(
         "unsupported-model",
-        _UNSUPPORTED,
+        r"Model architectures \[.*are not supported|does not recognize this architecture",
         "this vLLM cannot run this kind of model",
         "take a newer vLLM (and transformers), or another model",
     ),
-    _cause(
+    Cause(
         "parallel-size",
         r"World size \(\d+\) is larger than the number of available GPUs|must be divisible by tensor parallel",
         "the parallel sizes fit neither the GPUs nor the model",
         "lower server.args.tensor-parallel-size; check HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES",
     ),
-    _cause(
+    Cause(
         "max-model-len",
         r"max_model_len \((?P<len>\d+)\) is greater than the derived max_model_len \(\D*(?P<most>\d+)",
         "the model has no context of {len} tokens",
         "set server.args.max-model-len to {most} or less",
     ),
-    _cause(
+    Cause(
         "gpu-memory-taken",
         r"Free memory on device .*is less than|Error in memory profiling",
         "the GPU's memory is in use by something else",
         "end the processes that hold it (a server that died may have left some), or lower "
         "server.args.gpu-memory-utilization",
     ),
-    _cause(
+    Cause(
         "kv-cache",
         r"estimated maximum model length is (?P<most>\d+)",
         "the KV cache does not hold one request of full length",
         "set server.args.max-model-len to {most} or less, or raise server.args.gpu-memory-utilization",
     ),
-    _cause(
+    Cause(
         "kv-cache",
         r"max seq len \((?P<len>\d+)\) is larger than the maximum number of tokens .*KV cache \((?P<most>\d+)\)",
         "the KV cache holds {most} tokens, less than one request of {len}",
         "set server.args.max-model-len to {most} or less, or raise server.args.gpu-memory-utilization",
     ),
-    _cause(
+    Cause(
         "kv-cache",
         r"larger than the available KV cache memory",
         "the KV cache does not hold one request of full length",
         "lower server.args.max-model-len, or raise server.args.gpu-memory-utilization",
     ),
-    _cause(
+    Cause(
         "kv-cache",
         r"No available memory for the cache blocks",
         "the weights leave no memory for the KV cache",
         "raise server.args.gpu-memory-utilization, raise server.args.tensor-parallel-size, or take a smaller or "
         "quantized model",
     ),
-    _cause(
+    Cause(
         "gpu-out-of-memory",
         r"out of memory occurred when warming up \w+.* with (?P<requests>\d+) dummy requests",
         "GPU out of memory in the warm-up with {requests} requests",
         "lower server.args.max-num-seqs or server.args.gpu-memory-utilization",
     ),
-    _cause(
+    Cause(
         "gpu-out-of-memory",
         _OOM,
         "GPU out of memory while the server started",
@@ -221,83 +197,87 @@ CAUSES = (
         "weights do not fit; check that nothing else holds the memory",
         "starting",
     ),
-    _cause(
+    Cause(
         "gpu-out-of-memory",
         _OOM,
         "GPU out of memory under load",
         "lower server.args.gpu-memory-utilization, server.args.max-num-seqs or server.args.max-num-batched-tokens",
         "serving",
     ),
-    _cause(
+    Cause(
         "host-out-of-memory",
         r"Cannot allocate memory|can't allocate memory|^MemoryError|std::bad_alloc",
         "the machine is out of memory (RAM, not HBM)",
         "free memory, raise the container's limit, or lower VLLM_CPU_KVCACHE_SPACE in [server.env] of a CPU server",
     ),
-    _cause(
+    Cause(
         "port-taken",
         r"[Aa]ddress already in use|EADDRINUSE|port is already allocated",
         "the port is in use",
         "set server.port to 0 for a free one, or end what listens there (`ss -ltnp`)",
     ),
-    _cause(
+    Cause(
         "gpu-unsupported",
-        _NO_ARCH,
+        r"hipErrorNoBinaryForGpu|no kernel image is available|(?:HIP|CUDA) error: invalid device function|"
+        r"GPU archs of .* is invalid or not supported",
         "this build has no code for this GPU",
         "take a vLLM and torch that were built for the GPU's architecture (rocminfo: gfx...; nvidia-smi: compute_cap)",
     ),
-    _cause(
+    Cause(
         "gpu-fault",
-        _FAULT,
+        r"illegal memory access|Memory access fault by GPU|hipErrorIllegalAddress|unspecified launch failure"
+        r"|device-side assert|HSA_STATUS_ERROR|GPU Hang|uncorrectable ECC",
         "a GPU kernel crashed",
         "try once more; if it repeats, switch off what is special, one at a time (AITER variables in [server.env], "
         "quantization, server.args.enforce-eager = true), and look at dmesg for faults of the hardware",
     ),
-    _cause(
+    Cause(
         "collectives",
-        _NCCL,
+        r"\b[NR]CCL error|nccl(?:UnhandledCuda|System|Internal|Remote)Error|DistBackendError"
+        r"|Watchdog caught collective",
         "the GPUs could not talk to each other (NCCL or RCCL)",
         'set NCCL_DEBUG = "INFO" in [server.env] and start again; check /dev/shm, server.docker.ipc, and '
         'NCCL_P2P_DISABLE = "1" as a trial',
     ),
-    _cause(
+    Cause(
         "gpu-error",
         r"(?:HIP|CUDA) error:|torch\.AcceleratorError",
         "the GPU runtime reported an error",
         "look at dmesg; set AMD_SERIALIZE_KERNEL or CUDA_LAUNCH_BLOCKING in [server.env] to learn where it happens",
     ),
-    _cause(
+    Cause(
         "bad-value",
         r"^ *(?:Value error|Assertion failed), (?P<why>.+?)(?:\. | \[|$)",
         "a setting does not fit: {why}",
         "correct it in [server.args]",
     ),
-    _cause(
+    Cause(
         "bad-value",
         r"^ *(?P<why>(?:Input should be|Invalid JSON|Extra inputs|Unexpected keyword)[^\[]*)",
         "a setting does not fit: {why}",
         "correct it in [server.args]",
     ),
-    _cause(
+    Cause(
         "process-killed",
         r"Failed core proc\(s\): \{[^}]*: -9\b|died unexpectedly \(exit code: -9\)",
         "a process of the engine was killed",
         "look at dmesg and at who else works here: SIGKILL comes from somebody, or from the kernel for want of memory",
     ),
-    _cause(
+    Cause(
         "process-crashed",
         r"Failed core proc\(s\): \{[^}]*: -(?:4|6|7|8|11)\b|died unexpectedly \(exit code: -(?:4|6|7|8|11)\)"
         r"|^Fatal Python error|Segmentation fault",
         "a process of the engine crashed in native code",
         "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together",
     ),
-    _cause(
+    Cause(
         "installation",
-        _IMPORT,
+        r"PackageNotFoundError|ModuleNotFoundError|^ImportError|undefined symbol"
+        r"|operator torchvision::nms does not exist",
         "vLLM's installation is broken",
         "install what is missing into the server's own Python environment, or install vLLM there anew",
     ),
-    _cause(
+    Cause(
         "engine-died",
         r"died unexpectedly|EngineDeadError|Engine process .*died|MQLLMEngine is already dead",
         "the engine died of something that vramp does not know",

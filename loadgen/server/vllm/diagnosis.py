@@ -93,7 +93,7 @@ def _messages(lines: Iterable[str]) -> list[str]:
 def _first(messages: Sequence[str], phase: Phase) -> tuple[Cause, re.Match[str]] | None:
     for cause in CAUSES:
         for message in messages if cause.phase in (None, phase) else ():
-            if (match := cause.pattern.search(message)) is not None:
+            if (match := re.search(cause.pattern, message)) is not None:
                 return cause, match
     return None
 
@@ -110,7 +110,7 @@ def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
     """The lines that match, each with its continuation, which is indented by two."""
     proof: list[str] = []
     for message, following in zip(messages, [*messages[1:], ""], strict=True):
-        if cause.pattern.search(message) is not None:
+        if re.search(cause.pattern, message) is not None:
             proof += [message, following] if following.startswith("  ") else [message]
     return proof
 

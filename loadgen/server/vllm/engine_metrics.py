@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -47,6 +47,7 @@ _HISTOGRAMS = {
     "prefill": ("vllm:request_prefill_time_seconds",),
     "decode": ("vllm:request_decode_time_seconds",),
 }
+_Latency = TypeVar("_Latency")
 LATENCIES = tuple(_HISTOGRAMS)
 _WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
 _PROMPT_TOKENS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
@@ -73,7 +74,7 @@ class EngineHistogram:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counters:
+class _Figures(Generic[_Latency]):
     """What a sample has since the server started, and a window since its beginning."""
 
     prompt_tokens: float | None = None
@@ -84,23 +85,23 @@ class _Counters:
     prompt_tokens_by_source: Mapping[str, float] | None = None
     """`local_compute`, `local_cache_hit`, `external_kv_transfer`; counted once for each prompt."""
     admission_rejections: float | None = None
+    ttft: _Latency | None = None
+    itl: _Latency | None = None
+    tpot: _Latency | None = None
+    e2e: _Latency | None = None
+    queue: _Latency | None = None
+    prefill: _Latency | None = None
+    decode: _Latency | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSample(_Counters):
+class EngineSample(_Figures[EngineHistogram]):
     """One reading of `/metrics`; the counters and histograms are since the server started."""
 
     running: float | None = None
     waiting: float | None = None
     waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
     kv_usage: float | None = None  # 0 to 1, of the fullest engine
-    ttft: EngineHistogram | None = None
-    itl: EngineHistogram | None = None
-    tpot: EngineHistogram | None = None
-    e2e: EngineHistogram | None = None
-    queue: EngineHistogram | None = None
-    prefill: EngineHistogram | None = None
-    decode: EngineHistogram | None = None
     engines: Mapping[str, EngineSample] = field(default_factory=dict)
     """Each engine by the value of its label, where there are several."""
 
@@ -121,16 +122,8 @@ class EngineLatency:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineDelta(_Counters):
+class EngineDelta(_Figures[EngineLatency]):
     """What happened between two samples; a latency without an observation in the window is None."""
-
-    ttft: EngineLatency | None = None
-    itl: EngineLatency | None = None
-    tpot: EngineLatency | None = None
-    e2e: EngineLatency | None = None
-    queue: EngineLatency | None = None
-    prefill: EngineLatency | None = None
-    decode: EngineLatency | None = None
 
     @property
     def prefix_hit_rate(self) -> float | None:

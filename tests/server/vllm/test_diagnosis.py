@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -286,7 +287,7 @@ def test_what_a_line_means(line: str, cause: str, says: str) -> None:
 
 def test_every_cause_fills_its_title_and_remedy() -> None:
     for cause in CAUSES:
-        values = dict.fromkeys(cause.pattern.groupindex, "x")
+        values = dict.fromkeys(re.compile(cause.pattern).groupindex, "x")
         assert "{" not in cause.title.format_map(values) + cause.remedy.format_map(values)
 
 

@@ -18,9 +18,9 @@ from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.store.files import SafeFiles, journal_is_held
 from tests.engines import Simulator, attach
-from tests.metrics.test_hlog import read as read_histograms
-from tests.metrics.test_stream_rows import ROW
 from tests.run.driving import finish, once
+from tests.store.test_histogram_log import read as read_histograms
+from tests.store.test_stream_rows import ROW
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:

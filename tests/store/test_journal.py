@@ -1,5 +1,6 @@
 """The journal: complete lines or none, on disk at once, and clear words when the disk is full."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,17 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineView, Happened, Line, RunFinished, StageEnded, Ticked
+from loadgen.metrics.journal import (
+    EngineView,
+    Happened,
+    Line,
+    RunFinished,
+    StageEnded,
+    StageStarted,
+    Ticked,
+    decode_line,
+    encode_line,
+)
 from loadgen.store.files import Journal, journal_is_held, read_journal
 
 
@@ -114,3 +125,20 @@ def test_a_journal_is_held_while_its_writer_lives(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="the journal cannot be written"):
         Journal(tmp_path / "nowhere" / "j")
+
+
+def test_a_stage_is_told_by_the_names_that_older_journals_have() -> None:
+    line = StageStarted(
+        t_s=1.0,
+        index=0,
+        concurrency=None,
+        rate=2.0,
+        isl=1,
+        osl=1,
+        max_concurrency=3,
+        min_completed=4,
+        waits_for_drain=True,
+    )
+    told = json.loads(encode_line(line))
+    assert (told["most"], told["completed"], told["sheds"], told["type"]) == (3, 4, True, "StageStarted")
+    assert decode_line(encode_line(line)) == line

@@ -39,7 +39,7 @@ def tick(t_s: float, stages: dict[int, StageDelta]) -> Ticked:
 
 
 def stage(t_s: float, index: int) -> StageStarted:
-    return StageStarted(t_s, index, "", 8, None, "poisson", 16, 16, None, 20.0, 0, 0.0)
+    return StageStarted(t_s=t_s, index=index, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0)
 
 
 def started() -> RunStarted:
