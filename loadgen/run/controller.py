@@ -308,13 +308,13 @@ class LoadController:
             self._refuse("plan", "the run is ending")
             return
         try:
-            planned = plan_from_here(asked, profile, self.present)
+            plan, stages = plan_from_here(asked, profile, self.present)
         except ProfileError as error:
             self._refuse("plan", str(error))
             return
         self._event("load", f"{asked.words} from here")
-        self._plan, self._done = planned.plan, []
-        self.stages_planned = self.index + 1 + (planned.stages or 0)
+        self._plan, self._done = plan, []
+        self.stages_planned = self.index + 1 + stages
         if self._fleet is None:
             self._pending = self._paused = None
         else:

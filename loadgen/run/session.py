@@ -30,7 +30,7 @@ from loadgen.server.vllm.client import ServerClient, api_key
 from loadgen.stream.request import ServerAddress
 
 _LAST_TICKS = 4
-_LAST_READING_S = 2.0
+_LAST_READING_S = 2.0  # A server that hangs is not waited for
 
 
 class Session:
@@ -61,11 +61,10 @@ class Session:
         """One to take its place, as it is or as one of the variants; raises `ProfileError` where that cannot be."""
         if self.servers.settings.engine == "attach":
             raise ProfileError("vramp has only attached to this server; restart it where it was started")
-        if variant is None:
-            return Session(self.profile, self.variant, self._plan, self._writer)
-        if variant not in variants:
+        if variant is not None and variant not in variants:
             raise ProfileError(f"no variant {variant!r}; there are: {', '.join(variants) or 'none'}")
-        return Session(variants[variant], variant, self._plan, self._writer)
+        profile = self.profile if variant is None else variants[variant]
+        return Session(profile, variant or self.variant, self._plan, self._writer)
 
     # Its life.
 
@@ -116,9 +115,8 @@ class Session:
         return tick
 
     def _write(self, tick: FleetTick, workers: int) -> None:
-        engine = self._watch.view if self._watch is not None else None
-        model = self.served.model if self.served is not None else None
-        self._writer.tick(tick, engine=engine, workers=workers, model=model)
+        assert self._watch is not None and self.served is not None
+        self._writer.tick(tick, engine=self._watch.view, workers=workers, model=self.served.model)
 
     def check(self, fleet: Fleet, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
@@ -134,10 +132,8 @@ class Session:
             if self.fleet is None or not self.fleet.size or not self._writer.record.open_streams:
                 break
             await self.tick(self.fleet)
-        if self._watch is not None:
-            # A server that hangs is not waited for.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._watch.settle(), _LAST_READING_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.settle(), _LAST_READING_S)
         await self._open.aclose()
         if self.fleet is not None:
             workers = self.fleet.size
@@ -147,10 +143,10 @@ class Session:
                 self._write(rest, workers)
 
     async def read_engines(self) -> None:
-        """Nothing is open: read the engines before the next stage sends anything; one that hangs is not waited for."""
-        if self._watch is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._watch.read_between(), _LAST_READING_S)
+        """Nothing is open: read the engines before the next stage sends anything."""
+        assert self._watch is not None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._watch.read_between(), _LAST_READING_S)
 
     async def settle(self) -> None:
         """Wait for the engines' numbers on the stages that are over."""

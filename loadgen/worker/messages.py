@@ -11,6 +11,7 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.workload.arrivals import share_of
+from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 TICK_NS = 250_000_000
 """Workers tick at multiples of this on CLOCK_MONOTONIC, so that ticks of one number cover the same time."""
@@ -22,6 +23,12 @@ class Vocabulary(msgspec.Struct, frozen=True):
     ids: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
     overhead: int = 0
+
+
+def prompts_of(vocabulary: Vocabulary, seed: int) -> Prompts:
+    if vocabulary.words:
+        return text_prompts(vocabulary.words, seed, overhead=vocabulary.overhead)
+    return token_prompts(vocabulary.ids, seed)
 
 
 class Configure(msgspec.Struct, frozen=True, tag=True):
