@@ -20,7 +20,8 @@ import msgspec
 
 from loadgen.errors import WorkerError
 from loadgen.fleet.worker_process import WorkerProcess
-from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.metrics.deltas import StageDelta, StreamRow
+from loadgen.metrics.journal import TickNumbers
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress
@@ -32,25 +33,16 @@ _ENOUGH_TOKENS = 100  # for a guess at how fast they come
 _ANSWERED = "all requests were answered"
 
 
-class FleetTick(msgspec.Struct, frozen=True):
+class FleetTick(TickNumbers, frozen=True, kw_only=True):
     """What all workers did in a tick, merged."""
 
-    span_s: float  # the time it covers
-    stages: dict[int, StageDelta]
-    instances: tuple[dict[int, StageDelta], ...]  # the same by the server that was driven, where there are several
-    client: ClientDelta
-    held: int
-    queued: int
-    open_stages: dict[int, int]
-    open_sent: dict[int, int]  # open streams that count in `sent`, by their stage
     first_wave_waiting: int | None
     """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
     finished: int | None  # the running stage, once every worker that lives has had all its requests answered
-    finished_why: str = ""
+    finished_why: str
     deaths: tuple[str, ...] = ()  # one message for each worker that died since the last tick
     news: tuple[str, ...] = ()  # what else became of the workers
-    rss_bytes: int = 0
-    rows: dict[int, list[StreamRow]] = {}  # of the streams that ended, by worker, if they are asked for
+    rows: dict[int, list[StreamRow]]  # of the streams that ended, by worker, if they are asked for
 
 
 class Fleet:
@@ -261,12 +253,14 @@ class Fleet:
         ticks: list[Tick] = []
         by_server: list[list[dict[int, StageDelta]]] = [[] for _ in range(self._servers)]
         for worker in self._workers:
-            taken = worker.take()
-            ticks += taken.ticks
-            by_server[worker.instance].append(_merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
+            new, lost = worker.take()
+            ticks += new
+            by_server[worker.instance].append(_merge_stages([*(tick.stages for tick in new), lost]))
         instances = tuple(_merge_stages(stages, peak=sum) for stages in by_server)
         deaths = tuple(death for worker in self._workers if (death := worker.take_death()) is not None)
-        client = _merge_clients([tick.client for tick in ticks])
+        client = ClientMetrics()
+        for tick in ticks:
+            client.add(tick.client)
         last = [worker.last for worker in self._ready if worker.last is not None]
         open_stages, open_sent = Counter[int](), Counter[int]()
         for tick in last:
@@ -278,18 +272,20 @@ class Fleet:
             if tick.rows:
                 rows.setdefault(tick.worker, []).extend(tick.rows)
         before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
+        sharing = [worker.last for worker in self._sharing if worker.alive]
+        begun = [tick.first_wave_waiting for tick in sharing if tick is not None and tick.running == self._running]
         finished_why = self._finished_why()
         news, self._news = tuple(self._news), []
         return FleetTick(
             span_s=(self._last_number - before if before else 1) * TICK_NS / 1e9,
             stages=_merge_stages(instances, peak=sum),
             instances=instances if self._servers > 1 else (),
-            client=msgspec.structs.replace(client, workers_lost=len(deaths)) if deaths else client,
+            client=msgspec.structs.replace(client.encode(), workers_lost=len(deaths)),
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
             open_sent=dict(open_sent),
-            first_wave_waiting=self._first_wave_waiting(),
+            first_wave_waiting=sum(begun) if begun and len(begun) == len(sharing) else None,
             finished=self._running if finished_why else None,
             finished_why=finished_why,
             deaths=deaths,
@@ -297,11 +293,6 @@ class Fleet:
             rss_bytes=sum(tick.rss_bytes for tick in last),
             rows=rows,
         )
-
-    def _first_wave_waiting(self) -> int | None:
-        last = [worker.last for worker in self._sharing if worker.alive]
-        begun = [tick.first_wave_waiting for tick in last if tick is not None and tick.running == self._running]
-        return sum(begun) if begun and len(begun) == len(last) else None
 
     def _finished_why(self) -> str:
         """Why the running stage is over; empty while one who has a share of it is not done and lives."""
@@ -329,12 +320,3 @@ def _merge_stages(
         else msgspec.structs.replace(StageMetrics.of(*deltas).encode(), peak=peak(delta.peak for delta in deltas))
         for index, deltas in by_stage.items()
     }
-
-
-def _merge_clients(deltas: list[ClientDelta]) -> ClientDelta:
-    if len(deltas) == 1:
-        return deltas[0]
-    total = ClientMetrics()
-    for delta in deltas:
-        total.add(delta)
-    return total.encode()

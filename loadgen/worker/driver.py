@@ -29,8 +29,6 @@ from loadgen.workload.prompts import Prompts
 _SLICE = 16
 _PREPARE_S = 5.0  # a stage begins after this time, whatever is still missing of its connections
 _PREPARED_OPEN_LOOP = 64
-_BACKOFF_FIRST_S = 0.01
-_BACKOFF_MOST_S = 1.0
 
 
 class Driver:
@@ -102,8 +100,7 @@ class Driver:
         command = run.command
         self._end_current()
         run.begin(list(self._streams()))
-        self.stages[command.index] = run
-        self.current = run
+        self.stages[command.index] = self.current = run
         self._failures_in_row = 0
         measured_at_s = (command.start_ns + command.warmup_ns - time.monotonic_ns()) / 1e9
         self._loop.call_later(max(0.0, measured_at_s), self._warmup_over, run)
@@ -281,15 +278,13 @@ class Driver:
     def _refill(self, channel: Channel, stamp_ns: int) -> bool:
         """Send the next request on the channel that has just become free, without a turn of the loop."""
         run = self.current
-        if run is None:
-            return False
-        if self.arrivals.waiting and self._may_send(run):
+        if run is not None and self.arrivals.waiting and self._may_send(run):
             self._launch(run, channel, self.arrivals.waiting.popleft())
-            return True
-        if self._wants_more(run):
+        elif run is not None and self._wants_more(run):
             self._launch(run, channel, stamp_ns)
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def _closed(self, channel: Channel) -> None:
         self.open.discard(channel)
@@ -304,7 +299,7 @@ class Driver:
     def _back_off(self) -> None:
         self._backing_off += 1
         doublings = min(10, self._failures_in_row // max(1, len(self.open) + 1))
-        self._loop.call_later(min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2**doublings), self._try_again)
+        self._loop.call_later(min(1.0, 0.01 * 2**doublings), self._try_again)
 
     def _try_again(self) -> None:
         self._backing_off -= 1

@@ -148,9 +148,7 @@ class RequestWriter:
     def _question(self, index: int, turn: int) -> list[Piece]:
         """The pieces of a new prompt: what it shares with others, then its own."""
         number = index * self._work.turns + turn
-        isl = self._isl
-        if self._isls is not None:
-            isl = self._isls(draw(self._seed, self._key, number, "isl"))
+        isl = self._isl if self._isls is None else self._isls(draw(self._seed, self._key, number, "isl"))
         shared = round(isl * self._work.prefix_share) if turn == 0 else 0
         own = Piece(self._key, number if self._work.turns == 1 else 2 * number, isl - shared)
         if not shared:
