@@ -20,11 +20,6 @@ from loadgen.server.preflight.facts import environment_of
 from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.vendors import Platform
 
-GIB = 1024**3
-_TIMEX = ctypes.c_long * 64  # larger than `struct timex` on every machine; its first word says what to change: nothing
-_STATUS_WORD = 5
-_STA_UNSYNC = 0x40
-
 
 def _open_files() -> tuple[int, int]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -34,10 +29,11 @@ def _open_files() -> tuple[int, int]:
 
 def _clock_synchronised() -> bool | None:
     """None where the kernel does not say."""
-    timex = _TIMEX()
+    timex = (ctypes.c_long * 64)()  # larger than `struct timex` everywhere; its first word says what to change: nothing
+    status, unsynchronised = 5, 0x40
     if ctypes.CDLL(None).adjtimex(ctypes.byref(timex)) < 0:
         return None
-    return timex[_STATUS_WORD] & _STA_UNSYNC == 0
+    return timex[status] & unsynchronised == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,3 @@ def command_of(box: Box, pid: int) -> list[str]:
     except OSError:
         return []
     return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]
-
-
-def gib(amount_bytes: float) -> str:
-    return f"{amount_bytes / GIB:.1f} GiB"

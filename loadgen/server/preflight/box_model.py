@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding
-from loadgen.server.preflight.box import GIB, Setup, gib
+from loadgen.server.preflight.box import Setup
 from loadgen.server.preflight.facts import hub_cache, hub_snapshots, model_facts
 from loadgen.server.vllm.command import expanded
 
@@ -90,8 +91,8 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
     where = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free_bytes = shutil.disk_usage(where).free
     if free_bytes < needed_bytes:
-        size = f"the model has {gib(known)}" if known else "large models have hundreds of GiB"
-        seen = f"{gib(free_bytes)} free in {where}, and {name} is to be fetched"
+        size = f"the model has {memory(known)}" if known else "large models have hundreds of GiB"
+        seen = f"{memory(free_bytes)} free in {where}, and {name} is to be fetched"
         why = f"{size}; a full disk ends the start"
         yield Finding("disk-space", "warns", seen, why, "set HF_HOME to a larger disk")
 
@@ -99,7 +100,7 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
 def disk_space(setup: Setup) -> Iterator[Finding]:
     free_bytes = shutil.disk_usage(setup.box.home).free
     if free_bytes < _LEAST_FREE_BYTES:
-        seen = f"{gib(free_bytes)} free in {setup.box.home}"
+        seen = f"{memory(free_bytes)} free in {setup.box.home}"
         why = "compiled kernels, logs and results are written there"
         yield Finding("disk-space", "warns", seen, why, "make room, or set XDG_CACHE_HOME and VLLM_CACHE_ROOT")
 

@@ -77,20 +77,15 @@ def environment_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def facts_of(
-    profile: Profile,
-    plan: Sequence[Stage],
-    *,
-    platform: Platform | None,
-    model: ModelFacts | None,
-    hbm_bytes: int | None,
-    gpus: int | None = None,
+    profile: Profile, plan: Sequence[Stage], platform: Platform | None, *, hbm_bytes: int | None, gpus: int | None
 ) -> Facts:
     server = profile.server
+    environment = environment_of(server, os.environ)
     return Facts(
         args=normal_args(server.args),
-        env=environment_of(server, os.environ),
+        env=environment,
         platform=platform,
-        model=model,
+        model=model_facts(server.model, environment) if server.model is not None else None,
         hbm_bytes=hbm_bytes,
         gpus=gpus,
         instances=server.instances,

@@ -11,13 +11,12 @@ import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
-from loadgen.format import harmless
+from loadgen.format import harmless, memory
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.server.preflight.facts import Facts
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 _FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"
-_MI355X = "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X GPUs"
 _BEST_PRACTICES = "Serving LLMs on AMD MI300X: Best Practices"
 _ENGINE = "vLLM 0.32.0"
 _LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD too, by the publication
@@ -38,6 +37,7 @@ class Rule(NamedTuple):
 
 
 RULES: list[Rule] = []
+_Sees = Callable[[Facts], str | None]
 
 
 def rule_findings(facts: Facts) -> list[Finding]:
@@ -47,9 +47,6 @@ def rule_findings(facts: Facts) -> list[Finding]:
         for rule in RULES
         if (seen := rule.sees(facts)) is not None
     ]
-
-
-_Sees = Callable[[Facts], str | None]
 
 
 def _rule(severity: Severity, fix: str, source: str) -> Callable[[_Sees], _Sees]:
@@ -211,7 +208,7 @@ def tensor_parallel_throughput(facts: Facts) -> str | None:
     least = next(2**power for power in range(64) if weights / 2**power <= _WEIGHT_SHARE * facts.hbm_bytes)
     if least >= facts.tensor_parallel:
         return None
-    held = f"{least} of {_gib(facts.hbm_bytes)} hold the {_gib(weights)} of weights"
+    held = f"{least} of {memory(facts.hbm_bytes)} hold the {memory(weights)} of weights"
     return f"tensor-parallel-size = {facts.tensor_parallel} for {facts.peak_streams} streams, where {held}"
 
 
@@ -299,8 +296,4 @@ def weights_too_large(facts: Facts) -> str | None:
     shards = facts.tensor_parallel * (facts.number("pipeline-parallel-size") or 1)
     room = facts.fraction("gpu-memory-utilization", _DEFAULT_UTILIZATION) * facts.hbm_bytes
     needed = weights / shards
-    return f"{_gib(needed)} of weights a GPU in {_gib(room)}" if needed > room else None
-
-
-def _gib(count_bytes: float) -> str:
-    return f"{count_bytes / 2**30:.0f} GiB"
+    return f"{memory(needed)} of weights a GPU in {memory(room)}" if needed > room else None

@@ -104,7 +104,7 @@ class StartupWatch:
         self._figures: dict[str, dict[str, str]] = {milestone.id: {} for milestone in _MILESTONES}
 
     @property
-    def milestones(self) -> Sequence[Milestone]:
+    def milestones(self) -> tuple[Milestone, ...]:
         return tuple(self._milestones)
 
     def feed(self, line: str, now: float) -> None:

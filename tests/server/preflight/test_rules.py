@@ -221,7 +221,9 @@ def test_rules_speak_of_flags_and_variables_that_exist() -> None:
 
 def test_a_finding_says_what_was_seen() -> None:
     (finding,) = [finding for finding in rule_findings(llama(args=tp(8), peak_streams=128)) if "through" in finding.id]
-    assert finding.seen == ("tensor-parallel-size = 8 for 128 streams, where 2 of 192 GiB hold the 131 GiB of weights")
+    assert finding.seen == (
+        "tensor-parallel-size = 8 for 128 streams, where 2 of 192.0 GiB hold the 131.3 GiB of weights"
+    )
     assert (finding.severity, finding.source) == ("info", "Serving LLMs on AMD MI300X: Best Practices, case 7")
 
 
@@ -241,7 +243,7 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
         {"args": {"tensor_parallel": 8, "no-enable-prefix-caching": True}, "env": AITER, "instances": 2},
         {"shapes": [[1024, 8192], [8192, 1024]], "concurrency": [4, 128]},
     )
-    facts = facts_of(asked, stages_of(asked), platform="rocm", model=GROUPED, hbm_bytes=MI300X, gpus=8)
+    facts = facts_of(asked, stages_of(asked), "rocm", hbm_bytes=MI300X, gpus=8)
     assert facts.args == {"tensor-parallel-size": 8, "enable-prefix-caching": False}
     assert facts.env["NCCL_MIN_NCHANNELS"] == "112"
     assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.gpus) == (True, 8, 2, 8)
@@ -252,7 +254,7 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_open_loop_has_no_concurrency_and_a_container_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "112")
     asked = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER}, {"rate": [4.0]})
-    facts = facts_of(asked, stages_of(asked), platform=None, model=None, hbm_bytes=None)
+    facts = facts_of(asked, stages_of(asked), None, hbm_bytes=None, gpus=None)
     assert (facts.peak_streams, facts.goal, facts.env) == (None, None, AITER)
 
 
