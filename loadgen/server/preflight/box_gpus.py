@@ -15,7 +15,7 @@ from typing import NamedTuple
 from loadgen.amd_kernel import text_in
 from loadgen.format import memory
 from loadgen.metrics.journal import Finding
-from loadgen.server.preflight.box import Box, Setup, command_of
+from loadgen.server.preflight.facts import Box, Setup, command_of
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.server.process.locks import ServerRecord, read_record, servers_folder

@@ -15,7 +15,7 @@ from loadgen.errors import ServerError
 from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
-from loadgen.server.preflight.box import Setup, read_setting
+from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_executable
 from loadgen.vendors import Vendor, vendor_of

@@ -19,8 +19,7 @@ from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.preflight import box_gpus, box_model, box_system
-from loadgen.server.preflight.box import Box, Setup
-from loadgen.server.preflight.facts import facts_of
+from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
@@ -119,9 +118,7 @@ def _rules(
 ) -> list[Finding]:
     if profile.server.engine not in _JUDGED_ENGINES:
         return []
-    hbm_bytes = min((gpu.total_bytes // gpu.devices for gpu in gpus), default=None)
-    count = sum(gpu.devices for gpu in gpus) or None
-    return rule_findings(facts_of(profile, plan, platform, hbm_bytes=hbm_bytes, gpus=count))
+    return rule_findings(facts_of(profile, plan, platform, gpus))
 
 
 def look_at_box(profile: Profile, plan: Sequence[Stage], box: Box, platform: Platform) -> tuple[Setup, list[Finding]]:

@@ -7,8 +7,8 @@ from loadgen.metrics.journal import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import look_at_box
+from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform
 from tests.server.gpu_trees import initial_namespace, write
 
