@@ -224,7 +224,7 @@ class HttpServer:
     """Listens, and hands each complete request to `handle`."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Connection, Request], None], *, keep_alive_s: float
+        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Connection, Request], None], keep_alive_s: float = 5.0
     ) -> None:
         """Like uvicorn's, `keep_alive_s` counts from the end of an answer: who never asked anything may stay."""
         self.loop = loop
