@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pkgutil
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT
-
 from loadgen.amd_kernel import amd_cards, compute_nodes, entries, held_bytes, number_in, socket_of, text_in
 from loadgen.errors import TelemetryError, VrampError
 from loadgen.format import memory
 from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
-from loadgen.vendors import NVIDIA, VENDORS, Platform, load
+from loadgen.vendors import NVIDIA, Platform, VENDORS
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 
 RELEASE_WAIT_S = 15.0
 TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
@@ -81,7 +81,7 @@ def read_gpu_memory(
     for vendor in VENDORS:
         if platform in (None, vendor.platform):
             try:
-                gpus += load(vendor.memory_reader)(sysfs, proc, path)
+                gpus += pkgutil.resolve_name(vendor.memory_reader)(sysfs, proc, path)
             except TelemetryError as error:
                 reasons.append(str(error))
     if not gpus:
