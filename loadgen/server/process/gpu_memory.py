@@ -20,14 +20,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
+
 from loadgen.amd_kernel import amd_cards, compute_nodes, entries, held_bytes, number_in, socket_of, text_in
 from loadgen.errors import TelemetryError, VrampError
 from loadgen.format import memory
 from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
-from loadgen.vendors import NVIDIA, Platform, VENDORS
-from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT
+from loadgen.vendors import NVIDIA, VENDORS, Platform
 
 RELEASE_WAIT_S = 15.0
 TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
