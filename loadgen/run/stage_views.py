@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from loadgen.metrics.curve import LoadCurve, distribution_of
-from loadgen.metrics.deltas import MAIN_LATENCIES, OUTCOMES
+from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import CurvePoint, TruthCheck
+from loadgen.metrics.result import CurvePoint, EnergyResult, TruthCheck
 from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import first_wave_of, stage_energy, truth_of
+from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_energy, throughput_of, truth_of
 from loadgen.report.notes import Facts, notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
@@ -28,7 +27,7 @@ class StageViews:
         self._settled: dict[int, StageView] = {}
         self._curve = LoadCurve()
         self._running: dict[int, LoadCurve] = {}  # of each stage that goes on, as last looked at
-        self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
+        self._energy: dict[int, tuple[int, EnergyResult | None]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
         return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
@@ -42,7 +41,7 @@ class StageViews:
             return self._settled[index]
         curve = self._running[index] = LoadCurve([stage])
         own = curve.points() if stage.started.steps else ()
-        view = stage_view(stage, record, curve=own, **self._energy_of(index, stage, record))
+        view = stage_view(stage, record, curve=own, energy=self._energy_of(index, stage, record))
         tick = record.last_tick
         silent = tick is not None and index not in tick.open_stages
         if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
@@ -51,15 +50,11 @@ class StageViews:
             del self._running[index]
         return view
 
-    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> dict[str, float | None]:
+    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
         """Computed once for each look at the GPUs."""
-        known = self._energy.get(index)
-        if known is not None and known[0] == stage.looks.count:
-            return known[1]
-        energy = stage_energy(stage, record.hardware)
-        numbers = {name: getattr(energy, name, None) for name in ("joules_per_output_token", "tokens_per_s_per_w")}
-        self._energy[index] = (stage.looks.count, numbers)
-        return numbers
+        if self._energy.get(index, (None,))[0] != stage.looks.count:
+            self._energy[index] = (stage.looks.count, stage_energy(stage, record.hardware))
+        return self._energy[index][1]
 
 
 def stage_view(stage: StageRecord, record: Record, **known: object) -> StageView:
@@ -104,21 +99,22 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
 
 def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
     """What it asked for and what was measured, without what limits and engine say of it."""
-    started, counters = stage.started, stage.counters
-    known: dict[str, Any] = {name: getattr(started, name) for name in ("label", "concurrency", "rate", "isl", "osl")}
-    known |= {name: counters[name] for name in ("sent", *OUTCOMES, "carried_in", "unsent", "first_wave")}
+    started = stage.started
     return StageView(
         number=started.index + 1,
-        **known,
+        label=started.label,
+        concurrency=started.concurrency,
+        rate=started.rate,
+        isl=started.isl,
+        osl=started.osl,
         running=stage.ended is None,
         elapsed_s=elapsed_s,
         held_mean=stage.held_mean,
+        requests=requests_of(stage),
+        throughput=throughput_of(stage),
         open=stage.open_sent,
-        scheduled=counters["sent"] + counters["unsent"],
-        requests_per_s=stage.per_second("window_requests"),
-        output_tokens_per_s=stage.per_second("window_output_tokens"),
-        total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
-        latency=stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not started.steps)),
+        latency_ms=stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not started.steps)),
+        first_wave=stage.counters["first_wave"],
     )
 
 
