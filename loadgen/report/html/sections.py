@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from loadgen.format import UNKNOWN, fixed, gib, grouped
+from loadgen.format import UNKNOWN, gib, grouped, memory
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult, TruthCheck
@@ -362,6 +362,4 @@ def _instances_text(instances: list[dict[str, Any]] | None) -> str:
 
 
 def _gpu_words(name: str, address: str | None, memory_bytes: int | None) -> str:
-    return ", ".join(
-        [name, *([address] if address else []), *([f"{fixed(gib(memory_bytes), 1)} GiB"] if memory_bytes else [])]
-    )
+    return ", ".join(filter(None, [name, address, memory(memory_bytes) if memory_bytes else None]))
