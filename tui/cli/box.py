@@ -11,13 +11,12 @@ import os
 import tempfile
 import time
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
-
 from loadgen.errors import ProfileError, ServerError, TelemetryError
 from loadgen.format import harmless
 from loadgen.vendors import BackendName
+from pathlib import Path
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
+from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     from loadgen.metrics.samples import Examination
@@ -75,10 +74,10 @@ def doctor(words: list[str]) -> int:
 def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
     from loadgen.server.process.masking import masked_environment
     from loadgen.telemetry.capture import write_capture
-    from loadgen.telemetry.examine import capture_header, capture_part
+    from loadgen.telemetry.examine import capture_header
 
     header = capture_header(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
-    write_capture(path, header, [capture_part(trial) for trial in trials])
+    write_capture(path, header, trials)
     say(f"capture: {path}")
 
 
