@@ -11,12 +11,13 @@ import os
 import tempfile
 import time
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
 from loadgen.errors import ProfileError, ServerError, TelemetryError
 from loadgen.format import harmless
 from loadgen.vendors import BackendName
-from pathlib import Path
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
-from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     from loadgen.metrics.samples import Examination
