@@ -49,9 +49,12 @@ def best_stage(result: Result) -> StageResult | None:
 
     Of all stages where none met them; None where nothing was measured.
     """
-    measured = measured_stages(result)
-    good = [stage for stage in measured if met_limits(stage) is not False]
-    return max(good or measured, key=_output, default=None)
+    return best_of(measured_stages(result))
+
+
+def best_of(stages: Sequence[StageResult]) -> StageResult | None:
+    good = [stage for stage in stages if met_limits(stage) is not False]
+    return max(good or stages, key=_output, default=None)
 
 
 def _output(stage: StageResult) -> float:

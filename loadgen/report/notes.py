@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from loadgen.format import counted, significant
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
@@ -27,7 +29,7 @@ class Note(NamedTuple):
         return f"{self.subject}: {self.text}"
 
 
-class RequestCount(NamedTuple):
+class RequestCount(msgspec.Struct, frozen=True):
     """Requests of a stage that had one outcome."""
 
     name: str

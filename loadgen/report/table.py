@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.metrics.figures import FIGURES
+from loadgen.metrics.journal import SearchPoint
 from loadgen.metrics.result import Compared, ReferenceResult, Requests, Result, SloCheck, StageResult
 from loadgen.report.columns import PUBLISHED, NamedSummary, curve_lines, instance_columns, run_curve, statistic_columns
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
