@@ -129,6 +129,11 @@ def gib(count_bytes: float | None) -> float | None:
     return None if count_bytes is None else count_bytes / GIB
 
 
+def memory(count_bytes: float) -> str:
+    """An amount of memory in words: 1.5 GiB."""
+    return f"{count_bytes / GIB:.1f} GiB"
+
+
 def counted(number: int, noun: str) -> str:
     """How many of something: 1 line, 2 lines."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -37,7 +37,7 @@ def _held(row: Measured) -> float | None:
 def _per_user(row: Measured) -> Value:
     """Tokens a second that a user sees: while a stage runs the inverse of its median time per output token."""
     if isinstance(row, StageView):
-        tpot = row.latency.get("tpot")
+        tpot = row.latency_ms.get("tpot")
         return 1000 / tpot.p50 if tpot is not None and tpot.p50 else None
     return figure("throughput", "output_tokens_per_s_per_user")(row)
 
@@ -50,10 +50,8 @@ def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
     match row:
         case StageResult():
             summary = latencies(row).get(latency)
-        case InstanceResult():
+        case InstanceResult() | StageView():
             summary = row.latency_ms.get(latency)
-        case StageView():
-            summary = row.latency.get(latency)
         case CurvePoint():
             summary = getattr(row, f"{latency}_ms", None)
     return Statistic.of(summary, statistic)

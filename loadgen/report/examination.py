@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.format import GIB, counted, fixed, gib
+from loadgen.format import GIB, counted, fixed, memory
 from loadgen.metrics.journal import Finding, Severity, by_severity
 from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 from loadgen.report.tabular import Column, json_text, text_lines
@@ -182,7 +182,7 @@ def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
 
 
 def _process(process: GpuProcess) -> str:
-    held = f" {fixed(gib(process.hbm_bytes), 1)} GiB" if process.hbm_bytes is not None else ""
+    held = f" {memory(process.hbm_bytes)}" if process.hbm_bytes is not None else ""
     return f"{process.name or '?'} ({process.pid}){held}"
 
 

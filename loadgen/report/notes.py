@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, significant
-from loadgen.metrics.deltas import Summary
+from loadgen.metrics.deltas import OUTCOMES, Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
 
@@ -86,18 +86,12 @@ def request_counts(requests: Requests) -> list[RequestCount]:
 
 def account_words(stage: StageView) -> str:
     """All requests in a line that adds up: 92 scheduled, 80 never sent; 12 sent = 9 completed + 3 open."""
-    parts = {
-        "completed": stage.completed,
-        "failed": stage.failed,
-        "cancelled": stage.cancelled,
-        "unfinished": stage.unfinished,
-        "carried over": stage.carried_over,
-        "open": stage.open,
-    }
+    requests = stage.requests
+    parts = {name.replace("_", " "): getattr(requests, name) for name in OUTCOMES} | {"open": stage.open}
     shown = [f"{count:,} {name}" for name, count in parts.items() if count]
-    sent = f"{stage.sent:,} sent = {' + '.join(shown)}" if shown else f"{stage.sent:,} sent"
-    scheduled = f"{stage.scheduled:,} scheduled, {stage.unsent:,} never sent; " if stage.unsent else ""
-    return f"{scheduled}{sent}" + (f"; {stage.carried_in:,} carried in" if stage.carried_in else "")
+    sent = f"{requests.sent:,} sent = {' + '.join(shown)}" if shown else f"{requests.sent:,} sent"
+    scheduled = f"{requests.scheduled:,} scheduled, {requests.unsent:,} never sent; " if requests.unsent else ""
+    return f"{scheduled}{sent}" + (f"; {requests.carried_in:,} carried in" if requests.carried_in else "")
 
 
 def failed_words(errors: Mapping[str, int]) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 
-from loadgen.format import UNKNOWN, fixed, gib, grouped
+from loadgen.format import UNKNOWN, gib, grouped, memory
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult
@@ -323,8 +323,8 @@ def _flag_groups(command: Sequence[str]) -> list[str]:
 
 
 def _gpu_words(gpu: GpuStatic) -> str:
-    memory = f"{fixed(gib(gpu.hbm_total_bytes), 1)} GiB" if gpu.hbm_total_bytes else None
-    return ", ".join(filter(None, [gpu.name, gpu.bdf, memory]))
+    hbm = memory(gpu.hbm_total_bytes) if gpu.hbm_total_bytes else None
+    return ", ".join(filter(None, [gpu.name, gpu.bdf, hbm]))
 
 
 # Tags around texts.
