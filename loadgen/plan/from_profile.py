@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+import pkgutil
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
-
-import msgspec
-
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.metrics.difference import fewest_streams
@@ -18,6 +16,7 @@ from loadgen.profile.schema import Profile
 from loadgen.profile.values import mean_rate, per_stream_limits_ms
 from loadgen.searches import SEARCHES
 from loadgen.workload.work import Work, shape_of
+from typing import Any
 
 REQUESTS_A_STREAM = 10
 """Requests per concurrent stream where nothing bounds a stage: the published recommendation of 10 x concurrency."""
@@ -69,7 +68,8 @@ def next_stages(profile: Profile) -> Plan:
 def search_plan(profile: Profile, start: float) -> Plan:
     """The search of a profile, from a load on."""
     assert profile.plan.search is not None
-    plan: Plan = SEARCHES[profile.plan.search].load()(profile.plan, start, partial(search_stage, profile))
+    maker = pkgutil.resolve_name(SEARCHES[profile.plan.search].maker)
+    plan: Plan = maker(profile.plan, start, partial(search_stage, profile))
     return plan
 
 
