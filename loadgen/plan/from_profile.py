@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import pkgutil
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
+
+import msgspec
+
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.metrics.difference import fewest_streams
@@ -16,7 +19,6 @@ from loadgen.profile.schema import Profile
 from loadgen.profile.values import mean_rate, per_stream_limits_ms
 from loadgen.searches import SEARCHES
 from loadgen.workload.work import Work, shape_of
-from typing import Any
 
 REQUESTS_A_STREAM = 10
 """Requests per concurrent stream where nothing bounds a stage: the published recommendation of 10 x concurrency."""
