@@ -11,7 +11,7 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdicts import ClientFacts, cap_held_back, client_limit
 
 E2E_WINDOWS = 3.0  # A window of so many times E2E knows it
-_FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
+FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 
 
 class EngineGauges:
@@ -129,7 +129,7 @@ class StageRecord:
 
     def _expected_e2e_s(self) -> float | None:
         """How long its longer streams take: as they did, or as their first tokens and gaps say."""
-        first = next((mean for name in _FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
+        first = next((mean for name in FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
         gap = self.histogram("itl").mean_ms()
         seen = self.histogram("e2e").percentile_ms(90)
         made_up = None if first is None or gap is None else first + gap * (self.started.osl - 1)
@@ -176,7 +176,7 @@ class StageRecord:
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.counters["reads"],
             coalesced_share=client.coalesced_share,
-            ttfts=sum(self.histogram(name).count for name in _FIRST_TOKENS),
+            ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
             unsure_ttfts=client.counters["unsure_ttfts"],
             # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
             held_mean=self.held_mean if stands and window_s > 1 else None,
