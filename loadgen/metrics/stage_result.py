@@ -203,8 +203,8 @@ def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, floa
     return StageFacts(
         client_limit=stage.limit(),
         capped=stage.capped(),
-        waiting=stage.gauges.waiting_mean,
-        kv_usage=stage.gauges.kv_usage_max,
+        waiting=stage.waiting_mean,
+        kv_usage=stage.kv_usage_max,
         preemptions=engine.preemptions if engine is not None else None,
         gfx_percent=_mean([gpu.gfx_percent.mean for gpu in busy if gpu.gfx_percent is not None]),
         memory_percent=_mean([gpu.memory_percent.mean for gpu in busy if gpu.memory_percent is not None]),
