@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
-
+from collections.abc import Sequence
 from loadgen.metrics.crosscheck import truth_check
 from loadgen.metrics.curve import LoadCurve, distribution_of, load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES
@@ -16,7 +14,7 @@ from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_energy, throughput_of
-from loadgen.report.notes import Facts, notes_of
+from loadgen.report.notes import notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
 
@@ -120,17 +118,17 @@ def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
 
 def _notes(stage: StageRecord) -> tuple[str, ...]:
     moves = bool(stage.started.steps)
-    facts = Facts(
+    notes = notes_of(
+        {} if moves else stage.summaries("ttft", "ttft_from_intended", "tpot"),
         moves=moves,
         inconclusive=stage.inconclusive,
         e2e_inconclusive=stage.e2e_inconclusive,
-        latency_ms={} if moves else stage.summaries("ttft", "ttft_from_intended", "tpot"),
         tpot_parts=stage.counters["tpot_parts"],
         first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,
         capped=stage.capped(),
     )
-    return tuple(str(note) for note in notes_of(facts))
+    return tuple(str(note) for note in notes)
 
 
 def _beyond_its_end(stage: StageRecord) -> float | None:

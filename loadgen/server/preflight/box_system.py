@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.errors import ServerError
+from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
-from loadgen.server.preflight.box import GIB, Setup, gib, read_setting
+from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_executable
 from loadgen.vendors import Vendor, vendor_of
@@ -181,7 +182,7 @@ def shared_memory(setup: Setup) -> Iterator[Finding]:
         if several:
             free_bytes = shutil.disk_usage(setup.box.dev / "shm").free
             fix = "sudo mount -o remount,size=16g /dev/shm"
-            yield from _little(f"{gib(free_bytes)} free in /dev/shm", free_bytes, fix)
+            yield from _little(f"{memory(free_bytes)} free in /dev/shm", free_bytes, fix)
     elif docker.shm_size is not None:
         size = re.fullmatch(r"(\d+(?:\.\d+)?)([bkmg]?)b?", docker.shm_size.strip().lower())
         if several and size is not None:

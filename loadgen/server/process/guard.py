@@ -114,11 +114,11 @@ class Guard:
         self._killed: dict[ProcessId, ProcessInfo] = {}
         own, main = look_at(os.getpid()), look_at(self._main.pid)
         assert own is not None and main is not None, "it is our own child, so that even if dead it is there"
-        record = order.get("record") or {"path": "", "facts": {}}
-        self._record_path = Path(record["path"]) if record["path"] else None
-        self._record: dict[str, Any] = record["facts"]
+        record = order.get("record")
+        self._record_path = Path(record["path"]) if record else None
+        self._record: dict[str, Any] = record["facts"] if record else {}
         self._write_record(guard=asdict(own.id), server=asdict(main.id), tree=[], left=False)
-        _tell("started", pid=self._main.pid)
+        _tell("started", **asdict(main.id))
 
     def run(self, inbox: Inbox) -> None:
         """Watch until the tree is gone, or cannot be made to go."""
@@ -256,7 +256,7 @@ def _start(
             cwd=order["cwd"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if quiet else log,
-            stderr=subprocess.DEVNULL if quiet else log,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=preexec_fn,  # noqa: PLW1509 - the guard has one thread, so that nothing can deadlock
         )

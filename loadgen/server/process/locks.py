@@ -31,8 +31,6 @@ from loadgen.places import state_folder
 from loadgen.server.process.masking import shown_command
 from loadgen.server.process.tree import ProcessId, lives
 
-_TRIES = 100
-
 
 class ServerRecord(msgspec.Struct, frozen=True):
     guard: ProcessId
@@ -107,11 +105,6 @@ class _Holder(msgspec.Struct, frozen=True):
     since_unix_s: float
     profile: str
 
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_unix_s).astimezone()
-        profile = f", profile {self.profile}" if self.profile else ""
-        return f" (pid {self.pid}, since {since:%Y-%m-%d %H:%M:%S}{profile})"
-
 
 @dataclass(slots=True)
 class DriveLock:
@@ -165,7 +158,7 @@ def claim_port(host: str, port: int, *, profile: str = "") -> tuple[int, DriveLo
 
 
 def _claim_free_port(host: str, profile: str) -> tuple[int, DriveLock]:
-    for _ in range(_TRIES):
+    for _ in range(100):
         port = free_port(host)
         lock = _lock(_lock_path(host, port), profile)
         if lock is not None:  # else another vramp chose it, and its server does not listen yet
@@ -174,10 +167,13 @@ def _claim_free_port(host: str, profile: str) -> tuple[int, DriveLock]:
 
 
 def _driven(host: str, port: int, holder: _Holder | None) -> ServerError:
-    return ServerError(
-        f"the server at {host} port {port} is already driven by a vramp{holder or ''}; "
-        "wait until that one has ended, end it, or take another server"
-    )
+    who = "a vramp"
+    if holder is not None:
+        since = datetime.fromtimestamp(holder.since_unix_s).astimezone()
+        profile = f", profile {holder.profile}" if holder.profile else ""
+        who = f"a vramp (pid {holder.pid}, since {since:%Y-%m-%d %H:%M:%S}{profile})"
+    remedy = "wait until that one has ended, end it, or take another server"
+    return ServerError(f"the server at {host} port {port} is already driven by {who}; {remedy}")
 
 
 def _explained(port: int, error: ServerError) -> ServerError:
@@ -242,10 +238,8 @@ def _is_this_machine(name: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    if address.is_loopback or address.is_unspecified:
-        return True
-    own = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    return any(text.partition("%")[0].lower() == name for text in own)
+    own = {entry.address.partition("%")[0].lower() for entries in psutil.net_if_addrs().values() for entry in entries}
+    return address.is_loopback or address.is_unspecified or name in own
 
 
 def free_port(host: str) -> int:
@@ -283,8 +277,8 @@ def _listener(port: int) -> str:
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
     }
-    known = [_described(pid) for pid in sorted(pid for pid in pids if pid is not None)]
-    return " by " + (", ".join(known) or "a process that only its owner or root can see")
+    known = ", ".join(_described(pid) for pid in sorted(pid for pid in pids if pid is not None))
+    return f" by {known or 'a process that only its owner or root can see'}"
 
 
 def _described(pid: int) -> str:
