@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from collections.abc import Sequence
+
+import msgspec
+
 from loadgen.metrics.crosscheck import truth_check
 from loadgen.metrics.curve import LoadCurve, distribution_of
 from loadgen.metrics.deltas import MAIN_LATENCIES
