@@ -98,8 +98,8 @@ class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
     itl: EncodedHistogram | None = None
 
 
-class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened to one stage on one worker since its last tick."""
+class StageCounts(msgspec.Struct):
+    """What became of the streams of a stage on one worker, as counted there and as told."""
 
     warmup: int = 0  # streams sent before the window was opened
     warmup_failed: int = 0
@@ -110,7 +110,6 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: int = 0
     cancelled: int = 0  # streams on which the client hung up as the profile wants it: neither completed nor failed
     unfinished: int = 0  # streams cut off by an abort, or lost with their worker: neither completed nor failed
-    lost: int = 0  # of the unfinished, those whose worker died or fell silent
     carried_over: int = 0  # streams that were open when the stage ended
     carried_in: int = 0  # streams of earlier stages that were open when this one began
     carried_failed: int = 0  # of those, the ones that failed in this stage
@@ -124,6 +123,15 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: int = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
     counted_by_events: int = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
+    models: dict[str, int] = {}  # streams sent, by their model; empty where there is only one
+    errors: dict[str, int] = {}
+    messages: dict[str, list[str]] = {}
+
+
+class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True):  # type: ignore[misc]  # once told
+    """What happened to one stage on one worker since its last tick."""
+
+    lost: int = 0  # of the unfinished, those whose worker died or fell silent
     window_requests: int = 0
     window_input_tokens: int = 0
     window_output_tokens: int = 0
@@ -134,9 +142,6 @@ class StageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """When requests ran out in a stage that they bound: from then on fewer streams are open than asked."""
     peak: int = 0
     bins: dict[int, LoadBin] = {}  # by step, of a stage whose load moves
-    models: dict[str, int] = {}  # streams sent, by their model; empty where there is only one
-    errors: dict[str, int] = {}
-    messages: dict[str, list[str]] = {}
     latency: dict[str, EncodedHistogram] = {}
     """Without `chunk_gap` where it is the same as `itl`: every event brought one token."""
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.deltas import MESSAGES_KEPT, ClientDelta, EncodedHistogram, StageDelta, StreamRow
+from loadgen.metrics.deltas import MESSAGES_KEPT, ClientDelta, EncodedHistogram, StageCounts, StageDelta, StreamRow
 from loadgen.metrics.histogram import Histogram
 
 
@@ -42,7 +42,7 @@ class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class StageSamples(msgspec.Struct):
+class StageSamples(StageCounts, msgspec.Struct):
     """What happened in one stage since the last drain; times in nanoseconds.
 
     The lists are emptied in place and never replaced: streams hold on to their `append`.
@@ -55,32 +55,6 @@ class StageSamples(msgspec.Struct):
     events_are_tokens: bool = True  # no usage at the end of a stream has said that its events carried several tokens
     first_wave_waiting: int = 0  # streams of the first wave without a first token, sent or to be sent
     rows: list[StreamRow] | None = None  # where a stream leaves its row when it is over; None if nobody asks for rows
-
-    # Counts, as in `StageDelta`.
-    warmup: int = 0
-    warmup_failed: int = 0
-    first_wave: int = 0
-    sent: int = 0
-    completed: int = 0
-    good: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    unfinished: int = 0
-    carried_over: int = 0
-    carried_in: int = 0
-    carried_failed: int = 0
-    beyond: int = 0
-    unsent: int = 0
-    unsent_wait_ns: int = 0
-    retried: int = 0
-    clock_steps: int = 0
-    tpot_parts: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    counted_by_events: int = 0
-    models: dict[str, int] = {}  # requests sent, by their model; only where there are several
-    errors: dict[str, int] = {}
-    messages: dict[str, list[str]] = {}
 
     # Gaps between output events: where the later one carried exactly one token, and all others as (chunk gap, gap since
     # the last token, tokens).
@@ -149,17 +123,15 @@ class StageSamples(msgspec.Struct):
             latency |= gap_histograms(self.gaps_ns, self.odd_gaps)
         send_due()
         delta = StageDelta(
-            **{name: getattr(self, name) for name in _COUNTS},
+            **{name: getattr(self, name) for name in StageCounts.__struct_fields__},
             latency={name: encoded for name, encoded in latency.items() if encoded is not None},
         )
         self.drop_samples()
-        nothing = StageSamples()
-        for name in _COUNTS:
-            setattr(self, name, getattr(nothing, name))
+        for name, nothing in msgspec.structs.asdict(StageCounts()).items():
+            setattr(self, name, nothing)
         return delta
 
 
-_COUNTS = [name for name in StageDelta.__struct_fields__ if name in StageSamples.__struct_fields__]
 _HISTOGRAMS = [
     field.name for field in msgspec.structs.fields(StageSamples) if field.type == list[int] and field.name != "gaps_ns"
 ]

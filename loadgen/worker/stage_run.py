@@ -40,7 +40,7 @@ class StageRun:
         self.command = command
         stage = self.stage = command.stage
         limits = StreamLimits.of(stage.limits_ms)
-        self.samples = StageSamples(limits, is_open=False, whole_only=stage.requests is not None, rows=rows)
+        self.samples = StageSamples(limits=limits, is_open=False, whole_only=stage.requests is not None, rows=rows)
         self.window = Window(client)
         self.open = 0
         self.open_sent = 0  # of the open streams, those that count in `sent`
