@@ -74,13 +74,12 @@ _NOT_NEEDED = {
 """Options that change nothing that is measured: told, and left out."""
 
 _SAMPLING = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
+_RAMPS = ("--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps")
 _REFUSED = {
     "--n": "one answer to a request is measured",
     "--use-beam-search": "one answer to a request is measured",
     "--prefix-len": "for shared prefixes use `vramp run` and a profile",
-    "--ramp-up-strategy": "ramps go by time: use `vramp run` and plan.ramp in a profile",
-    "--ramp-up-start-rps": "ramps go by time: use `vramp run` and plan.ramp in a profile",
-    "--ramp-up-end-rps": "ramps go by time: use `vramp run` and plan.ramp in a profile",
+    **dict.fromkeys(_RAMPS, "ramps go by time: use `vramp run` and plan.ramp in a profile"),
     "--probe-request-rate": "there is no second load beside the first",
     "--self-timed": "for recorded schedules use `vramp run` and a profile",
     "--lora-modules": "use --set 'load.models={adapter=1}'",
