@@ -44,10 +44,9 @@ class ManagedServer:
     def __init__(
         self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: HeldSince | str = NOT_CHECKED
     ) -> None:
-        """Nothing starts yet; the server's output is appended to `log_path`.
+        """Nothing starts yet; the server's output is appended to `log_path`, and `profile` names it to other vramps.
 
-        `profile` names it to other vramps; with `gpu_memory`, the level before the start, a stop waits until that
-        memory is free again, and without says why it does not.
+        With `gpu_memory`, the level before the start, a stop waits until that memory is free again.
         """
         assert server.engine != "attach", "an attached server is not ours to start or stop"
         self.state: ServerState = "starting"
@@ -117,10 +116,7 @@ class ManagedServer:
             raise ServerError(f"cannot start {self.command[0]}: {self._failure or 'its guard ended'}")
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Return once the server answers; raises `ServerError` if it dies first or takes longer than it may.
-
-        Leaves the server as it is: the caller stops it.
-        """
+        """Return once the server answers; `ServerError` if it dies first or takes too long; it is not stopped."""
         limit_s = self._server.startup_timeout_s if timeout_s is None else timeout_s
         try:
             async with (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
@@ -24,7 +24,7 @@ from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
-from loadgen.server.vllm.command import find_executable, vllm_of
+from loadgen.server.vllm.command import find_vllm
 from loadgen.vendors import Platform, platform_here
 
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
@@ -81,7 +81,7 @@ async def _flags_here(server: Server) -> list[Finding]:
     if server.engine == "docker":
         return _judged_by_record(server, "the vLLM inside a container cannot be asked before it runs")
     try:
-        find_executable(server, vllm_of(server.command), key="server.command")
+        find_vllm(server)
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         missing = Finding("no-server-program", "blocks", seen, "there is nothing to start", fix)
@@ -99,12 +99,10 @@ async def _flags_here(server: Server) -> list[Finding]:
 def _judged_by_record(server: Server, why: str) -> list[Finding]:
     """Another version may know what the recorded one does not: nothing of it blocks."""
     installation = newest_recorded()
+    found = flag_findings(server, installation)
+    doubted = [replace(one, severity="warns") if one.severity == "blocks" else one for one in found]
     seen = f"flags were compared with those of vLLM {installation.version}"
-    found = [Finding("installation-unknown", "info", seen, why)]
-    for finding in flag_findings(server, installation):
-        doubted = "warns" if finding.severity == "blocks" else finding.severity
-        found.append(msgspec.structs.replace(finding, severity=doubted))
-    return found
+    return [Finding("installation-unknown", "info", seen, why), *doubted]
 
 
 def _box_and_rules(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:

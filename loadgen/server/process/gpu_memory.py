@@ -5,8 +5,8 @@ nothing sleeping is woken (the counters in sysfs are the driver's own, and `nvid
 NVIDIA GPU is suspended); all amounts are bytes; a GPU is a whole socket, also where a partition mode (CPX and its
 like) makes several devices of it, because only the socket has counters.
 
-After a stop a process may be gone while the driver still gives back what it held, and the next server fails for want of
-memory: so a stop waits until the memory is back at its level before the start, or says who holds it.
+The driver may still give back what a process held when that is gone, and the next server would fail for want of memory:
+so a stop waits until the memory is back at its level before the start, or says who holds it.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ class GpuMemory:
 
 
 def read_gpu_memory(
-    *,
-    sysfs: Path = Path("/sys"),
-    proc: Path = Path("/proc"),
-    path: str | None = None,
-    platform: Platform | None = None,
+    *, sysfs: Path = Path("/sys"), proc: Path = Path("/proc"), path: str | None = None, platform: Platform | None = None
 ) -> list[GpuMemory]:
     """The memory of each GPU; raises `TelemetryError` with the reason if that of none can be read.
 

@@ -40,8 +40,6 @@ ORPHAN_GRACE_S = 2.0
 ORPHAN_KILL_WAIT_S = 2.0  # without vramp nobody waits for the guard: the two together keep it under five seconds
 
 _LAST_S = 1.0  # A kill command that has not ended this long before the guard gives up is killed too
-_SAMPLE_S = 1.0
-_ENDING_TICK_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -233,7 +231,7 @@ class Guard:
         if now < self._sample_at:
             return
         ending = self._kill_at < math.inf
-        self._sample_at = now + (_ENDING_TICK_S if ending else _SAMPLE_S)
+        self._sample_at = now + (0.1 if ending else 1.0)
         tree = descendants(os.getpid())
         ids = frozenset(info.id for info in tree)
         if ids != self._told_tree:
@@ -267,12 +265,6 @@ def _end_with_the_guard() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def _become_subreaper() -> None:
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot become the subreaper of the server's processes: {os.strerror(number)}")
-
-
 def _described(processes: Iterable[ProcessInfo]) -> list[dict[str, Any]]:
     return [{"pid": info.id.pid, "name": info.name} for info in processes]
 
@@ -289,7 +281,9 @@ def main() -> None:
     if "argv" not in order:  # vramp is gone, or was stopped before it gave the order
         return
     try:
-        _become_subreaper()
+        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"cannot become the subreaper of the server's processes: {os.strerror(number)}")
         guard = Guard(order)
     except (OSError, subprocess.SubprocessError) as error:
         _tell("failed", error=str(error))

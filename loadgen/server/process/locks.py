@@ -1,12 +1,11 @@
 """Who drives which server: a lock for each, its port, and the records of the servers that vramp started.
 
-A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it once the
-server runs, keeps its tree up to date, and removes it when nothing of the tree is left; so it outlives a vramp that was
-killed, and a server that was left running has one. Invariants: the kernel holds the lock (flock) and ends it with its
-process, so that none is ever stale; a server on this machine is known by its port, under whatever name it was called; a
-lock file is removed only by who holds it, and a record only by its guard or by who holds the lock of its port; a record
-is replaced as a whole, and its processes are known by pid and start time, so that one which outlived them is recognised
-as stale and nobody else's process is meant.
+A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it, keeps its
+tree up to date, and removes it when nothing of the tree is left, so that it outlives vramp. Invariants: the kernel
+holds the lock (flock) and ends it with its process, so that none is ever stale; a server on this machine is known by
+its port, under whatever name it was called; a lock file is removed only by who holds it, and a record only by its guard
+or by who holds the lock of its port; a record is replaced as a whole, and its processes are known by pid and start
+time, so that one which outlived them is recognised as stale and nobody else's process is meant.
 """
 
 from __future__ import annotations
@@ -52,10 +51,8 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
 
 def servers_folder() -> Path:
-    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made.
-
-    Each machine has its own: a home on the network is shared by machines that cannot see each other's processes.
-    """
+    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made."""
+    # A home on the network is shared by machines that cannot see each other's processes.
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
     try:
         return state_folder(f"servers/{machine}")

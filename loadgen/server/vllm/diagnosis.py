@@ -4,9 +4,8 @@ Invariants: any lines are accepted; evidence is short, harmless to a terminal an
 is said to be unknown. Lines that the server logged as routine (INFO, WARNING) prove nothing, since they may quote
 prompts and advice, and neither do lines of source code in a traceback.
 
-Whether the kernel killed something for want of memory, its counters tell, and its own words where they may be read. A
-counter is only worth something as a difference: read it before the start and after the end. Nothing here needs
-privileges, and what cannot be read is None or empty, never an error.
+Whether the kernel killed something for want of memory, its counters tell, as differences, and its own words where they
+may be read. Nothing here needs privileges, and what cannot be read is None or empty, never an error.
 """
 
 from __future__ import annotations
@@ -51,13 +50,7 @@ _SIGNAL_REMEDIES: dict[int, str] = {
 _CRASH_REMEDY = "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together"
 
 
-def diagnose(
-    lines: Sequence[str],
-    exit: ServerExit | None,
-    *,
-    phase: Phase,
-    oom_kills: int | None = None,
-) -> Diagnosis:
+def diagnose(lines: Sequence[str], exit: ServerExit | None, *, phase: Phase, oom_kills: int | None = None) -> Diagnosis:
     """The cause of an end, from the log's lines (those of `kernel_kills` may be added to them) and the exit.
 
     `exit` is None while the server still runs; `oom_kills` are the kernel's since the start, None if unknown.

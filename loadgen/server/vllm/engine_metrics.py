@@ -3,11 +3,10 @@
 Every metric is optional: names differ between versions (vLLM 0.6 to 0.32 are known), and a missing one is None, never
 0. Several engines in one server (data parallel) are summed, except the use of the KV cache, of which the fullest
 counts, and kept apart in `engines`. If any counter went down, the server was restarted in between, and nothing can be
-said about the window. Not read are gauges that older versions computed over a span of their own (throughput,
-`gpu_prefix_cache_hit_rate`): they say nothing about a window of ours.
+said about the window. Gauges that older versions computed over a span of their own are not read.
 
 Servers are wrong too, so the figures of a window must fit each other, the engine's own counts and the clock. Seen: sums
-of TTFT beyond all measure at thousands of streams, and a prefix cache with more hits than look-ups, or more look-ups
+of TTFT beyond all measure at thousands of streams, and more hits in the prefix cache than look-ups, or more look-ups
 than there were tokens, because a request that waited was counted each time.
 """
 

@@ -2,14 +2,12 @@
 
 The wording of the log changes with version and platform, so nothing depends on any one line: a line that matches no
 rule is ignored, a milestone whose line never comes is passed over when a later one begins, and `finish` closes whatever
-is open. A milestone that is done stays done, and a figure once read stays as it is, however many workers and replicas
-report it again; only a progress bar may go back, because a second one began.
+is open. A milestone that is done stays done, and a figure once read stays as it is, however many workers report it
+again; only a progress bar may go back, because a second one began.
 
-What a start took is one small JSON file for each kind of start. It is a convenience: a file that is missing, damaged or
-of another time is no history, and one that cannot be written is a reason to tell, never a failure of the run.
-
-A start can be silent for minutes while it compiles or reads weights: then its processes tell whether it works. They
-come and go while they are looked at; one that is gone, or not ours to see, counts as nothing.
+What a start took is one small JSON file for each kind of start: one that is missing or damaged is no history, and one
+that cannot be written is a reason to tell, never a failure of the run. A start can be silent for minutes: then its
+processes tell whether it works; one that is gone, or not ours to see, counts as nothing.
 """
 
 from __future__ import annotations
