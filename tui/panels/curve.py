@@ -115,17 +115,14 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
 
 def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
     """What a publication has of the same stages."""
-    by_stage: dict[tuple[int, str], dict[str, float]] = {}
-    for (stage, of, figure), one in frame.timeline.published.items():
-        by_stage.setdefault((stage, of), {})[figure] = one.published
+    figures = ("output_tokens_per_s",) if name == _OUTPUT else (f"{name}_mean_ms", f"{name}_p50_ms")
+    known: dict[tuple[int, str], float] = {}
+    for wanted in figures:  # the last one wins
+        found = frame.timeline.published.items()
+        known |= {(stage, of): one.published for (stage, of, figure), one in found if figure == wanted}
     stages = frame.snapshot.stages
-    found = []
-    for (stage, _), figures in by_stage.items():
-        if stage < len(stages):
-            latency = figures.get(f"{name}_p50_ms", figures.get(f"{name}_mean_ms"))
-            y = figures.get("output_tokens_per_s") if name == _OUTPUT else latency
-            found.append((_held(stages[stage]), y))
-    return _points("published", "◇", "strong", found)
+    places = [(_held(stages[stage]), y) for (stage, _), y in known.items() if stage < len(stages)]
+    return _points("published", "◇", "strong", places)
 
 
 def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:

@@ -14,17 +14,12 @@ _GAP: Word = ("  ", "text")
 _Item = tuple[int, Row]  # an importance, 0 for never dropped, and what to show
 _PHASES = {
     "checking": "preflight",
-    "blocked": "blocked",
     "starting": "server starting",
     "probing": "first request",
-    "paused": "paused",
-    "draining": "draining",
+    "running": "",
     "holding": "plan done",
-    "restarting": "restarting",
-    "failed": "failed",
-    "stopping": "stopping",
-    "done": "done",
 }
+"""What a phase is called where its own name does not say it."""
 _WATCHING = {"guest": "watching", "watcher": "watching, read-only"}
 
 
@@ -71,7 +66,7 @@ def _progress(frame: Frame) -> list[_Item]:
         (0, _replay(frame)),
         (1, ((_WATCHING.get(frame.operator, ""), "warn"),)),
         (1, (("/".join(str(length) for length in frame.wanted.shape), "dim"),)),
-        (2, ((_PHASES.get(phase, ""), role),)),
+        (2, ((_PHASES.get(phase, phase), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
         (3, ((fmt.clock(frame.snapshot.t_s), "dim"),)),
     ]
