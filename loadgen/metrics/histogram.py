@@ -85,7 +85,12 @@ class Histogram:
             self.clipped += int(over.sum() if weights is None else weights[over].sum())
         values_us = np.clip(values_us, 0, _TOP_US)
         self._add_counts(np.bincount(_index(values_us), weights).astype(np.int64))
-        self._note(values_us, weights)
+        low, high = int(values_us.min()), int(values_us.max())
+        self.min_us = low if self.count == 0 else min(self.min_us, low)
+        self.max_us = max(self.max_us, high)
+        self.count += len(values_us) if weights is None else int(weights.sum())
+        self.sum_us += int((values_us if weights is None else values_us * weights).sum())
+        self.sum_squares_us += _sum_of_squares(values_us, weights)
 
     def _add_counts(self, counts: NDArray[np.int64]) -> None:
         if self._packed is not None:
@@ -94,14 +99,6 @@ class Histogram:
         if missing > 0:
             self._loose = np.concatenate([self._loose, np.zeros(missing, dtype=np.int64)])
         self._loose[: len(counts)] += counts
-
-    def _note(self, values_us: NDArray[np.int64], weights: NDArray[np.int64] | None) -> None:
-        low, high = int(values_us.min()), int(values_us.max())
-        self.min_us = low if self.count == 0 else min(self.min_us, low)
-        self.max_us = max(self.max_us, high)
-        self.count += len(values_us) if weights is None else int(weights.sum())
-        self.sum_us += int((values_us if weights is None else values_us * weights).sum())
-        self.sum_squares_us += _sum_of_squares(values_us, weights)
 
     def add(self, other: Histogram) -> None:
         """Merge another histogram into this one."""

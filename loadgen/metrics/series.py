@@ -57,7 +57,10 @@ class TimeSeries:
         if self._length and t_s <= self._times[self._length - 1]:
             return
         if self._length == self._capacity:
-            self._thin()
+            self._merge_older()
+            while self._length > self._capacity * 3 // 4:
+                self._step_s *= 2
+                self._merge_older()
         here = self._length
         self._times[here] = t_s
         for column, row in self.rows.items():
@@ -80,12 +83,6 @@ class TimeSeries:
             if not np.array_equal(lows, highs, equal_nan=True):
                 columns[f"{column}_min"] = _plain(lows)
         return columns
-
-    def _thin(self) -> None:
-        self._merge_older()
-        while self._length > self._capacity * 3 // 4:
-            self._step_s *= 2
-            self._merge_older()
 
     def _merge_older(self) -> None:
         older = self._length - self._kept_raw

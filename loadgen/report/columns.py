@@ -108,6 +108,22 @@ def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]
     return found if decimals is None else [replace(column, decimals=decimals) for column in found]
 
 
+# Where they appear: in the cockpit's table and what y copies of it, in a run that was, in the page, and in Markdown.
+COCKPIT_COLUMNS = columns(
+    "concurrency_mean requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms met_limits failed joules_per_output_token"
+)
+PAST_RUN_COLUMNS = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
+PAGE_COLUMNS = columns(
+    "shape completed failed requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms joules_per_output_token met_limits"
+)
+MARKDOWN_COLUMNS = columns(
+    "shape completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s", decimals=2
+)
+MARKDOWN_IF_KNOWN = columns("output_tokens_per_s_per_user joules_per_output_token met_limits", decimals=2)
+
+
 def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:
     """The parts of the servers in a stage that several shared."""
     names = "completed failed output_tokens_per_s ttft_p50_ms tpot_p50_ms"

@@ -11,12 +11,21 @@ from dataclasses import replace
 from loadgen.format import grouped
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import assessment, titles
-from loadgen.report.columns import CURVE, SHAPE, columns, load_column, moving_points, outcome_columns, published_columns
+from loadgen.report.columns import (
+    CURVE,
+    MARKDOWN_COLUMNS,
+    MARKDOWN_IF_KNOWN,
+    SHAPE,
+    columns,
+    load_column,
+    moving_points,
+    outcome_columns,
+    published_columns,
+)
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, latency_titles, stage_notes, took_part
 from loadgen.report.tabular import Column, escaped, markdown_table
 
-_THROUGHPUT = "shape completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s"
 _STATISTICS = ("mean", "p50", "p90", "p99")
 _ABOVE = ("Successful requests", "Failed requests")  # what the first table has
 
@@ -47,12 +56,8 @@ def _facts(result: Result) -> str:
 
 
 def _throughput(stages: Sequence[StageResult]) -> str:
-    optional = [
-        column
-        for column in columns("output_tokens_per_s_per_user joules_per_output_token met_limits", decimals=2)
-        if any(column.value(stage) is not None for stage in stages)
-    ]
-    return markdown_table([load_column(stages), *columns(_THROUGHPUT, decimals=2), *optional], stages)
+    known = [one for one in MARKDOWN_IF_KNOWN if any(one.value(stage) is not None for stage in stages)]
+    return markdown_table([load_column(stages), *MARKDOWN_COLUMNS, *known], stages)
 
 
 def _requests(stages: Sequence[StageResult]) -> str:

@@ -1,6 +1,6 @@
 """The lines between a telemetry child and vramp, in one schema for every vendor, and what a backend is to its child.
 
-One JSON object a line; `metrics.gpu` says what its numbers mean. A module of a backend has one function
+One JSON object a line; `metrics.samples` says what its numbers mean. A module of a backend has one function
 `open_...() -> Backend`, which raises `TelemetryError` with the exact reason when it cannot work here.
 """
 

@@ -113,13 +113,12 @@ def bench(words: list[str]) -> int:
         if _given(options, flag) is not None:
             say(f"vramp: {flag} is not needed: {why}")
     profile, where = profile_of(options)
-    table = _table(options)
     try:
         run = Run(profile, where=where, json_path=options.json, force=options.force)
     except ResultError as error:
         raise ProfileError(str(error)) from error
     interrupted = asyncio.run(follow(run))
-    return conclude(run, interrupted=interrupted, table=table)
+    return conclude(run, interrupted=interrupted, table=_table(options))
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -186,8 +185,8 @@ def _latency(options: argparse.Namespace, document: dict[str, Any]) -> None:
 
 
 def _throughput(options: argparse.Namespace, document: dict[str, Any]) -> None:
-    everything = {"requests": options.num_prompts, "concurrency": [options.num_prompts], "warmup": options.num_warmups}
-    document["load"].update(_prompts(options), **everything)
+    count = options.num_prompts
+    document["load"].update(_prompts(options), requests=count, concurrency=[count], warmup=options.num_warmups)
 
 
 _PARTS = {"serve": _serve, "latency": _latency, "throughput": _throughput}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-
 from loadgen import format as fmt
 from loadgen.metrics.result import StageResult
-from loadgen.report.columns import columns
+from loadgen.report.columns import PAST_RUN_COLUMNS
 from tui.catalog import PastRun
 from tui.panels.stages import cell_words, head_words
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
@@ -17,7 +16,6 @@ _BEST_CELLS = 25
 _DATE_FROM = 72  # from this width on the list tells when, and not only how long ago
 
 _LOAD_CELLS = 10
-_FIGURES = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
 
 
 def ago(then: datetime | None, now: datetime) -> str:
@@ -92,10 +90,10 @@ def _stages(run: PastRun, width: int) -> Rows:
     if not run.stages:
         words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it goes on"}
         return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
-    head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(_FIGURES, gap=1))
+    head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(PAST_RUN_COLUMNS, gap=1))
     rows: Rows = [((head, "dim"),)]
     for stage in run.stages:
-        rows.append(((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(_FIGURES, [stage], "text", gap=1)))
+        rows.append(((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(PAST_RUN_COLUMNS, [stage], "text", gap=1)))
     return [cropped(row, width) for row in rows]
 
 

@@ -16,7 +16,7 @@ import msgspec
 from loadgen import format as fmt
 from loadgen.metrics.result import CurvePoint
 from loadgen.metrics.snapshot import StageView
-from loadgen.report.columns import CURVE, Measured, columns
+from loadgen.report.columns import COCKPIT_COLUMNS, CURVE, Measured
 from loadgen.report.tabular import Column
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, titled
@@ -37,10 +37,6 @@ STAGE: tuple[Column[StageView], ...] = (
     Column("stage", lambda stage: stage.number, short="#", width=4),
     Column("load", _load, width=7),
 )
-FIGURES = columns(
-    "concurrency_mean requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
-    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms met_limits failed joules_per_output_token"
-)
 _CURVE = [replace(column, short="of") if column.label == "count" else column for column in CURVE[1:]]
 
 
@@ -56,11 +52,11 @@ def stages(frame: Frame, width: int, height: int) -> Rows:
 
 def _figures(found: Sequence[StageView], width: int) -> list[Column[Measured]]:
     """All columns that have something to say and room to say it."""
-    all_cells = sum(column.width for column in STAGE) + sum(column.width for column in FIGURES)
+    all_cells = sum(column.width for column in STAGE) + sum(column.width for column in COCKPIT_COLUMNS)
     left_out = "tok/s per user" if width < all_cells else ""
     if all(stage.joules_per_output_token is None for stage in found):
         left_out = "J/token"
-    return [column for column in FIGURES if column.label != left_out]
+    return [column for column in COCKPIT_COLUMNS if column.label != left_out]
 
 
 def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:

@@ -29,7 +29,7 @@ Leave = Literal["stop", "abort"]
 Answer = TypeVar("Answer")
 
 
-def ask(screen: Screen[Any], dialog: ModalScreen[Answer | None], then: Callable[[Answer], object]) -> None:
+def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answer], object]) -> None:
     """Show a dialog, and do what follows from its answer; nothing where there is none."""
 
     def answered(answer: Answer | None) -> None:

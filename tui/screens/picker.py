@@ -236,11 +236,8 @@ class PickerScreen(Screen[None]):
         """A copy of it in the editor."""
         entry = self._entry
         if entry is not None:
-            self.app.push_screen(EditorScreen(entry.path, shipped=entry.shipped), self._edited)
-
-    def _edited(self, choice: Choice | None) -> None:
-        if choice is not None:
-            self.post_message(self.Start(choice))
+            editor = EditorScreen(entry.path, shipped=entry.shipped)
+            ask(self, editor, lambda choice: self.post_message(self.Start(choice)))
 
     def action_past(self) -> None:
         self.app.push_screen(PastScreen())

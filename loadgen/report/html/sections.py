@@ -15,9 +15,9 @@ from loadgen.metrics.samples import GpuFigure, GpuStage
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
     CURVE,
+    PAGE_COLUMNS,
     SHAPE,
     NamedSummary,
-    columns,
     instance_columns,
     load_column,
     moving_points,
@@ -30,11 +30,6 @@ from loadgen.report.html import markup
 from loadgen.report.notes import Note, has_numbers, latency_titles, stage_notes, took_part
 from loadgen.report.tabular import Bad, Column, Value, html_table
 
-_STAGE = (
-    "shape completed failed requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
-    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms joules_per_output_token met_limits"
-)
-
 
 def stages_section(result: Result) -> str:
     """The published table, one row a stage, and what limited each."""
@@ -43,7 +38,7 @@ def stages_section(result: Result) -> str:
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
     return markup.section(
         "Stages",
-        html_table([load, *columns(_STAGE)], stages),
+        html_table([load, *PAGE_COLUMNS], stages),
         markup.subsection("What the numbers are of", html_table(_note_columns(load), notes)),
         markup.subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
         markup.subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
