@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+
 from loadgen import format as fmt
 from loadgen.metrics.result import StageResult
 from loadgen.report.columns import PAST_RUN_COLUMNS
