@@ -72,11 +72,11 @@ class Canvas:
 
     def beside_ticks(self, scale: Scale) -> Rows:
         """All rows, with the ticks of the vertical axis left of them."""
-        labels = {
-            _cell_down(share, self.rows): fmt.number(tick)
+        ticks: dict[int, Word] = {
+            _cell_down(share, self.rows): (f"{fmt.number(tick):>5} ┤", "dim")
             for share, tick in zip(scale.shares(np.array(scale.ticks)).tolist(), scale.ticks, strict=True)
         }
-        return [(_tick(labels.get(row)), *self._line(row)) for row in range(self.rows)]
+        return [(ticks.get(row, ("      │", "rule")), *line) for row, line in enumerate(self.lines())]
 
     def _line(self, row: int) -> Row:
         text = self._codes[row].tobytes().decode("utf-32-le")
@@ -97,10 +97,6 @@ def cell_across(share: float, columns: int) -> int:
 
 def _cell_down(share: float, rows: int) -> int:
     return int((1 - min(max(share, 0.0), 1.0)) * (rows * 4 - 1) + 0.5) // 4
-
-
-def _tick(label: str | None) -> Word:
-    return (" " * 5 + " │", "rule") if label is None else (f"{label:>5} ┤", "dim")
 
 
 def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:

@@ -112,7 +112,6 @@ def _short(one: Compared) -> list[Word]:
 
 
 def _values(one: Compared) -> tuple[str, str]:
-    """Of the baseline and of the stage."""
     a, b = (fmt.AT_LEAST if bound else "" for bound in (one.a_at_least, one.b_at_least))
     return f"{a}{fmt.number(one.a)}", f"{b}{fmt.number(one.b)}"
 

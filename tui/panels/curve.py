@@ -114,7 +114,6 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
 
 
 def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
-    """What a publication has of the same stages."""
     figures = ("output_tokens_per_s",) if name == _OUTPUT else (f"{name}_mean_ms", f"{name}_p50_ms")
     known: dict[tuple[int, str], float] = {}
     for wanted in figures:  # the last one wins
@@ -126,7 +125,6 @@ def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
 
 
 def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:
-    """The same loads in the baseline."""
     figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
     known = frame.timeline.baseline
     found = [
@@ -140,7 +138,6 @@ def _held(stage: StageView) -> float | None:
 
 
 def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None, float | None]]) -> tuple[Curve, ...]:
-    """Those of which both sides are known, not joined."""
     known = sorted((x, y) for x, y in found if x is not None and y is not None)
     xs, ys = tuple(x for x, _ in known), tuple(y for _, y in known)
     return (Curve(label, role, xs, ys, ink=None, sign=sign),) if known else ()

@@ -12,7 +12,6 @@ from textual.message import Message
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tui.charts.chart import chart_rows
 from tui.charts.definitions import Chart
-from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
 from tui.keys import Operator, key_of
 from tui.widgets.painted import Painted
@@ -85,11 +84,6 @@ class Frame:
         return not self.done and self.age_s > STALE_AFTER_S
 
     @property
-    def span(self) -> Span:
-        """The stretch of time that all charts show."""
-        return self.timeline.span()
-
-    @property
     def stage(self) -> StageView | None:
         """The running stage, or the last one that ran."""
         return self.snapshot.stages[-1] if self.snapshot.stages else None
@@ -106,7 +100,8 @@ def of_chart(chart: Chart) -> Paint:
     """What a panel of a chart paints."""
 
     def paint(frame: Frame, width: int, height: int) -> Rows:
-        return chart_rows(chart, frame.timeline.history, frame.span, frame.timeline.marks.all, width, height)
+        timeline = frame.timeline
+        return chart_rows(chart, timeline.history, timeline.span(), timeline.marks.all, width, height)
 
     return paint
 
@@ -114,12 +109,11 @@ def of_chart(chart: Chart) -> Paint:
 class Panel(Painted):
     """Draws what its function makes of the latest frame."""
 
+    @dataclass
     class Chosen(Message):
         """A click on the panel."""
 
-        def __init__(self, panel: Panel) -> None:
-            super().__init__()
-            self.panel = panel
+        panel: Panel
 
     def __init__(self, paint: Paint, *, id: str) -> None:
         super().__init__(id=id)
@@ -136,7 +130,6 @@ class Panel(Painted):
         self._draw()
 
     def on_click(self, event: Click) -> None:
-        """The screen knows what to do."""
         event.stop()
         self.post_message(self.Chosen(self))
 

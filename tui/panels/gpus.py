@@ -50,7 +50,6 @@ class _Column(NamedTuple):
 
 
 def gpus(frame: Frame, width: int, height: int) -> Rows:
-    """As many rows as the height allows; one that says why where there is no GPU."""
     snapshot = frame.snapshot
     if not snapshot.gpus:
         return [titled("gpus", ((fmt.plain(snapshot.telemetry), "dim"),), width)]
@@ -181,7 +180,6 @@ _COLUMNS = (
 
 
 def _legend(snapshot: Snapshot, hidden: str) -> Row:
-    """What measures, whether that is all, and how old it is."""
     words: tuple[Word, ...] = ((snapshot.telemetry, "dim"), (hidden, "warn"), (_age(snapshot), "warn"))
     return tuple((f"  {fmt.plain(text)}", role) for text, role in words if text)
 
@@ -197,7 +195,6 @@ def _age(snapshot: Snapshot) -> str:
 
 
 def _energy(frame: Frame) -> Row:
-    """What a token costs, what a watt gives, and what all sockets draw."""
     stage = frame.stage
     joules, per_watt = (stage.joules_per_output_token, stage.tokens_per_s_per_w) if stage else (None, None)
     watts = [sample_of(gpu).power_w for gpu in frame.snapshot.gpus if gpu.static.partition == 0]
@@ -223,20 +220,20 @@ def _straggler(snapshot: Snapshot) -> Row:
 
 def grid(frame: Frame, width: int, height: int) -> Rows:
     """All GPUs, or the table where they have no room."""
-    found = frame.snapshot.gpus
+    found, span = frame.snapshot.gpus, frame.timeline.span()
     shape = _shape_of(len(found), width, height - 2)
     if shape is None:
         return gpus(frame, width, height)
     columns, height = shape
     each = min(widths_of(width, columns))
-    folded = frame.timeline.gpus.folded(frame.span, (each - _GUTTER) * 2)
-    marks = mark_columns(frame.timeline.marks.all, frame.span, each - _GUTTER)
+    folded = frame.timeline.gpus.folded(span, (each - _GUTTER) * 2)
+    marks = mark_columns(frame.timeline.marks.all, span, each - _GUTTER)
     legend: Row = (*_energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
     rows: Rows = [titled("gpus", legend, width)]
     for first in range(0, len(found), columns):
         cells = [(_cell(gpu, folded, marks, each, height), each) for gpu in found[first : first + columns]]
         rows += beside(cells, height)
-    axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, frame.span, each - _GUTTER))
+    axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, span, each - _GUTTER))
     return [*rows, *beside([([axis], each)] * min(columns, len(found)), 1)]
 
 

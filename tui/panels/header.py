@@ -90,7 +90,6 @@ def _verdict(frame: Frame) -> Row:
 
 
 def _fitted(items: list[_Item], width: int) -> Row:
-    """The items that fit, in their order, with a gap between them."""
     kept = [item for item in items if width_of(item[1])]
     while len(kept) > 1 and width_of(_spaced(kept)) > width and any(importance for importance, _ in kept):
         kept.remove(max(kept, key=lambda item: item[0]))

@@ -25,7 +25,6 @@ _CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
 
 
 def load(frame: Frame, width: int, height: int) -> Rows:
-    """As many rows as the height allows, the keys last."""
     state, told = _state(frame), _needs(frame)
     if width >= _STRIP_FROM:
         beside = tuple(word for need in told for word in (*need, ("  ", "text")))

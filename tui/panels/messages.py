@@ -33,7 +33,6 @@ _HEAD = re.compile(
 
 
 def errors(frame: Frame, width: int, height: int) -> Rows:
-    """The kinds of failure, the most frequent first."""
     kinds = sorted(frame.snapshot.errors, key=lambda error: -error.count)
     total = sum(error.count for error in kinds)
     rows = [titled("errors", ((fmt.count(total), "bad") if total else ("none", "dim"),), width)]
@@ -59,7 +58,6 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _account(frame: Frame, width: int) -> Rows:
-    """What became of every request of the run, and of those of the running stage."""
     stage, whole = frame.stage, frame.snapshot.whole
     found = [("run", whole)] if whole is not None and whole.sent else []
     found += [(f"stage {stage.number}", stage)] if stage is not None and len(frame.snapshot.stages) > 1 else []
@@ -125,7 +123,6 @@ def _event(event: RunEvent, width: int) -> Row:
 
 
 def log(frame: Frame, width: int, height: int) -> Rows:
-    """The last lines that fit, of those that pass the filter."""
     room, wanted = max(1, height - 1), frame.log_filter.casefold()
     lines = [line for line in frame.snapshot.server.log_tail if wanted in line.casefold()]
     rows = [cropped(((" " + _without_head(fmt.plain(line)), "dim"),), width) for line in lines[-room:]]

@@ -47,7 +47,6 @@ def header(count: int, left: int, width: int) -> Row:
 
 
 def run_head(width: int) -> Row:
-    """What the columns of `run_row` are."""
     when, name = _columns(width)
     return cropped(((f"{'when':<{when}}{'profile':<{name}}{'state':<{_STATE_CELLS}}best", "dim"),), width)
 

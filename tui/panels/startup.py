@@ -56,7 +56,6 @@ def startup(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _death(frame: Frame) -> Rows:
-    """The headline and the diagnosis of a server that has died."""
     if frame.snapshot.server.state != "died":
         return []
     rows: Rows = [((" ! " + fmt.plain(frame.snapshot.headline), "bad"),)]

@@ -21,7 +21,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import TextArea
 
 from loadgen import format as fmt
@@ -30,10 +29,9 @@ from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
 from tui import keys
 from tui.catalog import Choice, is_shipped
-from tui.config import keymap_of
-from tui.screens.dialogs import AskChoice, AskText, Help, ask
-from tui.widgets.painted import KeyBar, Pane
-from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread, wrapped
+from tui.screens.dialogs import AskChoice, AskText, FullScreen, ask
+from tui.widgets.painted import Pane
+from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
 
 _DEBOUNCE_S = 0.25
 _WHERE = "here"
@@ -44,12 +42,12 @@ _PART = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _ASSIGNED = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 
 
-class EditorScreen(Screen[Choice | None]):
+class EditorScreen(FullScreen[Choice | None]):
     """The text, and what is wrong with it beneath; returns what shall be started, or None."""
 
     AUTO_FOCUS = "#editor"
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     BINDINGS: ClassVar[list[BindingType]] = list(keys.EDITOR)
+    HELP_KEYS = (*keys.EDITOR, keys.PALETTE)
 
     def __init__(self, path: Path, *, shipped: bool) -> None:
         super().__init__()
@@ -64,10 +62,9 @@ class EditorScreen(Screen[Choice | None]):
         yield TextArea(id="editor", show_line_numbers=True, soft_wrap=False, tab_behavior="focus")
         with VerticalScroll(id="editor-problems", can_focus=False):
             yield Pane(id="problems")
-        yield KeyBar(lambda _: [keys.hints(keys.EDITOR, keymap_of(self.app))], id="hints")
+        yield self.key_bar()
 
     def on_mount(self) -> None:
-        """The file as it is, faulty or not."""
         try:
             self._saved = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -106,7 +103,6 @@ class EditorScreen(Screen[Choice | None]):
     # What the keys do.
 
     def action_start(self) -> None:
-        """As it stands, if it is a profile."""
         self._check()
         if self._problems:
             self.notify("It cannot be started like this: see below", severity="warning", timeout=4, markup=False)
@@ -149,9 +145,6 @@ class EditorScreen(Screen[Choice | None]):
             ask(self, AskChoice("The changes are not saved", choices), lambda _: self.dismiss(None))
         else:
             self.dismiss(None)
-
-    def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table((*keys.EDITOR, keys.PALETTE), keymap_of(self.app))))
 
     def action_leave(self) -> None:
         """Ctrl+Q leaves the editor, like Esc."""

@@ -260,6 +260,7 @@ async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves() -> None:
 
 async def test_a_screenshot_is_kept_in_this_folder_and_told(folder: Path) -> None:
     async with desk() as seat:
-        seat.app._keep_screenshot()
+        found = seat.app.get_system_commands(seat.app.screen)
+        next(command for command in found if command.title == "screenshot").callback()
         await seat.until(lambda: bool(list(folder.glob("*.svg"))))
         await seat.sees("Saved screenshot")
