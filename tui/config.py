@@ -12,7 +12,6 @@ thinks are dangerous on a live box.
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -24,6 +23,7 @@ from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_t
 from textual.theme import BUILTIN_THEMES
 
 from loadgen.errors import ProfileError
+from loadgen.places import xdg_path
 from tui.keys import GROUPS
 from tui.theme import COCKPIT
 
@@ -51,11 +51,7 @@ def keymap_of(app: App[Any]) -> Mapping[str, str]:
 
 
 def config_path() -> Path:
-    """Where the file would be, after the XDG specification: a relative folder there is to be ignored."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():
-        base = Path.home() / ".config"
-    return base / "vramp" / "config.toml"
+    return xdg_path("XDG_CONFIG_HOME", ".config", "config.toml")
 
 
 def read_config(path: Path) -> Config:

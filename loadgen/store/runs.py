@@ -19,7 +19,7 @@ import msgspec
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.result import SCHEMA, Result
-from loadgen.places import state_folder
+from loadgen.places import state_folder, write_whole
 from loadgen.store.files import JOURNAL, journal_is_held
 
 RUNS = Path("runs")  # where runs leave their folders, below the current one
@@ -226,17 +226,7 @@ def write_result(result: Result, path: Path) -> None:
     document = msgspec.json.format(msgspec.json.encode(result), indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(document + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(path, document + b"\n", mode=0o644)
     except OSError as error:
         raise ResultError(f"{path}: the result cannot be written: {error.strerror}") from error
 

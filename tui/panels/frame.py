@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from textual.events import Click
@@ -96,14 +97,9 @@ class Frame:
 Paint = Callable[[Frame, int, int], Rows]  # frame, width and height to rows; more rows than the height are cut
 
 
-def of_chart(chart: Chart) -> Paint:
-    """What a panel of a chart paints."""
-
-    def paint(frame: Frame, width: int, height: int) -> Rows:
-        timeline = frame.timeline
-        return chart_rows(chart, timeline.history, timeline.span(), timeline.marks.all, width, height)
-
-    return paint
+def _paint_chart(chart: Chart, frame: Frame, width: int, height: int) -> Rows:
+    timeline = frame.timeline
+    return chart_rows(chart, timeline.history, timeline.span(), timeline.marks.all, width, height)
 
 
 class Panel(Painted):
@@ -137,3 +133,12 @@ class Panel(Painted):
         width, height = self.size
         if self._frame is not None and width and height:
             self.put(self._paint(self._frame, width, height))
+
+
+def panels(paints: Mapping[str, Paint]) -> list[Panel]:
+    """A panel for each id with what it paints."""
+    return [Panel(paint, id=id) for id, paint in paints.items()]
+
+
+def chart_panels(charts: Mapping[str, Chart]) -> list[Panel]:
+    return [Panel(partial(_paint_chart, chart), id=id) for id, chart in charts.items()]

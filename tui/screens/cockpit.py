@@ -24,13 +24,24 @@ from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, chart_panels, panels
 from tui.screens.dialogs import AskLeave, AskLoad, AskText, FullScreen, Leave, ask
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
 from tui.screens.pending_load import STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import KeyBar
+
+_HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
+_STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
+_TABLES = {"gpus": gpus.gpus, "latency": latency.latency, "stages": stages.stages}
+_TEXTS = {
+    "latency-beside": latency.latency,
+    "errors": messages.errors,
+    "verdicts": health.verdicts,
+    "events": messages.events,
+    "log": messages.log,
+}
 
 
 class CockpitScreen(FullScreen[None]):
@@ -69,30 +80,13 @@ class CockpitScreen(FullScreen[None]):
         """All panels, always; the style sheet says which show."""
         yield Panel(header.header, id="header")
         with Container(id="top"):
-            with Vertical(id="hand"):
-                yield Panel(load.load, id="load")
-                yield Panel(health.server, id="server")
-                yield Panel(health.client, id="client")
-                yield Panel(health.host, id="host")
-            with Container(id="charts"):
-                for name, chart in OVERVIEW_CHARTS.items():
-                    yield Panel(of_chart(chart), id=name)
-            with Vertical(id="startup"):
-                yield Panel(startup.findings, id="findings")
-                yield Panel(startup.startup, id="milestones")
-                yield Panel(messages.log, id="startup-log")
+            yield Vertical(*panels(_HAND), id="hand")
+            yield Container(*chart_panels(OVERVIEW_CHARTS), id="charts")
+            yield Vertical(*panels(_STARTUP), id="startup")
             yield from compose(self._log_book)
         with Container(id="lower"):
-            with Vertical(id="tables"):
-                yield Panel(gpus.gpus, id="gpus")
-                yield Panel(latency.latency, id="latency")
-                yield Panel(stages.stages, id="stages")
-            with Vertical(id="texts"):
-                yield Panel(latency.latency, id="latency-beside")
-                yield Panel(messages.errors, id="errors")
-                yield Panel(health.verdicts, id="verdicts")
-                yield Panel(messages.events, id="events")
-                yield Panel(messages.log, id="log")
+            yield Vertical(*panels(_TABLES), id="tables")
+            yield Vertical(*panels(_TEXTS), id="texts")
         yield Panel(load.notice, id="notice")
         yield KeyBar(self._hints, id="keys")
 

@@ -7,9 +7,7 @@ whole or not at all.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
+from loadgen.places import write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
 from tui import keys
@@ -129,7 +128,8 @@ class EditorScreen(FullScreen[Choice | None]):
 
     def _write(self, path: Path) -> None:
         try:
-            write_whole(path, self._area.text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, self._area.text.encode(), mode=0o644)
         except OSError as error:
             self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10, markup=False)
             return
@@ -172,22 +172,6 @@ def proposed_path(path: Path) -> Path:
         return path
     folder = Path("profiles") if Path("profiles").is_dir() else Path()
     return folder / f"my-{path.name}"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all; raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 @dataclass(frozen=True, slots=True)
