@@ -6,12 +6,12 @@ profiles and the pinning of instances read the rows. Nothing of a vendor is impo
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 VendorName = Literal["amd", "nvidia", "sim"]
 Platform = Literal["rocm", "cuda", "cpu"]
@@ -74,15 +74,17 @@ class Vendor:
         """Whether there is any sign of a GPU or a driver of this vendor, working or not."""
         if self.computes_here(root / "dev") or any((root / "dev" / name).exists() for name in self.control_files):
             return True
-        if any((root / name).exists() for name in self.driver_files) or self._has_library(environ, root):
+        if any((root / name).exists() for name in self.driver_files):
             return True
-        return self.pci_id in _card_vendors(root)
-
-    def _has_library(self, environ: Mapping[str, str], root: Path) -> bool:
-        if not self.library:
-            return False
         named = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-        return any((folder / self.library).exists() for folder in (*named, *(root / each for each in _LIBRARY_FOLDERS)))
+        folders = (*named, *(root / each for each in _LIBRARY_FOLDERS))
+        if self.library and any((folder / self.library).exists() for folder in folders):
+            return True
+        for device in root.glob("sys/class/drm/card*/device"):
+            with contextlib.suppress(OSError):  # not a PCI device, or gone
+                if (device / "vendor").read_text(encoding="ascii", errors="replace").strip() == self.pci_id:
+                    return True
+        return False
 
 
 AMD = Vendor(
@@ -144,16 +146,3 @@ def platform_here(dev: Path = Path("/dev")) -> Platform:
     """What the device files say that this box computes on; an integrated GPU counts only where there is no other."""
     present = [vendor for vendor in VENDORS if vendor.computes_here(dev)]
     return min(present, key=lambda vendor: vendor.integrated).platform if present else "cpu"
-
-
-def load(name: str) -> Any:  # noqa: ANN401 - whatever the row names
-    """The function that a row names, imported now."""
-    return pkgutil.resolve_name(name)
-
-
-def _card_vendors(root: Path) -> Iterator[str]:
-    for device in root.glob("sys/class/drm/card*/device"):
-        try:
-            yield (device / "vendor").read_text(encoding="ascii", errors="replace").strip()
-        except OSError:  # not a PCI device, or gone
-            continue

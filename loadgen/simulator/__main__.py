@@ -6,7 +6,6 @@ Whoever watches a server reads these lines, so their wording is vLLM's; what the
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import os
 import resource
@@ -28,8 +27,8 @@ from loadgen.simulator.physics import PRESETS, Physics
 from loadgen.simulator.service import Service, log_throughput
 
 SHARDS = 4
-CHILD_LIFE_S = 600  # children that play the engine's processes end by themselves after this, in case nobody ends them
-_CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(float({}))"
+# Children that play the engine's processes end by themselves after ten minutes, in case nobody ends them.
+_CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
 def log(text: str, *, level: str = "INFO", source: str = "simulator.py:1") -> None:
@@ -104,18 +103,11 @@ def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
     # Blocked while they start: they inherit that, so there is no moment at which a SIGTERM would end one.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        argv = [sys.executable, "-S", "-c", _CHILD.format(CHILD_LIFE_S)]
+        argv = [sys.executable, "-S", "-c", _CHILD]
         names = ["VLLM::EngineCore", *(f"VLLM::Worker_TP{rank}" for rank in range(count - 1))][:count]
         return [subprocess.Popen([*argv, name], start_new_session=True, stdin=subprocess.DEVNULL) for name in names]
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-
-
-def end_children(children: "list[subprocess.Popen[bytes]]") -> None:
-    for child in children:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        child.wait()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -169,7 +161,9 @@ async def serve(options: argparse.Namespace) -> None:
         running.cancel()
         await asyncio.wait((running,))
     finally:
-        end_children(children)
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:

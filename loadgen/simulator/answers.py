@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loadgen.simulator.engine import Engine, Sequence
-from loadgen.simulator.ground_truth import GroundTruth, ServedStream
+from loadgen.simulator.ground_truth import GroundTruth, Outcome, ServedStream
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
 from loadgen.simulator.tokens import ANSWER
 from loadgen.simulator.vllm_events import Events, Field, Finish
@@ -19,8 +19,6 @@ NEVER = 1 << 62
 
 class BaseAnswer:
     """What the step loop talks to."""
-
-    __slots__ = ()
 
     def opening(self) -> None: ...
 
@@ -48,38 +46,22 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self.finish = self.sequence.reason
-        self.connection.on_lost = self.aborted
+        self.connection.on_lost = lambda: self.settle("aborted")
 
-    def completed(self, output_tokens: int) -> None:
-        """Everything is written, or waits for a slow client."""
-        if self._settle(completed=True):
-            self.truth.completed += 1
-            self.truth.input_tokens += self.sequence.prompt_len
-            self.truth.output_tokens += output_tokens
-
-    def failed(self) -> None:
-        """A fault ended it; the engine need not go on."""
-        if self._settle():
-            self.truth.failed += 1
-
-    def aborted(self) -> None:
-        """The client went away; the sequence is freed at once."""
-        if self._settle():
-            self.truth.aborted += 1
-
-    def _settle(self, *, completed: bool = False) -> bool:
+    def settle(self, outcome: Outcome, output_tokens: int = 0) -> None:
+        """Account for it: all is written (or waits for a slow client), a fault ended it, or the client went away."""
         if self._settled:
-            return False
+            return
         self._settled = True
-        self.truth.ended(self.served, completed=completed)
+        self.truth.ended(self.served, outcome)
+        if outcome == "completed":
+            self.truth.tokens["input"] += self.sequence.prompt_len
+            self.truth.tokens["output"] += output_tokens
         self.engine.abort(self.sequence)
-        return True
 
 
 class WholeAnswer(BaseAnswer):
     """An answer in one piece."""
-
-    __slots__ = ("exchange",)
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
@@ -88,29 +70,12 @@ class WholeAnswer(BaseAnswer):
         exchange, generated = self.exchange, self.exchange.sequence.generated
         body = exchange.events.whole(generated, exchange.finish, with_usage=exchange.with_usage)
         exchange.truth.written(exchange.served.received_ns, time.time_ns())
-        exchange.completed(generated)
+        exchange.settle("completed", generated)
         exchange.connection.respond(200, body, close=exchange.idle_close)
 
 
 class AnswerStream(BaseAnswer):
     """An answer in events."""
-
-    __slots__ = (
-        "_format",
-        "_head",
-        "_longer_at",
-        "_out",
-        "_prompt",
-        "_send",
-        "_sequence",
-        "_start",
-        "_tail",
-        "exchange",
-        "frame",
-        "kind",
-        "stamps",
-        "write",
-    )
 
     def __init__(self, exchange: Exchange) -> None:
         events, connection = exchange.events, exchange.connection
@@ -167,15 +132,13 @@ class AnswerStream(BaseAnswer):
         exchange = self.exchange
         events = exchange.events.closing(output_tokens, with_usage=exchange.with_usage)
         exchange.truth.streamed(exchange.served)
-        exchange.completed(output_tokens)
+        exchange.settle("completed", output_tokens)
         self.write(b"".join(map(self.frame, events)) + LAST_CHUNK)
         exchange.connection.done(close=exchange.idle_close)
 
 
 class ResponseStream(AnswerStream):
     """An answer in the events of `/v1/responses`."""
-
-    __slots__ = ()
 
     def token(self) -> None:
         generated = self.exchange.sequence.generated

@@ -184,7 +184,7 @@ class Api:
         try:
             self._route(request)(connection, request)
         except RequestRefused as refused:
-            self._service.truth.rejected += 1
+            self._service.truth.requests["rejected"] += 1
             connection.respond(refused.status, encode(refused.body))
 
     def _route(self, request: Request) -> Callable[[Connection, Request], None]:
@@ -274,9 +274,9 @@ class Api:
         faults = chosen(service.faults, service.requests - service.faults_since, service.seed)
         if "close_on_reuse" in faults and not connection.served:
             del faults["close_on_reuse"]
-        service.truth.struck(faults)
+        service.truth.faults.update(faults.keys())
         if self._fails_at_once(connection, faults):
-            service.truth.failed += 1
+            service.truth.requests["failed"] += 1
             return
         self._start(connection, request, faults)
 

@@ -189,7 +189,9 @@ class Engine:
         now_ns = max(now_ns, self._end_ns)  # a timer that fires early must not make a step twice
         preempted = self._grow()
         budget = self.physics.max_num_batched_tokens - len(self._decoding)
-        prefill = self._prefill(budget)
+        prefill = 0
+        for sequence in self._prefilling:  # prompts that did not fit the steps before
+            prefill += self._compute(sequence, budget - prefill)
         if not preempted:
             prefill += self._admit(budget - prefill, now_ns)
         self._computing = len(self._decoding) + prefill
@@ -205,9 +207,8 @@ class Engine:
         if not self.physics.step_ms and now_ns - self._end_ns > LATE_NS:
             self.late_steps += 1
         self._finished_ns = now_ns
-        tokens, ending, short = list(self._decoding), [], []
         joined = self._join(now_ns)
-        tokens += joined
+        tokens, ending, short = list(self._decoding), [], []
         for sequence in tokens:
             generated = sequence.generated = sequence.generated + 1
             if generated >= sequence.limit:
@@ -245,19 +246,17 @@ class Engine:
         preempted = False
         for sequence in self._short:
             while sequence.state == "decode" and not self.pool.take(1):
-                self._preempt(next(reversed(self.running)))
+                youngest = next(reversed(self.running))
+                self._leave(youngest)
+                youngest.state = "waiting"
+                youngest.last_ns = self._finished_ns
+                self.waiting.appendleft(youngest)
+                self.preemptions += 1
                 preempted = True
             if sequence.state == "decode":
                 sequence.private += 1
                 sequence.room += self.physics.block_size
         return preempted
-
-    def _prefill(self, budget: int) -> int:
-        """Continue with prompts that did not fit the steps before."""
-        used = 0
-        for sequence in self._prefilling:
-            used += self._compute(sequence, budget - used)
-        return used
 
     def _admit(self, budget: int, now_ns: int) -> int:
         """Start waiting sequences in order until one does not fit."""
@@ -337,13 +336,6 @@ class Engine:
         computed = sequence.tail + answer_ids(sequence.start, sequence.generated - 1)
         parent = sequence.hashes[-1] if sequence.hashes else 0
         self._publish(sequence, sequence.hashes + block_hashes(computed, self.physics.block_size, parent))
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self._leave(sequence)
-        sequence.state = "waiting"
-        sequence.last_ns = self._finished_ns
-        self.waiting.appendleft(sequence)
-        self.preemptions += 1
 
     def _leave(self, sequence: Sequence) -> None:
         """Take a running sequence out of the engine and its blocks back."""

@@ -86,8 +86,7 @@ def chosen(faults: list[Fault], number: int, seed: int) -> dict[str, Fault]:
 
 PING = b": ping\n\n"
 GARBAGE = b'data: {"id": "cmpl-\n\n'
-_ERROR = {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}
-ERROR_EVENT = b"data: %b\n\n" % encode({"error": _ERROR})
+ERROR = {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}
 NOT_HTTP = b"\x16\x03\x01 these bytes are not HTTP\r\n\r\n"
 
 
@@ -135,7 +134,10 @@ class FaultyStream(BaseAnswer):
                 self._cut(kind)
                 return
         if "stall" in due:
-            self._stall(self._faults.pop("stall").seconds)
+            # The engine goes on: what it makes meanwhile comes in one event afterwards.
+            self._stalled = True
+            if seconds := self._faults.pop("stall").seconds:
+                self._exchange.connection.server.loop.call_later(seconds, self._wake)
             return
         if "garbage" in due:
             del self._faults["garbage"]
@@ -165,12 +167,6 @@ class FaultyStream(BaseAnswer):
                 later = exchange.connection.server.loop.call_later
                 later(self._faults["twice"].seconds, exchange.connection.write, self._again())
 
-    def _stall(self, seconds: float) -> None:
-        """Say nothing; the engine goes on, and what it makes meanwhile comes in one event afterwards."""
-        self._stalled = True
-        if seconds:
-            self._exchange.connection.server.loop.call_later(seconds, self._wake)
-
     def _wake(self) -> None:
         self._stalled = False
         if self._exchange.connection.fd >= 0:
@@ -178,7 +174,7 @@ class FaultyStream(BaseAnswer):
 
     def _cut(self, kind: str) -> None:
         connection = self._exchange.connection
-        self._exchange.failed()
+        self._exchange.settle("failed")
         if kind == "reset":
             connection.reset()
         elif kind == "truncate":
@@ -189,7 +185,7 @@ class FaultyStream(BaseAnswer):
             connection.done()
         else:
             frame = self._stream.frame
-            connection.write(frame(ERROR_EVENT) + frame(DONE) + LAST_CHUNK)
+            connection.write(frame(b"data: %b\n\n" % encode({"error": ERROR})) + frame(DONE) + LAST_CHUNK)
             connection.done()
 
     def _again(self) -> bytes:
@@ -225,7 +221,7 @@ class FaultyWhole(BaseAnswer):
             if self._fault.seconds:
                 connection.server.loop.call_later(self._fault.seconds, self._late)
             return
-        exchange.failed()
+        exchange.settle("failed")
         if self._fault.kind == "reset":
             connection.reset()
         else:

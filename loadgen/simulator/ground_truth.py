@@ -17,10 +17,11 @@ so ask for it when the load is over.
 
 import time
 from array import array
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from operator import sub
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,20 +31,19 @@ KEPT_STEPS = 1 << 18
 _STREAM_COSTS = 32  # what a stream takes beside its events, in events
 PART_TOKENS = 8  # A part of a stream with fewer tokens has no time per output token
 
+Outcome = Literal["completed", "aborted", "failed"]
 _Int64 = NDArray[np.int64]
 
 
+@dataclass(slots=True, eq=False)
 class ServedStream:
     """One stream: when its request came, and when each event with output was written."""
 
-    __slots__ = ("completed", "ended_ns", "received_ns", "stamps", "tokens")
-
-    def __init__(self, received_ns: int) -> None:
-        self.received_ns = received_ns
-        self.stamps = array("q")
-        self.tokens: list[int] | None = None  # how many tokens each event had; None: one
-        self.completed = False
-        self.ended_ns = 0  # 0 while it is open
+    received_ns: int
+    stamps: "array[int]" = field(default_factory=lambda: array("q"))
+    tokens: list[int] | None = None  # how many tokens each event had; None: one
+    completed: bool = False
+    ended_ns: int = 0  # 0 while it is open
 
 
 class ServedHistory:
@@ -95,12 +95,19 @@ class ServedHistory:
             for each in (*self._over, *self._open)
             if each.received_ns <= until_ns and (not each.ended_ns or each.ended_ns >= since_ns)
         ]
+        came = [each for each in streams if each.received_ns >= since_ns]
+        over = [each for each in streams if each.ended_ns and each.ended_ns <= until_ns]
         events = _Events(streams, since_ns, until_ns)
         return {
             "since_ns": since_ns,
             "until_ns": until_ns,
             "whole": since_ns >= self._forgotten_until_ns,
-            "requests": _requests(streams, since_ns, until_ns),
+            "requests": {
+                "received": len(came),
+                "completed": sum(each.completed for each in over),
+                "carried_in": len(streams) - len(came),
+                "carried_over": len(streams) - len(over),
+            },
             "tokens": {"output": int(events.tokens[events.inside].sum())},
             "latency_ms": events.latency_ms(),
             "by_streams": events.by_load(np.array(self._steps), np.array(self._loads)),
@@ -125,7 +132,17 @@ class _Events:
         (self._later,) = np.nonzero(~first & self.inside & np.append(False, self.inside[:-1]))
 
     def latency_ms(self) -> dict[str, dict[str, float | None]]:
-        tpot, e2e = self._spans()
+        """Over all of them; time per output token is that of each stream's part."""
+        (inside,) = np.nonzero(self.inside)
+        (starts,) = np.nonzero(np.diff(self._stream[inside], prepend=-1))
+        stream = self._stream[inside][starts]
+        first, last = inside[starts], inside[np.append(starts[1:], len(inside)) - 1] if len(inside) else inside
+        whole = self._completed[stream] & (self._received[stream] >= self._since_ns) & (last == self._ends[stream] - 1)
+        written = np.cumsum(self.tokens)
+        after_first = written[last] - written[first]
+        long = (whole | (after_first + self.tokens[first] >= PART_TOKENS)) & (after_first > 0)
+        tpot = (self.stamps[last] - self.stamps[first])[long] // after_first[long]
+        e2e = (self.stamps[last] - self._received[stream])[whole]
         return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
 
     def by_load(self, steps: _Int64, loads: _Int64) -> dict[str, Any]:
@@ -151,19 +168,6 @@ class _Events:
         itl = gaps // self.tokens[later]
         return {"ttft": summary_ms(ttft), "itl": summary_ms(itl), "chunk_gap": summary_ms(gaps)}
 
-    def _spans(self) -> tuple[_Int64, _Int64]:
-        """Time per output token of each stream's part, and the duration of the streams that lie inside wholly."""
-        (inside,) = np.nonzero(self.inside)
-        (starts,) = np.nonzero(np.diff(self._stream[inside], prepend=-1))
-        stream = self._stream[inside][starts]
-        first, last = inside[starts], inside[np.append(starts[1:], len(inside)) - 1] if len(inside) else inside
-        whole = self._completed[stream] & (self._received[stream] >= self._since_ns) & (last == self._ends[stream] - 1)
-        written = np.cumsum(self.tokens)
-        after_first = written[last] - written[first]
-        long = (whole | (after_first + self.tokens[first] >= PART_TOKENS)) & (after_first > 0)
-        tpot = (self.stamps[last] - self.stamps[first])[long] // after_first[long]
-        return tpot, (self.stamps[last] - self._received[stream])[whole]
-
 
 def summary_ms(values_ns: _Int64) -> dict[str, float | None]:
     """Count, mean, max and nearest-rank percentiles, in milliseconds; None where there is nothing."""
@@ -182,17 +186,6 @@ def _groups(load: _Int64, events: _Int64) -> dict[int, _Int64]:
     ordered = events[np.argsort(load[events], kind="stable")]
     loads, starts = np.unique(load[ordered], return_index=True)
     return dict(zip(loads.tolist(), np.split(ordered, starts[1:]), strict=False))
-
-
-def _requests(streams: list[ServedStream], since_ns: int, until_ns: int) -> dict[str, int]:
-    came = [each for each in streams if each.received_ns >= since_ns]
-    over = [each for each in streams if each.ended_ns and each.ended_ns <= until_ns]
-    return {
-        "received": len(came),
-        "completed": sum(each.completed for each in over),
-        "carried_in": len(streams) - len(came),
-        "carried_over": len(streams) - len(over),
-    }
 
 
 EXACT = 1 << 18
@@ -237,43 +230,37 @@ class GroundTruth:
 
     def reset(self) -> None:
         """Begin a new account; requests in flight are only counted where they end."""
-        self.received = self.completed = self.aborted = self.failed = self.rejected = 0
-        self.kernel_stamps = self.user_stamps = 0
-        self.input_tokens = self.output_tokens = 0
+        self.requests = dict.fromkeys(("received", "completed", "aborted", "failed", "rejected"), 0)
+        self.stamps = {"kernel": 0, "user": 0}  # requests by who stamped them
+        self.tokens = {"input": 0, "output": 0}
         self.peak_concurrency = self.open
-        self.faults: dict[str, int] = {}
+        self.faults: Counter[str] = Counter()  # how many requests each kind struck
         self.first_received_ns = self.last_write_ns = 0
-        self.ttft, self.tpot, self.itl, self.chunk_gap, self.e2e = (Samples() for _ in range(5))
+        self.latency = {name: Samples() for name in ("ttft", "tpot", "itl", "chunk_gap", "e2e")}
         self._cpu_s = time.process_time()
         self.history.forget()
 
     def arrived(self, received_ns: int, *, kernel_stamp: bool) -> ServedStream:
         """A valid request starts; returns what is to be known of its answer."""
-        self.received += 1
+        self.requests["received"] += 1
         self.open += 1
         self.peak_concurrency = max(self.peak_concurrency, self.open)
         self.first_received_ns = self.first_received_ns or received_ns
-        if kernel_stamp:
-            self.kernel_stamps += 1
-        else:
-            self.user_stamps += 1
+        self.stamps["kernel" if kernel_stamp else "user"] += 1
         return self.history.arrived(received_ns)
 
     def step(self) -> None:
         """The tokens of a step are about to be written."""
         self.history.step(time.time_ns(), self.open)
 
-    def ended(self, served: ServedStream, *, completed: bool) -> None:
+    def ended(self, served: ServedStream, outcome: Outcome) -> None:
         """An answer is over, one way or another."""
         self.open -= 1
-        self.history.ended(served, completed=completed)
-
-    def struck(self, kinds: Iterable[str]) -> None:
-        for kind in kinds:
-            self.faults[kind] = self.faults.get(kind, 0) + 1
+        self.requests[outcome] += 1
+        self.history.ended(served, completed=outcome == "completed")
 
     def written(self, received_ns: int, at_ns: int) -> None:
-        self.e2e.add((at_ns - received_ns,))
+        self.latency["e2e"].add((at_ns - received_ns,))
         self.last_write_ns = max(self.last_write_ns, at_ns)
 
     def streamed(self, served: ServedStream) -> None:
@@ -281,32 +268,30 @@ class GroundTruth:
         if not stamps:
             return
         first, last = stamps[0], stamps[-1]
-        self.ttft.add((first - served.received_ns,))
+        self.latency["ttft"].add((first - served.received_ns,))
         self.written(served.received_ns, last)
         gaps = list(map(sub, stamps[1:], stamps))
-        self.chunk_gap.add(gaps)
+        self.latency["chunk_gap"].add(gaps)
         after_first = len(gaps)
         if tokens is not None:
             after_first = sum(tokens[1:])
             gaps = [gap // count for gap, count in zip(gaps, tokens[1:], strict=True)]
-        self.itl.add(gaps)
+        self.latency["itl"].add(gaps)
         if after_first:
-            self.tpot.add(((last - first) // after_first,))
+            self.latency["tpot"].add(((last - first) // after_first,))
 
     def report(self, *, late_steps: int, steps: int) -> dict[str, Any]:
         span_ns = self.last_write_ns - self.first_received_ns if self.last_write_ns else 0
-        names = ("received", "completed", "aborted", "failed", "rejected", "open")
-        latencies = ("ttft", "tpot", "itl", "chunk_gap", "e2e")
         return {
-            "requests": {name: getattr(self, name) for name in names},
-            "tokens": {"input": self.input_tokens, "output": self.output_tokens},
-            "latency_ms": {name: getattr(self, name).summary() for name in latencies},
+            "requests": self.requests | {"open": self.open},
+            "tokens": self.tokens,
+            "latency_ms": {name: samples.summary() for name, samples in self.latency.items()},
             "peak_concurrency": self.peak_concurrency,
             "span_s": span_ns / 1e9,
             "steps": steps,
             "late_steps": late_steps,
             "cpu_s": time.process_time() - self._cpu_s,
-            "timestamps": {"kernel": self.kernel_stamps, "user": self.user_stamps},
+            "timestamps": self.stamps,
             "faults": self.faults,
             "by_streams": self.history.window()["by_streams"],
         }

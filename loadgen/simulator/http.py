@@ -12,6 +12,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -33,18 +34,18 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+@dataclass(slots=True)
 class Request:
     """One complete request; header names are lower case."""
 
-    __slots__ = ("body", "headers", "keep_alive", "kernel_stamp", "method", "path", "query", "received_ns")
-
-    def __init__(self) -> None:
-        self.method = self.path = self.query = ""
-        self.headers: dict[str, str] = {}
-        self.body = b""
-        self.keep_alive = True
-        self.received_ns = 0
-        self.kernel_stamp = False
+    headers: dict[str, str] = field(default_factory=dict)
+    method: str = ""
+    path: str = ""
+    query: str = ""
+    body: bytes = b""
+    keep_alive: bool = True
+    received_ns: int = 0
+    kernel_stamp: bool = False
 
 
 class Connection:
@@ -186,15 +187,12 @@ class Connection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._refuse()
+            if self.request is not None:
+                self.lost()
+            else:
+                self._waiting.clear()
+                self.respond(400, b"Invalid HTTP request received.", kind="text/plain; charset=utf-8")
         self._next()
-
-    def _refuse(self) -> None:
-        if self.request is not None:
-            self.lost()
-            return
-        self._waiting.clear()
-        self.respond(400, b"Invalid HTTP request received.", kind="text/plain; charset=utf-8")
 
     def _writable(self) -> None:
         try:
@@ -226,16 +224,12 @@ class HttpServer:
     """Listens, and hands each complete request to `handle`."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        handle: Callable[[Connection, Request], None],
-        *,
-        keep_alive_s: float = 5.0,
+        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Connection, Request], None], keep_alive_s: float = 5.0
     ) -> None:
+        """Like uvicorn's, `keep_alive_s` counts from the end of an answer: who never asked anything may stay."""
         self.loop = loop
         self.handle = handle
         self.keep_alive_s = keep_alive_s
-        """Like uvicorn's, it counts from the end of an answer: who never asked anything may stay."""
         self.connections: set[Connection] = set()
         self._sock: socket.socket | None = None
 

@@ -26,7 +26,6 @@ _HISTOGRAMS: dict[str, tuple[float, ...]] = {
     "request_inference_time_seconds": _REQUEST,
     "iteration_tokens_total": _TOKENS,
 }
-FINISHES = ("stop", "length", "error")
 
 
 class PrometheusHistogram:
@@ -54,7 +53,7 @@ class Metrics:
     def __init__(self, model: str) -> None:
         escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._labels = f'engine="0",model_name="{escaped}"'
-        self.finished = dict.fromkeys(FINISHES, 0)
+        self.finished = dict.fromkeys(("stop", "length", "error"), 0)
         self._histograms = {name: PrometheusHistogram(buckets) for name, buckets in _HISTOGRAMS.items()}
         self._last_ns = 0
 
@@ -108,11 +107,11 @@ class Metrics:
         sleeping = {',sleep_state="awake"': 1.0, ',sleep_state="weights_offloaded"': 0.0}
         ends = self.finished | {"abort": engine.aborted}
         finished = {f',finished_reason="{reason}"': float(n) for reason, n in ends.items()}
-        sources = {
-            "local_compute": engine.prompt_tokens - engine.cached_tokens,
-            "local_cache_hit": engine.cached_tokens,
+        by_source: dict[str, float] = {
+            ',source="local_compute"': engine.prompt_tokens - engine.cached_tokens,
+            ',source="local_cache_hit"': engine.cached_tokens,
+            ',source="external_kv_transfer"': 0,
         }
-        by_source = {f',source="{name}"': float(n) for name, n in (sources | {"external_kv_transfer": 0}).items()}
         return [
             ("num_requests_running", "gauge", {"": len(engine.running)}),
             ("num_requests_waiting", "gauge", {"": len(engine.waiting)}),

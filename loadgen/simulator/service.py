@@ -110,11 +110,9 @@ class Service:
         self._begin()
 
 
-Log = Callable[[str], None]
-
-
-async def log_throughput(service: Service, log: Log, *, every_s: float = 10.0) -> None:
+async def log_throughput(service: Service, log: Callable[[str], None]) -> None:
     """vLLM's line of averages, for as long as the server runs."""
+    every_s = 10.0
     engine = service.engine
     while True:
         prompt, generated = engine.prompt_tokens, engine.generation_tokens

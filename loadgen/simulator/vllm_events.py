@@ -21,12 +21,6 @@ DONE = b"data: [DONE]\n\n"
 _HOLE = "\x00"
 
 
-def delta(kind: Field, text: str) -> dict[str, Any]:
-    if kind == "tool_calls":
-        return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-    return {kind: text}
-
-
 def words(start: int, first: int, last: int) -> bytes:
     """The words of tokens `first` to `last` (not included) of an answer; JSON needs no escape in them."""
     size = len(ANSWER)
@@ -88,13 +82,10 @@ class Events:
             choice = self._choice("text", "", None)
         return self._event(choice, usage(self._prompt, 0) if self.running_usage else None)
 
-    def usage(self, completion: int) -> bytes:
-        """The event after the last token, with nothing but usage in it."""
-        body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
-        return b"data: %b\n\n" % encode(body)
-
     def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
-        return [self.usage(completion), DONE] if with_usage else [DONE]
+        """What comes after the last token: an event with nothing but usage, and the end."""
+        body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
+        return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
     def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
         text = words(self.start, 0, completion).decode()
@@ -108,8 +99,9 @@ class Events:
         return encode(body)
 
     def _choice(self, kind: Field, text: str, finish: Finish | None) -> dict[str, Any]:
-        carries = {"text": text} if kind == "text" else {"delta": delta(kind, text)}
-        return {"index": 0, **carries, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+        carried: Any = [{"index": 0, "function": {"arguments": text}}] if kind == "tool_calls" else text
+        content: dict[str, Any] = {kind: carried} if kind == "text" else {"delta": {kind: carried}}
+        return {"index": 0, **content, "logprobs": None, "finish_reason": finish, "stop_reason": None}
 
     def _around_word(self, kind: Field, counts: dict[str, int] | None) -> tuple[bytes, bytes]:
         before, _, after = self._event(self._choice(kind, _HOLE, None), counts).partition(b"\\u0000")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pkgutil
 import resource
 import sys
 from collections.abc import Callable
@@ -17,9 +18,8 @@ from typing import get_args
 from loadgen.errors import VrampError
 from loadgen.telemetry.child import Orders, Output, serve
 from loadgen.telemetry.protocol import Backend, Refused
-from loadgen.vendors import VENDORS, BackendName, VendorName, load
+from loadgen.vendors import VENDORS, BackendName, VendorName
 
-_NICENESS = 5
 _LOG_LIMIT_BYTES = 16 << 20
 
 
@@ -41,7 +41,7 @@ def opener(options: argparse.Namespace) -> Callable[[], Backend]:
     """What opens the backend; nothing of another vendor is imported."""
     openers = {entry.name: entry.opener for vendor in VENDORS for entry in vendor.backends}
     if options.backend in openers:
-        open_backend: Callable[[], Backend] = load(openers[options.backend])
+        open_backend: Callable[[], Backend] = pkgutil.resolve_name(openers[options.backend])
         return open_backend
     from loadgen.telemetry.sim import open_sim
 
@@ -55,16 +55,15 @@ def main() -> int:
     options = parser().parse_args()
     output = Output(os.dup(1))
     os.dup2(2, 1)
-    os.nice(_NICENESS)
-    _limit_log()
+    os.nice(5)
+    # A library that prints in a loop must not fill the disk; what it writes beyond this is lost.
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    soft = _LOG_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(_LOG_LIMIT_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     orders = Orders()
     orders.follow(0)
-    if options.replay is not None:
-        return _replay(options, output, orders)
-    return serve(options.backend, opener(options), output, orders, interval_s=options.interval_s)
-
-
-def _replay(options: argparse.Namespace, output: Output, orders: Orders) -> int:
+    if options.replay is None:
+        return serve(options.backend, opener(options), output, orders, interval_s=options.interval_s)
     from loadgen.telemetry.capture import play
 
     try:
@@ -73,13 +72,6 @@ def _replay(options: argparse.Namespace, output: Output, orders: Orders) -> int:
         output.offer(Refused(backend=options.backend, reason=str(error)))
         return 1
     return 0
-
-
-def _limit_log() -> None:
-    """A library that prints in a loop must not fill the disk; what it writes beyond this is lost."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    soft = _LOG_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(_LOG_LIMIT_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ from loadgen.telemetry.amd.amdsmi_library import rocm_version
 from loadgen.telemetry.backends import package_version
 from loadgen.vendors import VENDORS, Vendor
 
-_PACKAGES = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
-
 
 def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """Of vramp, Python, the system, the packages, the drivers and ROCm; None for what is not here."""
+    system = _matched(root, "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
+    packages = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
     return {
         "vramp": loadgen.__version__,
         "python": platform.python_version(),
         "kernel": platform.release(),
-        "system": _system(root),
-        **{name: package_version(name) for name in _PACKAGES},
+        "system": system.partition("=")[2].strip('"') or None,
+        **{name: package_version(name) for name in packages},
         **{f"{vendor.module} driver": _matched(root, *vendor.driver_version) for vendor in VENDORS},
         "rocm": rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None,
     }
@@ -80,11 +80,6 @@ def _group_name(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
-
-
-def _system(root: Path) -> str | None:
-    line = _matched(root, "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
-    return line.partition("=")[2].strip('"') or None
 
 
 def _matched(root: Path, name: str, pattern: str) -> str | None:

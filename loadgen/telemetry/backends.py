@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadgen.vendors import VENDORS, BackendEntry, BackendName, TelemetryMode, VendorName, load
+from loadgen.vendors import VENDORS, BackendName, TelemetryMode, VendorName
 
 # -P: what lies in the current folder is not ours to import.
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry")
@@ -55,15 +56,13 @@ def backend_options(
     for vendor in VENDORS:
         entries = [entry for entry in vendor.backends if mode in ("auto", entry.name)]
         if entries and (mode != "auto" or vendor.has_sign(environ, root)):
-            found[vendor.name] = [option for entry in entries for option in _options_of(entry, environ, root)]
+            options = found[vendor.name] = []
+            for entry in entries:
+                if entry.options:
+                    options += pkgutil.resolve_name(entry.options)(environ, root)
+                else:
+                    options.append(BackendOption(entry.name, entry.name, why=entry.why))
     return found
-
-
-def _options_of(entry: BackendEntry, environ: Mapping[str, str], root: Path) -> list[BackendOption]:
-    if not entry.options:
-        return [BackendOption(entry.name, entry.name, why=entry.why)]
-    several: list[BackendOption] = load(entry.options)(environ, root)
-    return several
 
 
 def package_version(name: str) -> str | None:

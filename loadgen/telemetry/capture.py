@@ -11,6 +11,7 @@ have; processes are told only while they are asked for, as a real backend does.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ class Header(msgspec.Struct, frozen=True, tag="Capture", kw_only=True):
     devices: tuple[DeviceFile, ...] = ()
 
 
-class Candidate(msgspec.Struct, frozen=True, tag=True):
+class Candidate(msgspec.Struct, tag=True):
     """The lines that follow are this candidate's."""
 
     vendor: VendorName
@@ -54,12 +55,8 @@ class Candidate(msgspec.Struct, frozen=True, tag=True):
 CaptureLine = Header | Candidate | Opened | Sampled
 
 _COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")
-_ONLY_SAMPLE_S = 1.0  # how long a capture of one sample lasts
 _LATE_S = 1.0  # what should have come earlier than that, while this process was stopped, is left out
 
-Gains = dict[int, dict[str, float]]  # by device and counter
-
-_encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
 
 
@@ -94,14 +91,14 @@ def write_capture(path: Path, header: Header, parts: Iterable[Part]) -> None:
     for part in parts:
         lines += [part.candidate, *([part.opened] if part.opened is not None else []), *part.samples]
     try:
-        path.write_bytes(b"".join(_encode(line) + b"\n" for line in lines))
+        path.write_bytes(msgspec.json.Encoder().encode_lines(lines))
     except OSError as error:
         raise ResultError(f"{path}: the capture cannot be written: {error.strerror}") from error
 
 
 def read_capture(path: Path) -> Capture:
     """Read a capture; raises `ProfileError` that names file and line."""
-    lines = list(_decoded(path))
+    lines = _lines(path)
     if not lines or not isinstance(lines[0], Header):
         raise ProfileError(f"{path}, line 1: not the header of a capture; {_ADVICE}")
     parts: list[Part] = []
@@ -117,7 +114,8 @@ def read_capture(path: Path) -> Capture:
     return capture
 
 
-def _decoded(path: Path) -> Iterator[CaptureLine]:
+def _lines(path: Path) -> list[CaptureLine]:
+    lines: list[CaptureLine] = []
     try:
         if path.stat().st_size > _LIMIT_BYTES:
             raise ProfileError(f"{path}: more than {_LIMIT_BYTES >> 20} MiB, not a capture; {_ADVICE}")
@@ -126,9 +124,10 @@ def _decoded(path: Path) -> Iterator[CaptureLine]:
         raise ProfileError(f"{path}: the capture cannot be read: {error.strerror}; {_ADVICE}") from error
     for number, text in enumerate(data.splitlines(), start=1):
         try:
-            yield _decoder.decode(text)
+            lines.append(_decoder.decode(text))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProfileError(f"{path}, line {number}: not a line of a capture ({error}); {_ADVICE}") from error
+    return lines
 
 
 def _add(parts: list[Part], line: CaptureLine) -> None:
@@ -162,13 +161,13 @@ def _add_sample(part: Part, sample: Sampled) -> None:
 
 def replay_options(path: Path) -> dict[VendorName, list[BackendOption]]:
     """What plays a capture, a child for each vendor in it; raises `ProfileError` for what is not one."""
-    return {vendor: [_replay_option(path, vendor, part)] for vendor, part in read_capture(path).playable.items()}
-
-
-def _replay_option(path: Path, vendor: VendorName, part: Part) -> BackendOption:
-    assert part.opened is not None, "it has samples"
-    arguments = ("--replay", str(path.absolute()), "--vendor", vendor)
-    return BackendOption("replay", part.opened.backend, arguments, why=f"{path}: {part.candidate.name}")
+    options: dict[VendorName, list[BackendOption]] = {}
+    for vendor, part in read_capture(path).playable.items():
+        assert part.opened is not None, "it has samples"
+        arguments = ("--replay", str(path.absolute()), "--vendor", vendor)
+        why = f"{path}: {part.candidate.name}"
+        options[vendor] = [BackendOption("replay", part.opened.backend, arguments, why=why)]
+    return options
 
 
 def play(path: Path, vendor: VendorName | None, output: Output, orders: Orders) -> None:
@@ -184,39 +183,27 @@ def play(path: Path, vendor: VendorName | None, output: Output, orders: Orders) 
             continue
         if orders.ended.wait(max(0.0, ahead_s)):
             return
-        output.offer(sample if orders.processes else _without_processes(sample))
-
-
-def _without_processes(sample: Sampled) -> Sampled:
-    gpus = tuple(msgspec.structs.replace(gpu, processes=None) for gpu in sample.gpus)
-    return msgspec.structs.replace(sample, gpus=gpus)
+        without = (msgspec.structs.replace(gpu, processes=None) for gpu in sample.gpus)
+        output.offer(sample if orders.processes else msgspec.structs.replace(sample, gpus=tuple(without)))
 
 
 def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
     """The samples from `start_s` on (CLOCK_MONOTONIC), without end, each stamped with the time at which it is due."""
-    period_s = _period_s(samples)
+    period_s = 1.0
+    if len(samples) > 1:  # one more step between two of them, before it begins again
+        period_s = (samples[-1].t_s - samples[0].t_s) * len(samples) / (len(samples) - 1)
     gains = _gains(samples, period_s)
-    shift_s = start_s - samples[0].t_s
-    rounds = 0
-    while True:
+    for rounds in itertools.count():
+        later_s = start_s - samples[0].t_s + rounds * period_s
         for sample in samples:
-            later_s = shift_s + rounds * period_s
             gpus = tuple(_moved(gpu, later_s, gains.get(gpu.index, {}), rounds) for gpu in sample.gpus)
             yield msgspec.structs.replace(sample, t_s=sample.t_s + later_s, gpus=gpus)
-        rounds += 1
 
 
-def _period_s(samples: Sequence[Sampled]) -> float:
-    """The time of all samples and of one more step between two of them."""
-    if len(samples) < 2:
-        return _ONLY_SAMPLE_S
-    return (samples[-1].t_s - samples[0].t_s) * len(samples) / (len(samples) - 1)
-
-
-def _gains(samples: Sequence[Sampled], period_s: float) -> Gains:
-    """What each counter gains in a period, at its mean pace."""
+def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, float]]:
+    """What each counter of each device gains in a period, at its mean pace."""
     first: dict[tuple[int, str], tuple[float, float]] = {}
-    gains: Gains = {}
+    gains: dict[int, dict[str, float]] = {}
     for gpu in (gpu for sample in samples for gpu in sample.gpus):
         for name in _COUNTERS:
             value = getattr(gpu, name)

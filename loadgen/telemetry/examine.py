@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from loadgen.errors import TelemetryError
@@ -35,8 +36,8 @@ from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
-from loadgen.telemetry.process import Child, last_lines, opened_line, sampled_line, start_child
-from loadgen.telemetry.protocol import Opened, Order, Sampled
+from loadgen.telemetry.process import Child, last_lines, start_child
+from loadgen.telemetry.protocol import Order
 from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
 NOTHING = (
@@ -64,21 +65,14 @@ class _Range(NamedTuple):
 _PERCENT = _Range(0, 100, "%")
 _RANGES = {
     "hbm_total_bytes": _Range(1, 1024, "GiB", _GIB),
-    "gfx_percent": _PERCENT,
-    "memory_percent": _PERCENT,
-    "power_w": _Range(10, 2000, "W"),
-    "power_cap_w": _Range(10, 2000, "W"),
-    "power_cap_default_w": _Range(10, 2000, "W"),
-    "temperature_hotspot_c": _Range(5, 120, "C"),
-    "temperature_memory_c": _Range(5, 120, "C"),
-    "gfx_clock_mhz": _Range(50, 5000, "MHz"),
-    "gfx_clock_max_mhz": _Range(50, 5000, "MHz"),
-    "memory_clock_mhz": _Range(50, 20000, "MHz"),  # GDDR tells its effective clock
-    "memory_clock_max_mhz": _Range(50, 20000, "MHz"),
-    "pcie_width": _Range(1, 32, "lanes"),
-    "pcie_width_max": _Range(1, 32, "lanes"),
-    "pcie_speed_gts": _Range(2.5, 128, "GT/s"),
-    "pcie_speed_max_gts": _Range(2.5, 128, "GT/s"),
+    **dict.fromkeys(("gfx_percent", "memory_percent"), _PERCENT),
+    **dict.fromkeys(("power_w", "power_cap_w", "power_cap_default_w"), _Range(10, 2000, "W")),
+    **dict.fromkeys(("temperature_hotspot_c", "temperature_memory_c"), _Range(5, 120, "C")),
+    **dict.fromkeys(("gfx_clock_mhz", "gfx_clock_max_mhz"), _Range(50, 5000, "MHz")),
+    # GDDR tells its effective clock.
+    **dict.fromkeys(("memory_clock_mhz", "memory_clock_max_mhz"), _Range(50, 20000, "MHz")),
+    **dict.fromkeys(("pcie_width", "pcie_width_max"), _Range(1, 32, "lanes")),
+    **dict.fromkeys(("pcie_speed_gts", "pcie_speed_max_gts"), _Range(2.5, 128, "GT/s")),
 }
 
 
@@ -95,17 +89,12 @@ class Pace:
 DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the interval of a run
 
 
-@dataclass(slots=True)
-class BackendTrial:
+@dataclass(slots=True, kw_only=True)
+class BackendTrial(Part):
     """One option, and what it told until it was enough or failed."""
 
-    vendor: VendorName
     option: BackendOption
-    opened: Opened | None = None
-    samples: list[Sampled] = field(default_factory=list)
     first_sample_ms: float | None = None
-    failure: str | None = None
-    printed: tuple[str, ...] = ()
 
 
 async def try_all(
@@ -116,10 +105,10 @@ async def try_all(
     for vendor, each in options.items():
         works = False
         for option in each:
-            trial = BackendTrial(vendor, option)
+            trial = BackendTrial(Candidate(vendor, option.name, option.why), option=option)
             trials.append(trial)
             await _try(trial, folder / f"{len(trials)}.log", pace, watch_s=0.0 if works else pace.watch_s)
-            works = works or trial.failure is None
+            works = works or trial.candidate.failure is None
     return trials
 
 
@@ -143,19 +132,21 @@ async def _examine_host() -> HostExam:
     sampler.sample()
     await asyncio.sleep(_HOST_S)
     sample = sampler.sample()
-    return HostExam(sample, {name: _host_reason(name) for name in _nulls(sample)})
+    reasons = dict.fromkeys(_nulls(sample), "the kernel does not tell it")
+    for name in reasons:
+        if name.startswith("server_"):
+            reasons[name] = "no server is watched"
+        elif name in ("cpu_mhz", "cpu_mhz_min", "governor"):
+            reasons[name] += " (no cpufreq; usual in virtual machines)"
+    return HostExam(sample, reasons)
 
 
 def tried(trial: BackendTrial) -> Tried:
     exams = (_exam(gpu, trial) for gpu in (trial.opened.gpus if trial.opened is not None else ()))
     return Tried(
-        vendor=trial.vendor,
-        name=trial.option.name,
-        why=trial.option.why,
-        failure=trial.failure,
+        **msgspec.structs.asdict(trial.candidate),
         first_look_ms=trial.first_sample_ms,
         meta={} if trial.opened is None else trial.opened.meta,
-        printed=trial.printed,
         gpus=tuple(exam for exam in exams if exam is not None),
     )
 
@@ -166,17 +157,8 @@ def capture_header(found: Examination, environ: Mapping[str, str], captured_at: 
         name: value for name, value in sorted(environ.items()) if name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
     }
     return Header(
-        captured_at=captured_at,
-        versions=found.versions,
-        environment=kept,
-        groups=found.groups,
-        devices=found.devices,
+        captured_at=captured_at, versions=found.versions, environment=kept, groups=found.groups, devices=found.devices
     )
-
-
-def capture_part(trial: BackendTrial) -> Part:
-    candidate = Candidate(trial.vendor, trial.option.name, trial.option.why, trial.failure, trial.printed)
-    return Part(candidate, trial.opened, trial.samples)
 
 
 async def _try(trial: BackendTrial, log_path: Path, pace: Pace, *, watch_s: float) -> None:
@@ -188,15 +170,15 @@ async def _try(trial: BackendTrial, log_path: Path, pace: Pace, *, watch_s: floa
         finally:
             await child.end(grace_s=pace.grace_s)
     except TelemetryError as error:
-        trial.failure = harmless(str(error))
-    trial.printed = tuple(last_lines(log_path, _PRINTED_LINES))
+        trial.candidate.failure = harmless(str(error))
+    trial.candidate.printed = tuple(last_lines(log_path, _PRINTED_LINES))
 
 
 async def _watch(trial: BackendTrial, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
-    trial.opened = opened_line(await child.line(within_s=open_s))
+    trial.opened = await child.opened(within_s=open_s)
     child.tell(Order(processes=True))
     while True:
-        sampled = sampled_line(await child.line(within_s=open_s))
+        sampled = await child.sampled(within_s=open_s)
         if trial.first_sample_ms is None:
             trial.first_sample_ms = (time.monotonic() - began_s) * 1000
         trial.samples.append(sampled)
@@ -219,17 +201,18 @@ def _nulls(told: GpuStatic | GpuSample | HostSample) -> list[str]:
     return [name for name in told.__struct_fields__ if getattr(told, name) is None]
 
 
-def _host_reason(name: str) -> str:
-    if name.startswith("server_"):
-        return "no server is watched"
-    if name in ("cpu_mhz", "cpu_mhz_min", "governor"):
-        return "the kernel does not tell it (no cpufreq; usual in virtual machines)"
-    return "the kernel does not tell it"
-
-
 def unit_checks(gpu: GpuStatic, sample: GpuSample, samples: Sequence[GpuSample]) -> tuple[UnitCheck, ...]:
     """The checks of one device: `sample` is all that is known of it, `samples` are those over some seconds."""
-    return (*_ranged(gpu), *_memory(gpu, sample), *_ranged(sample), *_throttling(sample), *_energy(samples))
+    most = gpu.hbm_total_bytes / _GIB if gpu.hbm_total_bytes is not None else 1024
+    throttling = (sample.throttle_percent or {}).items()
+    found = [
+        *((name, getattr(gpu, name, None), limits) for name, limits in _RANGES.items()),
+        ("hbm_used_bytes", sample.hbm_used_bytes, _Range(0, most, "GiB", _GIB)),
+        *((name, getattr(sample, name, None), limits) for name, limits in _RANGES.items()),
+        *((f"throttle_percent.{reason}", share, _PERCENT) for reason, share in throttling),
+        *_energy(samples),
+    ]
+    return tuple(_check(name, raw, limits) for name, raw, limits in found if raw is not None)
 
 
 def _check(quantity: str, raw: float, limits: _Range) -> UnitCheck:
@@ -238,25 +221,7 @@ def _check(quantity: str, raw: float, limits: _Range) -> UnitCheck:
     return UnitCheck(quantity, raw, value, limits.unit, limits.low, limits.high, plausible)
 
 
-def _ranged(told: GpuStatic | GpuSample) -> Iterator[UnitCheck]:
-    for name, limits in _RANGES.items():
-        raw = getattr(told, name, None)
-        if raw is not None:
-            yield _check(name, raw, limits)
-
-
-def _memory(gpu: GpuStatic, sample: GpuSample) -> Iterator[UnitCheck]:
-    if sample.hbm_used_bytes is not None:
-        most = gpu.hbm_total_bytes / _GIB if gpu.hbm_total_bytes is not None else 1024
-        yield _check("hbm_used_bytes", sample.hbm_used_bytes, _Range(0, most, "GiB", _GIB))
-
-
-def _throttling(sample: GpuSample) -> Iterator[UnitCheck]:
-    for reason, share in (sample.throttle_percent or {}).items():
-        yield _check(f"throttle_percent.{reason}", share, _PERCENT)
-
-
-def _energy(samples: Sequence[GpuSample]) -> Iterator[UnitCheck]:
+def _energy(samples: Sequence[GpuSample]) -> Iterator[tuple[str, float, _Range]]:
     """What the counter gained between the first and the last sample, against the power in between."""
     times_s = np.array([sample.t_s for sample in samples])
     # What is None becomes NaN.
@@ -270,4 +235,4 @@ def _energy(samples: Sequence[GpuSample]) -> Iterator[UnitCheck]:
     power = integral(times_s, watts, *window_s, longest_gap_s=_LONGEST_GAP_S)
     if min(counter.covered_s, power.covered_s) >= _SHORTEST_S:
         around = _Range(power.amount * (1 - _ENERGY_WITHIN), power.amount * (1 + _ENERGY_WITHIN), "J")
-        yield _check("energy_j against power", counter.amount, around)
+        yield "energy_j against power", counter.amount, around

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from loadgen.metrics.samples import HostSample, Reading, gained, rate
 
 _FREQUENCY_EVERY_S = 10.0
 _FREQUENCY_CORES = 8
-_LOOPBACK = "lo"
 
 
 class _Core(NamedTuple):
@@ -65,7 +64,9 @@ class HostSampler:
         )
 
     def _core_shares(self) -> list[float]:
-        before, self._cores = self._cores, [_core(times) for times in psutil.cpu_times(percpu=True)]
+        # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are within user.
+        times_s = [times[:8] for times in psutil.cpu_times(percpu=True)]
+        before, self._cores = self._cores, [_Core(sum(each) - each[3] - each[4], sum(each)) for each in times_s]
         # A core that went off or came on line shifts the others.
         if before is None or len(before) != len(self._cores):
             return []
@@ -124,16 +125,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _core(times: Sequence[float]) -> _Core:
-    # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are within user.
-    everything = sum(times[:8])
-    return _Core(everything - times[3] - times[4], everything)
-
-
 def _totals() -> dict[str, int]:
     disks = psutil.disk_io_counters(nowrap=False)
     cards = psutil.net_io_counters(pernic=True, nowrap=False)
-    outer = [card for name, card in cards.items() if name != _LOOPBACK]
+    outer = [card for name, card in cards.items() if name != "lo"]
     return {
         "disk_read": disks.read_bytes if disks is not None else 0,
         "disk_write": disks.write_bytes if disks is not None else 0,

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,11 @@ from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, carried
 from loadgen.telemetry.backends import BackendOption
-from loadgen.telemetry.process import Child, opened_line, sampled_line, start_child
+from loadgen.telemetry.process import Child, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VendorName
 
 MISSED_TICKS = 3
-_KEPT_SAMPLES = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +56,33 @@ class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     meta: dict[str, Any]
 
 
+@dataclass(slots=True, kw_only=True)
 class _Source:
     """Watches one vendor; `run` until cancelled, and read the attributes at any time."""
 
-    def __init__(
-        self,
-        options: Sequence[BackendOption],
-        *,
-        log_path: Path,
-        interval_s: float,
-        deliver: Callable[[Sampled], None],
-        changed: Callable[[], None],
-        patience: Patience,
-    ) -> None:
-        """`deliver` gets every sample; `changed` is called after it and after every failure."""
-        self.options = options
-        self.opened: Opened | None = None  # what the option that works said, or the last that did
-        self.option = options[0] if options else None  # that works or is tried; None once there is none left
-        self.failures: dict[str, str] = {}  # the last reason of each option that failed
-        self.restarts = 0
-        self.last_s: float | None = None  # when the latest sample came, on CLOCK_MONOTONIC
-        self.pid: int | None = None
-        self._log_path = log_path
-        self._interval_s = interval_s
-        self._deliver = deliver
-        self._changed = changed
-        self._patience = patience
-        self._child: Child | None = None
-        self._order = Order(processes=False)
+    options: Sequence[BackendOption]
+    log_path: Path
+    interval_s: float
+    deliver: Callable[[Sampled], None]  # gets every sample
+    changed: Callable[[], None]  # called after each sample and each failure
+    patience: Patience
+    option: BackendOption | None = None  # that works or is tried; None once there is none left
+    opened: Opened | None = None  # what the option that works said, or the last that did
+    failures: dict[str, str] = field(default_factory=dict)  # the last reason of each option that failed
+    restarts: int = 0
+    last_s: float | None = None  # when the latest sample came, on CLOCK_MONOTONIC
+    child: Child | None = None
+    processes: bool = False  # whether they are to be listed
+
+    def __post_init__(self) -> None:
+        self.option = next(iter(self.options), None)
 
     @property
     def stale(self) -> bool:
         """Whether what was shown last is too old to be shown as the present."""
         if self.opened is None or self.last_s is None:
             return False
-        return time.monotonic() - self.last_s > (MISSED_TICKS + 0.5) * self._interval_s
+        return time.monotonic() - self.last_s > (MISSED_TICKS + 0.5) * self.interval_s
 
     def status(self, vendor: VendorName) -> SourceStatus:
         return SourceStatus(
@@ -105,10 +96,10 @@ class _Source:
             meta={} if self.opened is None else self.opened.meta,
         )
 
-    def tell(self, order: Order) -> None:
-        self._order = order
-        if self._child is not None:
-            self._child.tell(order)
+    def show_processes(self, wanted: bool) -> None:
+        self.processes = wanted
+        if self.child is not None:
+            self.child.tell(Order(processes=wanted))
 
     async def run(self) -> None:
         """Try one option after the other; returns when none is left."""
@@ -116,57 +107,51 @@ class _Source:
             self.option = option
             await self._try(option)
         self.option = None
-        self._changed()
+        self.changed()
 
-    def give_up(self, reason: str) -> None:
-        """Nothing is tried any more, for a reason that is no option's."""
-        self.option = None
-        self._failed("vramp", reason)
+    def failed(self, name: str, reason: str) -> None:
+        self.failures[name] = reason
+        self.changed()
 
     async def _try(self, option: BackendOption) -> None:
         strikes = 0
-        while strikes < self._patience.strikes:
+        while strikes < self.patience.strikes:
             began_s = time.monotonic()
             if not await self._one_child(option):
                 return
-            strikes = 1 if time.monotonic() - began_s > self._patience.forgiven_after_s else strikes + 1
+            strikes = 1 if time.monotonic() - began_s > self.patience.forgiven_after_s else strikes + 1
             self.restarts += 1
-            await asyncio.sleep(self._patience.pause_s * 2 ** (strikes - 1))
+            await asyncio.sleep(self.patience.pause_s * 2 ** (strikes - 1))
 
     async def _one_child(self, option: BackendOption) -> bool:
         """Listen to a child as long as it is good for anything; whether it opened."""
         opened = False
-        grace_s = self._patience.grace_s
+        grace_s = self.patience.grace_s
         try:
-            child = self._child = await start_child(option.command(self._interval_s), option.env, self._log_path)
+            child = self.child = await start_child(option.command(self.interval_s), option.env, self.log_path)
         except TelemetryError as error:
-            self._failed(option.name, str(error))
+            self.failed(option.name, str(error))
             return False
-        self.pid = child.pid
         try:
-            self.opened = opened_line(await child.line(within_s=self._patience.open_s))
+            self.opened = await child.opened(within_s=self.patience.open_s)
             opened = True
-            child.tell(self._order)
+            child.tell(Order(processes=self.processes))
             await self._listen(child)
         except TelemetryError as error:
             grace_s = 0.0
-            self._failed(option.name, str(error))
+            self.failed(option.name, str(error))
         finally:
-            self._child = self.pid = None
+            self.child = None
             await child.end(grace_s=grace_s)
         return opened
 
-    def _failed(self, name: str, reason: str) -> None:
-        self.failures[name] = reason
-        self._changed()
-
     async def _listen(self, child: Child) -> None:
-        silence_s = max(self._patience.silence_s, MISSED_TICKS * self._interval_s)
+        silence_s = max(self.patience.silence_s, MISSED_TICKS * self.interval_s)
         while True:
-            sampled = sampled_line(await child.line(within_s=silence_s))
+            sampled = await child.sampled(within_s=silence_s)
             self.last_s = time.monotonic()
-            self._deliver(sampled)
-            self._changed()
+            self.deliver(sampled)
+            self.changed()
 
 
 class Monitor:
@@ -184,7 +169,7 @@ class Monitor:
         self._change = asyncio.Event()
         self._sources = {
             vendor: _Source(
-                each,
+                options=each,
                 log_path=folder / f"telemetry-{vendor}.log",
                 interval_s=interval_s,
                 deliver=partial(self._delivered, vendor),
@@ -196,7 +181,7 @@ class Monitor:
         self.latest: dict[int, GpuSample] = {}
         """By number, the last that is known of each device: what a sample left out is as it was."""
         self._numbers: dict[tuple[VendorName, int], int] = {}
-        self._untaken: deque[Sampled] = deque(maxlen=_KEPT_SAMPLES)
+        self._untaken: deque[Sampled] = deque(maxlen=3600)
         self._processes = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -216,7 +201,8 @@ class Monitor:
         """A mistake of ours costs the run its telemetry and nothing else, but it is not hidden."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            source.give_up(f"a mistake in vramp: {error!r}")
+            source.option = None
+            source.failed("vramp", f"a mistake in vramp: {error!r}")
             task.get_loop().call_exception_handler({"message": "telemetry ended", "exception": error, "task": task})
 
     def take(self) -> list[Sampled]:
@@ -234,7 +220,7 @@ class Monitor:
         """Have the processes of each GPU listed from now on, or no more."""
         self._processes = wanted
         for source in self._sources.values():
-            source.tell(Order(processes=wanted))
+            source.show_processes(wanted)
         if not wanted:
             self.latest = {n: msgspec.structs.replace(gpu, processes=None) for n, gpu in self.latest.items()}
 
@@ -254,7 +240,7 @@ class Monitor:
 
     @property
     def pids(self) -> list[int]:
-        return [source.pid for source in self._sources.values() if source.pid is not None]
+        return [source.child.pid for source in self._sources.values() if source.child is not None]
 
     @property
     def settled(self) -> bool:
@@ -269,18 +255,17 @@ class Monitor:
         return self._numbers.setdefault((vendor, index), len(self._numbers))
 
     def _delivered(self, vendor: VendorName, sampled: Sampled) -> None:
-        gpus = tuple(self._renumbered(vendor, gpu) for gpu in sampled.gpus)
+        gpus = tuple(
+            msgspec.structs.replace(
+                gpu, index=self._number(vendor, gpu.index), processes=gpu.processes and _harmless(gpu.processes)
+            )
+            for gpu in sampled.gpus
+        )
         self._untaken.append(msgspec.structs.replace(sampled, gpus=gpus))
         for gpu in gpus:
             self.latest[gpu.index] = carried(self.latest.get(gpu.index), gpu, processes=self._processes)
 
-    def _renumbered(self, vendor: VendorName, gpu: GpuSample) -> GpuSample:
-        number = self._number(vendor, gpu.index)
-        if gpu.processes:
-            gpu = msgspec.structs.replace(gpu, processes=tuple(_harmless(each) for each in gpu.processes))
-        return gpu if number == gpu.index else msgspec.structs.replace(gpu, index=number)
 
-
-def _harmless(process: GpuProcess) -> GpuProcess:
-    """A process chooses its own name."""
-    return msgspec.structs.replace(process, name=harmless(process.name))
+def _harmless(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
+    """Each process chooses its own name."""
+    return tuple(msgspec.structs.replace(process, name=harmless(process.name)) for process in processes)

@@ -13,13 +13,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, TelemetryLine, decode_line
+from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, decode_line
 
 _LINE_LIMIT = 1 << 20
 _FLOOD_LINES = 500  # A second's worth; what waits in a full pipe while the parent is suspended is far less
@@ -29,30 +30,40 @@ _KILL_WAIT_S = 2.0
 _POLL_S = 0.02
 
 
+@dataclass(slots=True)
 class Child:
     """One telemetry process; `start_child` makes it."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        pipe: asyncio.ReadTransport,
-        log_path: Path,
-        log_start: int,
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._pipe = pipe
-        self._log_path, self._log_start = log_path, log_start  # where in the log what this child prints begins
-        self._second = 0.0
-        self._lines = self._bytes = 0
+    _process: subprocess.Popen[bytes]
+    _reader: asyncio.StreamReader
+    _pipe: asyncio.ReadTransport
+    _log_path: Path
+    _log_start: int  # where in the log what this child prints begins
+    _second: float = 0.0
+    _lines: int = 0
+    _bytes: int = 0
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    async def line(self, *, within_s: float) -> TelemetryLine:
-        """The next line; raises `TelemetryError` for silence, an end, a flood or nonsense."""
+    async def opened(self, *, within_s: float) -> Opened:
+        """The first line of a child that works; raises `TelemetryError` with what comes instead."""
+        line = await self._line(within_s)
+        if not isinstance(line, Opened):
+            raise TelemetryError("it sent a sample before it said what it samples")
+        named = tuple(msgspec.structs.replace(gpu, name=harmless(gpu.name)) for gpu in line.gpus)
+        return msgspec.structs.replace(line, gpus=named)
+
+    async def sampled(self, *, within_s: float) -> Sampled:
+        """A later line of a child that works; raises `TelemetryError` with what comes instead."""
+        line = await self._line(within_s)
+        if not isinstance(line, Sampled):
+            raise TelemetryError("it opened twice")
+        return line
+
+    async def _line(self, within_s: float) -> Opened | Sampled:
+        """The next line; raises `TelemetryError` for a refusal, silence, an end, a flood or nonsense."""
         try:
             async with asyncio.timeout(within_s):
                 data = await self._reader.readline()
@@ -64,10 +75,13 @@ class Child:
             raise TelemetryError(await self._how_it_ended())
         self._limit(len(data))
         try:
-            return decode_line.decode(data)
+            line = decode_line.decode(data)
         except msgspec.DecodeError as error:
             start = harmless(data[:60].decode("utf-8", "replace").strip())
             raise TelemetryError(f"it sent what is not a line of telemetry ({error}): {start}") from None
+        if isinstance(line, Refused):
+            raise TelemetryError(harmless(line.reason))
+        return line
 
     def tell(self, order: Order) -> None:
         """Say what is wanted; a child that does not listen is not waited for."""
@@ -102,7 +116,10 @@ class Child:
         if not await self._gone(1.0):
             return "it closed its output and runs on"
         status = self._process.returncode
-        how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        how = f"ended with status {status}"
+        if status < 0:  # signals for realtime use have numbers only
+            known = -status in set(signal.Signals)
+            how = f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
         printed = last_lines(self._log_path, 1, start=self._log_start)
         return f"it {how}: {printed[-1]}" if printed else f"it {how}"
 
@@ -156,36 +173,6 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tu
     assert process.stdin is not None
     os.set_blocking(process.stdin.fileno(), False)
     return process, log_start
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def opened_line(line: TelemetryLine) -> Opened:
-    """The first line of a child that works; raises `TelemetryError` with what it says instead."""
-    match line:
-        case Opened(gpus=gpus):
-            named = tuple(msgspec.structs.replace(gpu, name=harmless(gpu.name)) for gpu in gpus)
-            return msgspec.structs.replace(line, gpus=named)
-        case Refused(reason=reason):
-            raise TelemetryError(harmless(reason))
-        case Sampled():
-            raise TelemetryError("it sent a sample before it said what it samples")
-
-
-def sampled_line(line: TelemetryLine) -> Sampled:
-    """A later line of a child that works; raises `TelemetryError` with what it says instead."""
-    match line:
-        case Sampled():
-            return line
-        case Refused(reason=reason):
-            raise TelemetryError(harmless(reason))
-        case Opened():
-            raise TelemetryError("it opened twice")
 
 
 def last_lines(log_path: Path, count: int, *, start: int = 0) -> list[str]:

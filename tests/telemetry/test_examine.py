@@ -14,7 +14,6 @@ from loadgen.telemetry.examine import (
     BackendTrial,
     Pace,
     capture_header,
-    capture_part,
     examine,
     tried,
     try_all,
@@ -106,21 +105,21 @@ async def test_a_library_that_does_not_work_is_told_exactly_with_what_it_printed
 )
 async def test_every_failure_is_told(tmp_path: Path, body: str, words: str) -> None:
     trial = await _trial(tmp_path, stand_in(tmp_path, "bad", body))
-    assert trial.failure is not None
-    assert words in trial.failure
+    assert trial.candidate.failure is not None
+    assert words in trial.candidate.failure
 
 
 @pytest.mark.parametrize("body", ["time.sleep(999)\n", "opened()\ntime.sleep(999)\n", "opened()\nsampled()\nwait()\n"])
 async def test_one_that_hangs_is_given_up(tmp_path: Path, body: str) -> None:
     hangs = stand_in(tmp_path, "hangs", body)
     trial = await _trial(tmp_path, hangs, replace(_PACE, open_s=0.5, grace_s=0.1))
-    assert trial.failure == "it said nothing for 0.5 s"
+    assert trial.candidate.failure == "it said nothing for 0.5 s"
 
 
 async def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
     trial = await _trial(tmp_path, BackendOption("none", "sim", program=(str(tmp_path / "none"),)))
-    assert trial.failure is not None
-    assert "could not be started: No such file" in trial.failure
+    assert trial.candidate.failure is not None
+    assert "could not be started: No such file" in trial.candidate.failure
 
 
 async def test_all_candidates_are_tried_but_only_the_first_that_works_is_watched(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ async def test_all_candidates_are_tried_but_only_the_first_that_works_is_watched
     good = stand_in(tmp_path, "good", "opened()\n" + _WAITS)
     other = stand_in(tmp_path, "other", "opened()\n" + _WAITS)
     trials = await try_all({"amd": [bad, good, other]}, folder=tmp_path, pace=_PACE)
-    assert [(trial.option.name, trial.failure is None) for trial in trials] == [
+    assert [(trial.option.name, trial.candidate.failure is None) for trial in trials] == [
         ("bad", False),
         ("good", True),
         ("other", True),
@@ -152,7 +151,7 @@ async def test_a_device_that_is_never_looked_at_is_left_out(tmp_path: Path) -> N
 async def test_a_capture_of_the_stub_is_the_box_again(rocm: Path, tmp_path: Path) -> None:
     trial = await _on_stub(tmp_path, rocm, BUSY_MI300X)
     path = tmp_path / "capture.jsonl"
-    write_capture(path, Header(captured_at="", versions={}, environment={}), [capture_part(trial)])
+    write_capture(path, Header(captured_at="", versions={}, environment={}), [trial])
     part = read_capture(path).playable["amd"]
     assert part.opened == trial.opened
     assert part.samples == trial.samples

@@ -74,10 +74,10 @@ def doctor(words: list[str]) -> int:
 def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
     from loadgen.server.process.masking import masked_environment
     from loadgen.telemetry.capture import write_capture
-    from loadgen.telemetry.examine import capture_header, capture_part
+    from loadgen.telemetry.examine import capture_header
 
     header = capture_header(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
-    write_capture(path, header, [capture_part(trial) for trial in trials])
+    write_capture(path, header, trials)
     say(f"capture: {path}")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from loadgen.amd_kernel import amd_cards, compute_nodes, entries, held_bytes, nu
 from loadgen.errors import TelemetryError, VrampError
 from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
-from loadgen.vendors import NVIDIA, VENDORS, Platform, load
+from loadgen.vendors import NVIDIA, VENDORS, Platform
 
 RELEASE_WAIT_S = 15.0
 TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
@@ -94,7 +95,7 @@ def read_gpu_memory(
     for vendor in VENDORS:
         if platform in (None, vendor.platform):
             try:
-                gpus += load(vendor.memory_reader)(sysfs, proc, path)
+                gpus += pkgutil.resolve_name(vendor.memory_reader)(sysfs, proc, path)
             except TelemetryError as error:
                 reasons.append(str(error))
     if not gpus:
