@@ -32,7 +32,7 @@ from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
 from loadgen.store.files import JOURNAL
-from tui.catalog import Choice
+from tui.catalog import StartChoice
 from tui.config import DEFAULTS, Config
 from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
@@ -45,7 +45,7 @@ from tui.theme import COCKPIT, SERIES
 
 _AGE_CHECK_S = 0.5
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
-MakeRun = Callable[[Choice], Run]  # what turns the operator's choice into a run; raises `VrampError`
+MakeRun = Callable[[StartChoice], Run]  # what turns the operator's choice into a run; raises `VrampError`
 
 
 @dataclass

@@ -36,7 +36,7 @@ _REPEATED = re.compile(r"-\d+$")  # what a second run in the same second has beh
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StartChoice:
     """What the operator wants to start."""
 
     document: Mapping[str, Any]  # A profile that was not yet validated, varied or overridden

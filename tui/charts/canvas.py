@@ -68,7 +68,12 @@ class Canvas:
 
     def lines(self) -> list[Row]:
         """All rows, each cut where the role changes."""
-        return [self._line(row) for row in range(self.rows)]
+        found: list[Row] = []
+        for codes, owner in zip(self._codes, self._owner, strict=True):
+            text = codes.tobytes().decode("utf-32-le")
+            cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
+            found.append(tuple((text[start:end], self._roles[owner[start]]) for start, end in pairwise(cuts)))
+        return found
 
     def beside_ticks(self, scale: Scale) -> Rows:
         """All rows, with the ticks of the vertical axis left of them."""
@@ -77,12 +82,6 @@ class Canvas:
             for share, tick in zip(scale.shares(np.array(scale.ticks)).tolist(), scale.ticks, strict=True)
         }
         return [(ticks.get(row, ("      │", "rule")), *line) for row, line in enumerate(self.lines())]
-
-    def _line(self, row: int) -> Row:
-        text = self._codes[row].tobytes().decode("utf-32-le")
-        owner = self._owner[row]
-        cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
-        return tuple((text[start:end], self._roles[owner[start]]) for start, end in pairwise(cuts))
 
     def _number(self, role: str) -> int:
         if role not in self._roles:

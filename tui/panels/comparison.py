@@ -126,7 +126,8 @@ def _bound(one: Compared) -> str:
 def _long(one: Compared) -> Row:
     figure, found = FIGURES[one.figure], one.difference
     title = f"{figure.title}, {figure.unit}" if figure.unit in ("ms", "%") else figure.title
-    row: list[Word] = [(f" {title:<20}", "dim"), ("".join(f"{value:>10}" for value in _values(one)), "text")]
+    a, b = _values(one)
+    row: Row = ((f" {title:<20}", "dim"), (f"{a:>10}{b:>10}", "text"))
     if found is None or found.percent is None:
         return (*row, (f"{fmt.UNKNOWN:>12}", "dim"))
     bounded = found.low_percent is not None or found.high_percent is not None

@@ -17,7 +17,7 @@ from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
-from tui.charts.plot import Curve, Limit, Plot, plot_rows, scale_of
+from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, beside, widths_of
 
@@ -157,6 +157,8 @@ def _found(search: SearchResult | None, standing: Sequence[LoadPoint], name: str
             yield Curve(label, "found", (place[0],), (place[1],), ink=None, sign=sign)
 
 
-def limits_of(slo_ms: dict[str, float], name: str) -> tuple[Limit, ...]:
+def limits_of(slo_ms: dict[str, float], name: str) -> tuple[PlotLimit, ...]:
     found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
-    return tuple(Limit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0)
+    return tuple(
+        PlotLimit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0
+    )

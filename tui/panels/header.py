@@ -77,9 +77,8 @@ def _replay(frame: Frame) -> Row:
     now = frame.snapshot.replay
     if now is None:
         return ()
-    paused = " PAUSED" if now.paused else ""
-    where = f"{fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}"
-    return ((f"REPLAY x{fmt.setting(now.speed)}{paused} {where}", "warn"),)
+    speed = f"REPLAY x{fmt.setting(now.speed)}{' PAUSED' if now.paused else ''}"
+    return ((f"{speed} {fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}", "warn"),)
 
 
 def _verdict(frame: Frame) -> Row:

@@ -48,13 +48,9 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
     total = sum(error.count for error in kinds)
     sent = fmt.count(whole.sent if whole is not None else None)
     legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
-    account = _account(frame, width)
+    above = [titled("errors", (legend,), width), *_account(frame, width)]
     groups = [_kind(error, total, frame, width) for error in kinds]
-    return [
-        titled("errors", (legend,), width),
-        *account,
-        *whole_groups(groups, height - 2 - len(account), "kinds more"),
-    ]
+    return [*above, *whole_groups(groups, height - 1 - len(above), "kinds more")]
 
 
 def _account(frame: Frame, width: int) -> Rows:
@@ -69,14 +65,9 @@ def _account(frame: Frame, width: int) -> Rows:
 
 
 def _kind(error: ErrorView, total: int, frame: Frame, width: int) -> Rows:
+    kind = f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}"
     share = fmt.percent(error.count / total if total else None)
-    rows: Rows = [
-        (
-            (f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}", "bad"),
-            (f"{share:>6}  ", "text"),
-            (seen(frame, error.kind), "dim"),
-        )
-    ]
+    rows: Rows = [((kind, "bad"), (f"{share:>6}  ", "text"), (seen(frame, error.kind), "dim"))]
     for example in error.examples or (error.message,):
         rows += wrapped(example, width, "text", _INDENT)
     if error.kind in _REMEDIES:

@@ -27,7 +27,7 @@ from loadgen.places import write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
 from tui import keys
-from tui.catalog import Choice, is_shipped
+from tui.catalog import StartChoice, is_shipped
 from tui.screens.dialogs import AskChoice, AskText, FullScreen, ask
 from tui.widgets.painted import Pane
 from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
@@ -41,7 +41,7 @@ _PART = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _ASSIGNED = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 
 
-class EditorScreen(FullScreen[Choice | None]):
+class EditorScreen(FullScreen[StartChoice | None]):
     """The text, and what is wrong with it beneath; returns what shall be started, or None."""
 
     AUTO_FOCUS = "#editor"
@@ -107,7 +107,7 @@ class EditorScreen(FullScreen[Choice | None]):
             self.notify("It cannot be started like this: see below", severity="warning", timeout=4, markup=False)
             return
         where = f"{self._path} (edited)" if self._changed else str(self._path)
-        self.dismiss(Choice(self._document, where))
+        self.dismiss(StartChoice(self._document, where))
 
     def action_save(self) -> None:
         ask(self, AskText("Save as", str(proposed_path(self._path))), self._save_as)
@@ -190,20 +190,17 @@ def check_text(text: str, name: str) -> tuple[dict[str, Any], list[Problem]]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        return {}, [_syntax_problem(str(error), text)]
+        message = str(error)
+        at = _AT_LINE.search(message)
+        if at is None:
+            return {}, [Problem(message, max(1, len(text.splitlines())))]
+        return {}, [Problem(message[: at.start()].strip(), int(at[1]))]
     document.setdefault("name", name)
     found: dict[str, Problem] = {}
     for variant in (None, *variant_names(document)):
         for problem in _problems_of(document, variant, text):
             found.setdefault(problem.words.removeprefix(f"variant {variant}: "), problem)
     return document, list(found.values())
-
-
-def _syntax_problem(message: str, text: str) -> Problem:
-    match = _AT_LINE.search(message)
-    if match is not None:
-        return Problem(message[: match.start()].strip(), int(match[1]))
-    return Problem(message, max(1, len(text.splitlines())))
 
 
 def _problems_of(document: dict[str, Any], variant: str | None, text: str) -> Iterator[Problem]:

@@ -29,7 +29,7 @@ from loadgen.profile.document import build_profile
 from loadgen.server.preflight.check import check_profile
 from loadgen.store.runs import run_folders
 from tui import keys
-from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run
+from tui.catalog import Entry, PastRun, StartChoice, entries, newest_by_profile, past_run
 from tui.panels import picker as panel
 from tui.screens.dialogs import AskChoice, AskUrl, FullScreen, ask
 from tui.screens.editor import EditorScreen
@@ -52,7 +52,7 @@ class PickerScreen(FullScreen[None]):
     class Start(Message):
         """The operator wants this to run."""
 
-        choice: Choice
+        choice: StartChoice
 
     def __init__(self, *, api_key_env: str | None = None) -> None:
         """`api_key_env` names the variable with the key for servers that are attached to."""
@@ -197,7 +197,7 @@ class PickerScreen(FullScreen[None]):
         entry = self._startable()
         if entry is not None:
             variant = self._variants.get(str(entry.path))
-            self.post_message(self.Start(Choice(entry.document, str(entry.path), variant, url)))
+            self.post_message(self.Start(StartChoice(entry.document, str(entry.path), variant, url)))
 
     def _startable(self) -> Entry | None:
         entry = self._entry
