@@ -21,7 +21,6 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 REPLAY = "replay"  # the arrival of a recorded schedule
-_GAMMA = re.compile(r"gamma:([0-9]+(?:\.[0-9]+)?)")
 MOST_TOKENS = 10_000_000
 FROM_DATA = "data"
 _TAIL = 4.0
@@ -76,35 +75,25 @@ def check_lengths_text(value: object) -> object:
 def _single(text: str) -> Lengths:
     kind, *words = text.split(":")
     if kind.isdecimal() and kind.isascii() and not words:
-        return _fixed(int(kind))
+        tokens = int(kind)
+        if not 1 <= tokens <= MOST_TOKENS:
+            raise ValueError(f"a length must be greater than or equal to 1 and at most {MOST_TOKENS} tokens")
+        return Lengths(lambda _: tokens, tokens, tokens)
     if not all(_NUMBER.fullmatch(word) for word in words):
         raise ValueError(_EXPECTED)
     match kind, [float(word) for word in words]:
         case "uniform", [low, high]:
-            return _uniform(*_bounds(low, high))
+            least, most = _bounds(low, high)
+            return Lengths(lambda share: min(most, least + int(share * (most - least + 1))), least, most)
         case "normal", [mean, sd, *clip] if len(clip) in (0, 2):
             bell = NormalDist(mean, _positive(sd))
             return _clipped(bell.inv_cdf, clip or [1, mean + _TAIL * sd])
         case "lognormal", [median, sigma, *clip] if len(clip) in (0, 2):
-            return _lognormal(_positive(median), _positive(sigma), clip)
+            log = NormalDist(math.log(_positive(median)), _positive(sigma))
+            highest = median * math.exp(min(_TAIL * sigma, 50.0))
+            return _clipped(lambda share: math.exp(min(50.0, log.inv_cdf(share))), clip or [1, highest])
         case _:
             raise ValueError(_EXPECTED)
-
-
-def _fixed(tokens: int) -> Lengths:
-    if not 1 <= tokens <= MOST_TOKENS:
-        raise ValueError(f"a length must be greater than or equal to 1 and at most {MOST_TOKENS} tokens")
-    return Lengths(lambda _: tokens, tokens, tokens)
-
-
-def _uniform(low: int, high: int) -> Lengths:
-    return Lengths(lambda share: min(high, low + int(share * (high - low + 1))), low, high)
-
-
-def _lognormal(median: float, sigma: float, clip: list[float]) -> Lengths:
-    bell = NormalDist(math.log(median), sigma)
-    most = min(_TAIL * sigma, 50.0)
-    return _clipped(lambda share: math.exp(min(50.0, bell.inv_cdf(share))), clip or [1, median * math.exp(most)])
 
 
 def _clipped(inverse: Callable[[float], float], clip: list[float]) -> Lengths:
@@ -160,7 +149,7 @@ def burstiness_of(arrival: str) -> float:
         return 1.0
     if arrival == "constant":
         return math.inf
-    match = _GAMMA.fullmatch(arrival)
+    match = re.fullmatch(r"gamma:([0-9]+(?:\.[0-9]+)?)", arrival)
     if match is None or not 0.001 <= float(match[1]) <= 1000:
         raise ValueError("expected poisson, constant, replay, or gamma:B with a burstiness B from 0.001 to 1000")
     return float(match[1])

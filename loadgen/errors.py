@@ -1,12 +1,4 @@
-"""Every exception vramp raises on purpose, in one tree.
-
-    VrampError                 a message for a person: what was wrong, where, what to do next
-     |- ProfileError           a profile, an option or an override is not right          exit code 2
-     |- ServerError            the server could not be reached, started or understood    exit code 3
-     |- LoadError              the load could not go on: everything fails, the server died  exit code 1
-     |- WorkerError            a worker process could not be started or spoke nonsense   exit code 1
-     |- TelemetryError         a way to measure GPUs does not work here                  exit code 1
-     +- ResultError            a result or a run's folder could not be read or written   exit code 1
+"""Every exception vramp raises on purpose; each says what was wrong, where, and what to do next.
 
 A failed stream is not an exception: it is data (see `loadgen.stream.stream`).
 """

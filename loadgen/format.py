@@ -17,7 +17,6 @@ UNKNOWN = "-"
 AT_LEAST = "≥"  # one cell, so that a lower bound takes the room of a number and no more than one of the blank before it
 GIB = 1024**3
 
-_UNITS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 _WIDENS = "\ufe0f"
 # Control characters (C0 but for the newline, DEL, C1) and those that change the direction of writing.
 _HARMFUL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
@@ -32,19 +31,12 @@ def number(value: float | None) -> str:
     if value == 0:
         return "0"
     sign = "-" if value < 0 else ""
-    for unit, suffix in _UNITS:
-        digits = _three_digits(abs(value) / unit)
-        if digits is not None:
-            return f"{sign}{digits}{suffix}"
+    for unit, suffix in ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")):
+        scaled = abs(value) / unit
+        for limit, decimals in ((0.9995, 3), (9.995, 2), (99.95, 1), (999.5, 0)):
+            if scaled < limit:
+                return f"{sign}{scaled:.{decimals}f}{suffix}"
     return f"{sign}huge"
-
-
-def _three_digits(value: float) -> str | None:
-    """At most four characters, or None when the value needs the next unit."""
-    for limit, decimals in ((0.9995, 3), (9.995, 2), (99.95, 1), (999.5, 0)):
-        if value < limit:
-            return f"{value:.{decimals}f}"
-    return None
 
 
 class Bounded(Protocol):
@@ -127,6 +119,11 @@ def target(concurrency: int | None, rate: float | None) -> str:
 def gib(count_bytes: float | None) -> float | None:
     """Bytes in GiB."""
     return None if count_bytes is None else count_bytes / GIB
+
+
+def memory(count_bytes: float) -> str:
+    """An amount of memory in words: 1.5 GiB."""
+    return f"{count_bytes / GIB:.1f} GiB"
 
 
 def counted(number: int, noun: str) -> str:

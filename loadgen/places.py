@@ -15,14 +15,14 @@ def cache_folder(name: str) -> Path:
     """The folder for what can be found out again, as `state_folder`; where it cannot be made, one goes without."""
     folder = xdg_path("XDG_CACHE_HOME", ".cache", name)
     with contextlib.suppress(OSError):
-        _make(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
 def state_folder(name: str) -> Path:
     """The folder for what is true of this machine now; made if missing, for its owner's eyes only."""
     folder = xdg_path("XDG_STATE_HOME", ".local/state", name)
-    _make(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
@@ -32,10 +32,6 @@ def xdg_path(variable: str, default: str, name: str) -> Path:
     if not base.is_absolute():  # the XDG specification: a relative path there is to be ignored
         base = Path.home() / default
     return base / "vramp" / name
-
-
-def _make(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:

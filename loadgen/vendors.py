@@ -62,6 +62,7 @@ class Vendor:
     driver_files: tuple[str, ...] = ()  # under /; a sign of the driver
     library: str = ""  # a sign of the driver too
     integrated: bool = False  # ordinary processors bring small GPUs of this vendor along
+    whole_gpu: str = ""  # the compute partition that is no partition
 
     def on_windows(self, dev: Path = Path("/dev")) -> bool:
         return bool(self.windows_file) and (dev / self.windows_file).exists()
@@ -114,6 +115,7 @@ AMD = Vendor(
     visible=("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),  # vLLM refuses to start when both are set and differ
     renumbering=("ROCR_VISIBLE_DEVICES",),
     integrated=True,
+    whole_gpu="SPX",
 )
 NVIDIA = Vendor(
     name="nvidia",

@@ -32,10 +32,7 @@ class _Place(NamedTuple):
 def _point(place: _Place, total: LoadSum) -> CurvePoint:
     span_s, held_area_s = total.span_ns / 1e9, total.held_area_ns / 1e9
     return CurvePoint(
-        isl=place.isl,
-        osl=place.osl,
-        load=place.load,
-        direction=place.direction,
+        **place._asdict(),
         held=held_area_s / span_s if span_s else 0.0,
         measured_s=span_s,
         output_tokens_per_s=total.output_tokens / span_s if span_s else None,

@@ -17,7 +17,6 @@ _MOST = 1 << 40
 _FIRST = struct.Struct("<H")
 _LONGEST_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
 
-
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 """Names of the latency histograms, in the order of the result."""
 MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # those that are shown while a run goes on, and compared

@@ -206,18 +206,13 @@ def rank_bounds(count: int, share: float, confidence: float) -> tuple[int, int]:
     first, last = max(0, int(count * share - reach)), min(count, int(count * share + reach))
     trials = np.arange(first + 1, last + 1)
     steps = np.log((count - trials + 1) / trials) + math.log(share / (1 - share))
-    log_chances = _log_binomial(count, first, share) + np.concatenate([[0.0], np.cumsum(steps)])
-    chances = np.exp(log_chances)
+    ways = math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1)
+    log_first = ways + first * math.log(share) + (count - first) * math.log1p(-share)
+    chances = np.exp(log_first + np.concatenate([[0.0], np.cumsum(steps)]))
     at_most, at_least = np.cumsum(chances), np.cumsum(chances[::-1])
     low = first + int(np.searchsorted(at_most, tail, side="right"))
     high = last + 1 - int(np.searchsorted(at_least, tail, side="right"))
     return low, high
-
-
-def _log_binomial(count: int, successes: int, share: float) -> float:
-    """The logarithm of a binomial probability."""
-    ways = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
-    return ways + successes * math.log(share) + (count - successes) * math.log1p(-share)
 
 
 def _word(percent: float | None, low: float, high: float, *, lower_is_better: bool) -> Word:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from loadgen.metrics.journal import GpusSampled, HostSampled
@@ -22,42 +23,14 @@ _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
 _MOST_LOOKS = 1000
-
-
-_MEASURED = (
-    "gfx_percent",
-    "memory_percent",
-    "power_w",
-    "temperature_hotspot_c",
-    "temperature_memory_c",
-    "gfx_clock_mhz",
-    "memory_clock_mhz",
-)
-
-
+_MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
 _HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
 _GPU_COLUMNS = (
-    "gfx_percent",
-    "memory_percent",
-    "hbm_used_bytes",
-    "power_w",
-    "temperature_hotspot_c",
-    "temperature_memory_c",
-    "gfx_clock_mhz",
-    "throttled_percent",
+    *("gfx_percent", "memory_percent", "hbm_used_bytes", "power_w", "temperature_hotspot_c", "temperature_memory_c"),
+    *("gfx_clock_mhz", "throttled_percent"),
 )
-_HOST_COLUMNS = (
-    "cpu_percent",
-    "cpu_busiest_percent",
-    "server_cpu_percent",
-    "server_rss_bytes",
-    "memory_used_bytes",
-    "load_1min",
-    "disk_read_bytes_per_s",
-    "disk_write_bytes_per_s",
-    "network_in_bytes_per_s",
-    "network_out_bytes_per_s",
-)
+_HOST_RATES = ("disk_read_bytes_per_s", "disk_write_bytes_per_s", "network_in_bytes_per_s", "network_out_bytes_per_s")
+_HOST_COLUMNS = (*_HOST_MEANS, "load_1min", *_HOST_RATES)
 
 
 class GpuSamples:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -35,13 +35,14 @@ _MASK = int(_SHAPE.sub_bucket_mask)
 _TOP_US = int(_SHAPE.get_value_from_index(HISTOGRAM_LENGTH - 1))
 _NOT_HDR = (HdrCookieException, HdrLengthException, RuntimeError, ValueError, zlib.error)
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+_SUMS = ("count", "sum_us", "sum_squares_us", "min_us", "max_us", "clipped")
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
 class Histogram:
     """Counts of latencies in microseconds; a commutative monoid under `add`, with `Histogram()` as zero."""
 
-    __slots__ = ("_loose", "_packed", "clipped", "count", "max_us", "min_us", "sum_squares_us", "sum_us")
+    __slots__ = ("_loose", "_packed", *_SUMS)
 
     def __init__(self) -> None:
         self._loose: NDArray[np.int64] = _NO_COUNTS  # the counters, while they are not packed
@@ -68,8 +69,6 @@ class Histogram:
 
     def record_ns(self, values_ns: Sequence[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
         """Record durations in nanoseconds, each `weights[i]` times; a negative one counts as 0."""
-        if len(values_ns) == 0:
-            return
         values_us = (np.asarray(values_ns, dtype=np.int64) + 500) // 1000
         self.record_us(values_us, weights)
 
@@ -152,20 +151,17 @@ class Histogram:
         """The statistics in milliseconds; the population's standard deviation."""
         if self.count == 0:
             return Summary(count=0)
-        p50, p90, p95, p99, p999 = (value / 1000 for value in self.percentile_us(*_PERCENTILES.values()))
+        values_us = self.percentile_us(*_PERCENTILES.values())
+        percentiles: dict[str, Any] = {name: us / 1000 for name, us in zip(_PERCENTILES, values_us, strict=True)}
         variance = self.sum_squares_us * self.count - self.sum_us**2
         return Summary(
             count=self.count,
-            mean=self.sum_us / self.count / 1000,
+            mean=self.mean_ms(),
             stddev=math.sqrt(variance) / self.count / 1000,
             min=self.min_us / 1000,
-            p50=p50,
-            p90=p90,
-            p95=p95,
-            p99=p99,
-            p999=p999,
             max=self.max_us / 1000,
             hdr=self.hdr() if with_hdr else None,
+            **percentiles,
         )
 
     def summary_with(self, censored: Histogram, *, with_hdr: bool = False) -> Summary:
@@ -228,15 +224,8 @@ class Histogram:
     def encode(self) -> EncodedHistogram:
         counts = self._counts
         (indices,) = np.nonzero(counts)
-        return EncodedHistogram(
-            packed=pack_counters(indices, counts[indices]),
-            count=self.count,
-            sum_us=self.sum_us,
-            sum_squares_us=self.sum_squares_us,
-            min_us=self.min_us,
-            max_us=self.max_us,
-            clipped=self.clipped,
-        )
+        sums: dict[str, Any] = {name: getattr(self, name) for name in _SUMS}
+        return EncodedHistogram(packed=pack_counters(indices, counts[indices]), **sums)
 
     def encode_some(self) -> EncodedHistogram | None:
         """None where nothing was recorded."""
@@ -253,12 +242,8 @@ class Histogram:
             indices = np.cumsum(steps)
             histogram._loose = np.zeros(indices[-1] + 1, dtype=np.int64)
             histogram._loose[indices] = counts
-        histogram.count = encoded.count
-        histogram.sum_us = encoded.sum_us
-        histogram.sum_squares_us = encoded.sum_squares_us
-        histogram.min_us = encoded.min_us
-        histogram.max_us = encoded.max_us
-        histogram.clipped = encoded.clipped
+        for name in _SUMS:
+            setattr(histogram, name, getattr(encoded, name))
         return histogram
 
     def __eq__(self, other: object) -> bool:
@@ -287,9 +272,6 @@ def _top_of(index: int) -> int:
 def _sum_of_squares(values: NDArray[np.int64], weights: NDArray[np.int64] | None) -> int:
     # Squares of microseconds leave 64 bits within an hour: sum three partial products that do not.
     high, low = values >> 16, values & 0xFFFF
-    if weights is None:
-        products = (high * high, high * low, low * low)
-    else:
-        products = (high * high * weights, high * low * weights, low * low * weights)
-    top, middle, bottom = (int(product.sum()) for product in products)
+    times = 1 if weights is None else weights
+    top, middle, bottom = (int((product * times).sum()) for product in (high * high, high * low, low * low))
     return (top << 32) + (middle << 17) + bottom

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ from loadgen.metrics.difference import (
     streams_needed,
 )
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict
+from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import MOST_SEND_LAG_MS
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
@@ -38,21 +38,6 @@ _HOPELESS = 1_000_000
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
 """Where the times lie of streams that were still open: at least as long as that."""
 _ALIKE = {"ttft_from_intended": "ttft"}  # what a latency's streams are worth, where `blocks` does not know it
-
-
-class Judged(Protocol):
-    """A stage of a result, or what is being judged."""
-
-    @property
-    def slo(self) -> dict[str, SloCheck]:
-        """The limits over the stage, by name."""
-
-    @property
-    def goodput(self) -> Goodput | None: ...
-
-    @property
-    def failures(self) -> FailureCheck | None:
-        """Requests that failed or stayed unsent."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -82,7 +67,7 @@ def limits_of(profile: Mapping[str, Any]) -> Limits:
     )
 
 
-def met_limits(stage: Judged) -> bool | None:
+def met_limits(stage: Judgement | StageResult) -> bool | None:
     """Whether a stage met every limit by the figures as they are; None where none was set."""
     checks = [*(check.met for check in stage.slo.values()), *([stage.goodput.met] if stage.goodput is not None else [])]
     failures = stage.failures
@@ -91,7 +76,7 @@ def met_limits(stage: Judged) -> bool | None:
     return all(checks) if checks else None
 
 
-def needed_words(stage: Judged) -> str:
+def needed_words(stage: Judgement) -> str:
     """What it takes to be sure, of the limit that takes most: "ttft_p99 needs 120 more streams"; or nothing."""
     name, needs = _most_needed(stage)
     if needs > _HOPELESS:
@@ -99,12 +84,12 @@ def needed_words(stage: Judged) -> str:
     return f"{name} needs {needs:,} more streams" if needs else ""
 
 
-def still_needed(stage: Judged) -> int:
+def still_needed(stage: Judgement) -> int:
     """How many more streams it takes to be sure of every limit, at the least."""
     return _most_needed(stage)[1]
 
 
-def _most_needed(stage: Judged) -> tuple[str, int]:
+def _most_needed(stage: Judgement) -> tuple[str, int]:
     needs = {name: check.needs or 0 for name, check in stage.slo.items()}
     needs["goodput"] = (stage.goodput.needs or 0) if stage.goodput is not None else 0
     return max(needs.items(), key=lambda item: item[1])

@@ -12,7 +12,16 @@ import msgspec
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Diagnosis, EngineView, Finding, Milestone, SearchResult
-from loadgen.metrics.result import BaselineView, Comparison, CurvePoint, RunEvent, Verdict
+from loadgen.metrics.result import (
+    BaselineView,
+    Comparison,
+    CurvePoint,
+    EnergyResult,
+    Requests,
+    RunEvent,
+    Throughput,
+    Verdict,
+)
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 BEAT_S = 0.25  # A run tells its state so often
@@ -146,23 +155,11 @@ class StageView(msgspec.Struct, frozen=True):
     running: bool
     elapsed_s: float
     held_mean: float | None
-    sent: int  # `completed + failed + cancelled + unfinished + carried_over + open`
-    completed: int
-    failed: int
-    unfinished: int
-    requests_per_s: float | None
-    output_tokens_per_s: float | None
-    total_tokens_per_s: float | None
-    cancelled: int = 0
-    carried_over: int = 0
-    carried_in: int = 0
+    requests: Requests
+    throughput: Throughput
     open: int = 0  # sent and not over yet; 0 once the stage has ended
-    unsent: int = 0
-    scheduled: int = 0  # `sent + unsent`
-    latency: dict[str, Summary] = {}  # by name: ttft, tpot, itl, e2e
-    joules_per_output_token: float | None = None
-    """Of all sockets; None before five seconds of the window, or without energy."""
-    tokens_per_s_per_w: float | None = None
+    latency_ms: dict[str, Summary] = {}  # by name: ttft, tpot, itl, e2e
+    energy: EnergyResult | None = None  # none before five seconds of the window
     slo_met: bool | None = None
     slo_needs: str = ""  # what it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so
     stop_reason: str | None = None

@@ -64,10 +64,10 @@ def stage_result(
         duration_s=round(max(0.0, end_s - started.t_s), 3),
         measured_s=stage.window_s,
         stop_reason=stage.ended.reason if stage.ended is not None else "the run ended in this stage",
-        requests=_requests(stage),
+        requests=requests_of(stage),
         concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
         tokens=_tokens(stage),
-        throughput=_throughput(stage),
+        throughput=throughput_of(stage),
         latency_ms=stage.summaries(*LATENCIES, with_hdr=with_hdr),
         slo=judgement.slo,
         engine=stage.engine,
@@ -77,8 +77,8 @@ def stage_result(
         instances=[
             InstanceResult(
                 url=url,
-                requests=_requests(part),
-                throughput=_throughput(part),
+                requests=requests_of(part),
+                throughput=throughput_of(part),
                 latency_ms=part.summaries("ttft", "tpot"),
                 engine=part.engine,
             )
@@ -165,7 +165,7 @@ def truth_of(stage: StageRecord) -> TruthCheck | None:
     return truth_check(account, stage.engine)
 
 
-def _requests(stage: StageRecord) -> Requests:
+def requests_of(stage: StageRecord) -> Requests:
     metrics, unsent = stage.metrics, stage.counters["unsent"]
     counts: dict[str, Any] = {name: stage.counters[name] for name in _REQUESTS}
     counts |= {"scheduled": counts["sent"] + unsent, "unsent": unsent}
@@ -174,7 +174,7 @@ def _requests(stage: StageRecord) -> Requests:
     return Requests(**counts, errors=dict(metrics.errors), messages=dict(metrics.messages), models=dict(metrics.models))
 
 
-def _throughput(stage: StageRecord) -> Throughput:
+def throughput_of(stage: StageRecord) -> Throughput:
     output = stage.per_second("window_output_tokens")
     held = stage.held_mean
     return Throughput(

@@ -13,6 +13,7 @@ import msgspec
 
 from loadgen.metrics.result import Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.vendors import VENDORS
 
 MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word
 SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
@@ -22,6 +23,29 @@ BUSY_PERCENT = 90.0
 MEMORY_BOUND_PERCENT = 70.0  # memory controllers are saturated well below 100 % of their time
 HOST_FULL_PERCENT = 90.0
 CORE_FULL_PERCENT = 97.0
+FEWEST_FOR_P99 = 100
+FEWEST_FOR_SHARE = 100
+FEWEST_FOR_MEAN = 30
+SHORTEST_S = 2.0  # of the workers' time, for what they took of it
+MOST_READ_LAG_MS = 25.0  # read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late
+MOST_CPU_SHARE = 0.9  # of one core, per worker
+MOST_COALESCED = 0.01
+"""Share of reads whose earlier events were stamped with the time of the last: with more, the 99th percentile of the
+gaps is the client's."""
+MOST_UNSURE = 0.005
+"""Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
+LEAST_HELD = 0.97  # of the streams that a closed loop asked for
+MOST_REFILL_SHARE = 0.02  # send lag, as a share of the streams' time: how much load a late refill has cost
+MOST_SEND_LAG_MS = 5.0
+"""Send lag at p99 in open loop: half a step of a fast engine. With more, arrivals fall into steps they were not meant
+for, and a TTFT from the intended time is in part the client's."""
+MOST_LAG_OF_GAP = 0.5
+"""Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
+arrivals are no longer Poisson's (or whatever was asked for)."""
+MOST_UNSENT = 0.01  # of the arrivals: the last few of a stage may just miss its end
+MOST_WAITED = 0.02
+"""Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
+KV_FULL = 0.95
 
 
 class GpuFacts(msgspec.Struct, frozen=True):
@@ -137,9 +161,8 @@ def _slower(gpu: GpuFacts) -> str | None:
     clock, others = gpu.now.gfx_clock_mhz, gpu.siblings_clock_mhz
     if clock is None or not others or (gpu.now.gfx_percent or 0.0) < MEMORY_BOUND_PERCENT:
         return None
-    return (
-        f"straggler: clock {clock / others - 1:+.0%} of its siblings" if clock < SLOWER_THAN_SIBLINGS * others else None
-    )
+    change = clock / others - 1
+    return f"straggler: clock {change:+.0%} of its siblings" if clock < SLOWER_THAN_SIBLINGS * others else None
 
 
 def _hotter(gpu: GpuFacts) -> str | None:
@@ -162,10 +185,11 @@ def _used_before(gpu: GpuFacts) -> str | None:
 
 
 def _partitioned(gpu: GpuFacts) -> str | None:
+    whole = next((vendor.whole_gpu for vendor in VENDORS if vendor.name == gpu.static.vendor), "")
     mode = gpu.static.compute_partition
-    if gpu.static.vendor != "amd" or mode in (None, "", "SPX") or gpu.static.partition != 0:
+    if not whole or mode in (None, "", whole) or gpu.static.partition != 0:
         return None
-    return f"compute partition {mode}, not SPX"
+    return f"compute partition {mode}, not {whole}"
 
 
 def _host_limited(stage: StageFacts) -> str | None:
@@ -211,59 +235,6 @@ _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] =
     ("bandwidth-bound", False, _bandwidth_bound),
     ("compute-bound", False, _compute_bound),
 )
-
-
-FEWEST_FOR_P99 = 100
-
-
-FEWEST_FOR_SHARE = 100
-
-
-FEWEST_FOR_MEAN = 30
-
-
-SHORTEST_S = 2.0  # of the workers' time, for what they took of it
-
-
-MOST_READ_LAG_MS = 25.0  # read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late
-
-
-MOST_CPU_SHARE = 0.9  # of one core, per worker
-
-
-MOST_COALESCED = 0.01
-"""Share of reads whose earlier events were stamped with the time of the last: with more, the 99th percentile of the
-gaps is the client's."""
-
-
-MOST_UNSURE = 0.005
-"""Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
-
-
-LEAST_HELD = 0.97  # of the streams that a closed loop asked for
-
-
-MOST_REFILL_SHARE = 0.02  # send lag, as a share of the streams' time: how much load a late refill has cost
-
-
-MOST_SEND_LAG_MS = 5.0
-"""Send lag at p99 in open loop: half a step of a fast engine. With more, arrivals fall into steps they were not meant
-for, and a TTFT from the intended time is in part the client's."""
-
-
-MOST_LAG_OF_GAP = 0.5
-"""Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
-arrivals are no longer Poisson's (or whatever was asked for)."""
-
-
-MOST_UNSENT = 0.01  # of the arrivals: the last few of a stage may just miss its end
-
-
-MOST_WAITED = 0.02
-"""Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
-
-
-KV_FULL = 0.95
 
 
 class ClientFacts(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 import tomllib
@@ -53,8 +54,7 @@ def build_profile(
     try:
         return Profile.model_validate(chosen)
     except ValidationError as error:
-        lines = [_explain(where, details) for details in error.errors()]
-        raise ProfileError("\n".join(lines)) from None
+        raise ProfileError("\n".join(_explain(where, details) for details in error.errors())) from None
 
 
 def variant_names(document: Mapping[str, Any]) -> list[str]:
@@ -69,7 +69,7 @@ def apply_variant(document: Mapping[str, Any], variant: str | None, *, where: st
     A variant is written like a profile: tables are merged, everything else replaces; its list `unset` takes away
     keys, such as `"server.args.max-num-seqs"`. Raises `ProfileError`.
     """
-    base: dict[str, Any] = _copy(document)
+    base: dict[str, Any] = copy.deepcopy(dict(document))
     variants = base.pop("variants", {})
     if not isinstance(variants, dict) or not all(isinstance(entry, dict) for entry in variants.values()):
         raise ProfileError(f"{where}: variants: expected tables, such as [variants.latency.server.args]")
@@ -102,12 +102,6 @@ def _unset(document: dict[str, Any], key: str, *, where: str) -> None:
     del table[last]
 
 
-def _copy(value: Any) -> Any:  # noqa: ANN401 - a TOML document is any of TOML's types
-    if isinstance(value, Mapping):
-        return {key: _copy(entry) for key, entry in value.items()}
-    return [_copy(entry) for entry in value] if isinstance(value, list) else value
-
-
 def _apply_override(document: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     path = [part.strip() for part in key.split(".")]
@@ -117,28 +111,25 @@ def _apply_override(document: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    _assign(document, path, value, override)
+    try:
+        _assign(document, path, value)
+    except ValueError as error:
+        raise ProfileError(f"--set {override}: {error}") from None
 
 
-def _assign(document: dict[str, Any], path: list[str], value: object, override: str) -> None:
+def _assign(document: dict[str, Any], path: list[str], value: object) -> None:
     table: Any = document
     for depth, part in enumerate(path):
-        last = depth == len(path) - 1
-        if isinstance(table, list):
-            if not part.isdigit() or int(part) >= len(table):
-                known = ".".join(path[:depth])
-                raise ProfileError(f"--set {override}: {known} has {len(table)} entries, counted from 0; no {part!r}")
-            index: Any = int(part)
-        elif isinstance(table, dict):
-            index = part
-            if not last:
-                table.setdefault(part, {})
-        else:
-            raise ProfileError(f"--set {override}: {'.'.join(path[:depth])} is a value, not a table")
-        if last:
+        known = ".".join(path[:depth])
+        if not isinstance(table, dict | list):
+            raise ValueError(f"{known} is a value, not a table")
+        if isinstance(table, list) and (not part.isdigit() or int(part) >= len(table)):
+            raise ValueError(f"{known} has {len(table)} entries, counted from 0; no {part!r}")
+        index: Any = int(part) if isinstance(table, list) else part
+        if depth == len(path) - 1:
             table[index] = value
         else:
-            table = table[index]
+            table = table.setdefault(part, {}) if isinstance(table, dict) else table[index]
 
 
 def _no_such_profile(path: Path) -> str:
@@ -153,14 +144,13 @@ def _no_such_profile(path: Path) -> str:
 
 def _explain(where: str, details: ErrorDetails) -> str:
     location = [part for part in details["loc"] if part not in ("int", "float", "str", "bool")]
-    key = ".".join(str(part) for part in location)
+    key = ".".join(map(str, location))
     if details["type"] == "extra_forbidden":
         return f"{where}: {key}: unknown key{_nearest(location)}"
     if details["type"] == "missing":
         return f"{where}: {key}: is missing"
     message = details["msg"].removeprefix("Value error, ")
-    value = details["input"]
-    shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
+    shown = "" if isinstance(details["input"], dict | BaseModel) else f" = {details['input']!r}"
     return f"{where}: {key}{shown}: {message[:1].lower()}{message[1:]}" if key else f"{where}: {message}"
 
 

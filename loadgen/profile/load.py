@@ -28,13 +28,12 @@ from loadgen.profile.values import (
 )
 from loadgen.searches import PLAN_KEYS, SEARCHES, SearchName
 
-_OWN_FIELDS = frozenset(
-    {"model", "prompt", "messages", "input", "stream", "stream_options", "store", "temperature", "ignore_eos"}
-    | {"max_tokens", "max_completion_tokens", "max_output_tokens"}
-)
-"""Fields of a request that vramp writes itself."""
-_MANY_ANSWERS = frozenset({"n", "best_of", "use_beam_search", "background"})
-"""Fields that make an answer something else than one stream."""
+# Fields of a request that vramp writes itself, and those that make an answer something else than one stream.
+_OWN_FIELDS = """
+    model prompt messages input stream stream_options store temperature ignore_eos
+    max_tokens max_completion_tokens max_output_tokens
+""".split()
+_MANY_ANSWERS = ("n", "best_of", "use_beam_search", "background")
 
 
 class Table(BaseModel):
@@ -138,16 +137,10 @@ class Load(Table):
     prompts. The result records it."""
 
     @model_validator(mode="after")
-    def _models_have_weights(self) -> Self:
+    def _names_fit(self) -> Self:
         for name, weight in self.models.items():
             if not name or not (0 < weight < math.inf):
-                raise ValueError(
-                    f"models: {name!r} = {weight:g}: expected the name of a served model and a weight above 0"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _extra_fields_are_extra(self) -> Self:
+                raise ValueError(f"models: {name!r} = {weight:g}: expected a served model's name and a weight above 0")
         for name in self.extra_body:
             if name in _OWN_FIELDS:
                 raise ValueError(f"extra_body.{name}: is set by vramp, from the other keys of load")
@@ -237,15 +230,11 @@ class PlanSettings(Table):
         return [name for name in PLAN_KEYS if getattr(self, name) is not None]
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _one_kind_within_bounds(self) -> Self:
         if len(self.kinds) > 1:
             raise ValueError(f"{' and '.join(self.kinds)} are plans of their own: give one of them")
         if self.completed is not None and self.settle is None and self.search is None:
             raise ValueError('completed is for settled stages: give settle too, such as settle = "30s"')
-        return self
-
-    @model_validator(mode="after")
-    def _bounds_are_in_order(self) -> Self:
         if self.least > self.most:
             raise ValueError(f"least ({self.least:g}) is above most ({self.most:g})")
         return self
@@ -263,8 +252,6 @@ class PlanSettings(Table):
             loads += [("ramp.start", self.ramp.start), ("ramp.end", self.ramp.end)]
         for name, value in loads:
             if value != round(value) or value > MOST_CONCURRENCY:
-                raise ValueError(
-                    f"{name}: {value:g} is not a concurrency, a whole number up to {MOST_CONCURRENCY}; "
-                    'a rate needs by = "rate"'
-                )
+                kind = f"a concurrency, a whole number up to {MOST_CONCURRENCY}"
+                raise ValueError(f'{name}: {value:g} is not {kind}; a rate needs by = "rate"')
         return self

@@ -226,10 +226,8 @@ class Profile(Table):
 
     @model_validator(mode="after")
     def _slo_names_are_metrics(self) -> Self:
-        for name in self.slo.limits_ms:
-            problem = slo_problem(name)
-            if problem is not None:
-                raise ValueError(problem)
+        for problem in filter(None, map(slo_problem, self.slo.limits_ms)):
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

@@ -35,8 +35,9 @@ def assessment(result: Result) -> list[Answer]:
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
+    saturated = Answer("Saturated?", _search_words(result) + _queue_words(measured))
     slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
-    return [_healthy(result), _saturated(result, measured), _limit(result, measured), *slo]
+    return [_healthy(result), saturated, _limit(result, measured), *slo]
 
 
 def measured_stages(result: Result) -> list[StageResult]:
@@ -53,7 +54,11 @@ def best_stage(result: Result) -> StageResult | None:
 
 def best_of(stages: Sequence[StageResult]) -> StageResult | None:
     good = [stage for stage in stages if met_limits(stage) is not False]
-    return max(good or stages, key=lambda stage: stage.throughput.output_tokens_per_s or 0.0, default=None)
+    return max(good or stages, key=_output, default=None)
+
+
+def _output(stage: StageResult) -> float:
+    return stage.throughput.output_tokens_per_s or 0.0
 
 
 def shortcomings(result: Result) -> list[str]:
@@ -143,20 +148,15 @@ def _run_problems(result: Result) -> list[str]:
     return problems
 
 
-def _saturated(result: Result, stages: Sequence[StageResult]) -> Answer:
-    words = [*_search_words(result), _queue_words(stages)]
-    return Answer("Saturated?", " ".join(words))
-
-
-def _search_words(result: Result) -> list[str]:
+def _search_words(result: Result) -> str:
     search = result.search
     if search is None:
-        return []
+        return ""
+    what, low, high = SEARCHES[search.kind].label, search.low, search.high
     if search.found is None or not search.resolved:
-        return [f"The search for the {SEARCHES[search.kind].label} is unresolved: {search.why}."]
-    low, high = search.low, search.high
+        return f"The search for the {what} is unresolved: {search.why}. "
     bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
-    return [f"The {SEARCHES[search.kind].label} is at {search.by} {search.found:g}{bounds}."]
+    return f"The {what} is at {search.by} {search.found:g}{bounds}. "
 
 
 def _queue_words(stages: Sequence[StageResult]) -> str:
@@ -165,8 +165,7 @@ def _queue_words(stages: Sequence[StageResult]) -> str:
         words = next((one.text for one in stage.verdicts if one.id in _QUEUES), None) or _behind(stage)
         if words is not None:
             return f"Yes, at {names[stage.index]}: {words}."
-    highest = max(stages, key=by_load)
-    return f"No: up to {names[highest.index]} nothing queued."
+    return f"No: up to {names[max(stages, key=by_load).index]} nothing queued."
 
 
 def _behind(stage: StageResult) -> str | None:
@@ -189,7 +188,7 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
     question = "What was the limit?"
     if result.client.limited:
         return Answer(question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True)
-    most = max(stages, key=lambda stage: stage.throughput.output_tokens_per_s or 0.0)
+    most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
     at = f"at {titles(stages)[most.index]}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from loadgen.format import Statistic, bounded, fixed
@@ -38,12 +37,12 @@ _BAR = 30
 
 def serve_tables(result: Result, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
     """One table for each stage, the serving curve of a rate ladder, and whether to trust them."""
-    tables = [serve_table(stage, metrics=metrics, percents=percents) for stage in result.stages if took_part(stage)]
+    tables = [_serve_table(stage, metrics=metrics, percents=percents) for stage in result.stages if took_part(stage)]
     curve = serving_curve_table(result)
     return "\n".join([*tables, *([curve] if curve else []), *trust_lines(result)])
 
 
-def serve_table(stage: StageResult, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
+def _serve_table(stage: StageResult, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
     """The result of `vllm bench serve` for one stage; `metrics` are keys of `SERVE_METRICS`."""
     blocks = [_metric_lines(stage, metric, percents) for metric in metrics] if has_numbers(stage) else []
     return "\n".join(
@@ -140,13 +139,12 @@ def throughput_table(result: Result) -> str:
 
 def _offline_lines(stage: StageResult) -> list[str]:
     requests, rate = stage.requests, stage.throughput
-    per_min = None if rate.requests_per_s is None else rate.requests_per_s * 60
     lost = requests.failed + requests.unfinished
     return [
         *([f"Failed or unfinished requests: {lost} of {requests.sent}"] if lost else []),
         f"Throughput: {fixed(rate.requests_per_s)} requests/s, {fixed(rate.total_tokens_per_s)} total tokens/s, "
         f"{fixed(rate.output_tokens_per_s)} output tokens/s",
-        f"Throughput: {fixed(per_min)} requests/min",
+        f"Throughput: {fixed(_per_min(rate.requests_per_s))} requests/min",
         f"Total num prompt tokens:  {stage.tokens.input}",
         f"Total num output tokens:  {stage.tokens.output}",
     ]
@@ -174,57 +172,46 @@ def _line(name: str, value: float | str | None) -> str:
     return f"{name:<40} {value if isinstance(value, int | str) else fixed(value)}"
 
 
-class ServingPoint(msgspec.Struct, frozen=True):
-    """One rate of the ladder."""
-
-    label: str
-    asked_per_min: float
-    achieved_per_min: float | None
-    normalized_mean_ms: float | None  # milliseconds per token
-    normalized_p99_ms: float | None
-
-
-def serving_points(result: Result) -> list[ServingPoint]:
+def _serving_stages(result: Result) -> list[StageResult]:
     """The open-loop stages of a result, by rate; those in which nothing was completed are left out."""
-    points = [
-        _serving_point(stage) for stage in result.stages if stage.target.rate is not None and stage.requests.completed
-    ]
-    return sorted(points, key=lambda point: point.asked_per_min)
+    found = (stage for stage in result.stages if stage.target.rate is not None and stage.requests.completed)
+    return sorted(found, key=_rate)
+
+
+def _rate(stage: StageResult) -> float:
+    return stage.target.rate or 0.0
 
 
 def is_rate_ladder(result: Result) -> bool:
     """Whether there is a curve to draw: stages at two rates at least."""
-    return len({point.asked_per_min for point in serving_points(result)}) > 1
+    return len({_rate(stage) for stage in _serving_stages(result)}) > 1
 
 
 def serving_curve_table(result: Result) -> str:
     """The points of the curve, a bar beside each; empty for a result that is no rate ladder."""
     if not is_rate_ladder(result):
         return ""
-    points = serving_points(result)
-    top = max(point.normalized_mean_ms or 0.0 for point in points)
-    bar = Column[ServingPoint](
-        "", lambda point: "#" * round(_BAR * (point.normalized_mean_ms or 0.0) / (top or 1.0)), words=True
+    stages = _serving_stages(result)
+    top = max(_normalized_ms(stage, "mean") or 0.0 for stage in stages) or 1.0
+    bar = Column[StageResult](
+        "", lambda stage: "#" * round(_BAR * (_normalized_ms(stage, "mean") or 0.0) / top), words=True
     )
     above = f"{'requests/min':>25}{'latency (ms/token)':>22}"
-    return "\n".join([f"{' Serving curve ':=^80}", above, *text_lines([*_SERVING, bar], points, fixed)])
+    return "\n".join([f"{' Serving curve ':=^80}", above, *text_lines([*_SERVING, bar], stages, fixed)])
 
 
-_SERVING: tuple[Column[ServingPoint], ...] = (
-    Column("asked", lambda point: point.asked_per_min, decimals=1, width=12),
-    Column("achieved", lambda point: point.achieved_per_min, decimals=1, width=13),
-    Column("mean", lambda point: point.normalized_mean_ms, decimals=3, width=11),
-    Column("p99", lambda point: point.normalized_p99_ms, decimals=3, width=11),
+def _per_min(per_s: float | None) -> float | None:
+    return None if per_s is None else per_s * 60
+
+
+def _normalized_ms(stage: StageResult, statistic: str) -> float | None:
+    value: float | None = getattr(stage.latency_ms.get("normalized"), statistic, None)
+    return value
+
+
+_SERVING: tuple[Column[StageResult], ...] = (
+    Column("asked", lambda stage: _per_min(stage.target.rate), decimals=1, width=12),
+    Column("achieved", lambda stage: _per_min(stage.throughput.requests_per_s), decimals=1, width=13),
+    Column("mean", lambda stage: _normalized_ms(stage, "mean"), decimals=3, width=11),
+    Column("p99", lambda stage: _normalized_ms(stage, "p99"), decimals=3, width=11),
 )
-
-
-def _serving_point(stage: StageResult) -> ServingPoint:
-    achieved, normalized = stage.throughput.requests_per_s, stage.latency_ms.get("normalized")
-    assert stage.target.rate is not None
-    return ServingPoint(
-        label=stage.label,
-        asked_per_min=stage.target.rate * 60,
-        achieved_per_min=None if achieved is None else achieved * 60,
-        normalized_mean_ms=normalized.mean if normalized is not None else None,
-        normalized_p99_ms=normalized.p99 if normalized is not None else None,
-    )

@@ -23,7 +23,7 @@ from loadgen.report.tabular import Column, Value, text_lines
 Measured = StageResult | StageView | InstanceResult | CurvePoint
 
 
-def _figure(part: str, name: str) -> Callable[[Measured], Value]:
+def figure(part: str, name: str) -> Callable[[Measured], Value]:
     """A figure of a part of a result; where a row has no such part, its own."""
     return lambda row: getattr(getattr(row, part, row), name, None)
 
@@ -37,9 +37,9 @@ def _held(row: Measured) -> float | None:
 def _per_user(row: Measured) -> Value:
     """Tokens a second that a user sees: while a stage runs the inverse of its median time per output token."""
     if isinstance(row, StageView):
-        tpot = row.latency.get("tpot")
+        tpot = row.latency_ms.get("tpot")
         return 1000 / tpot.p50 if tpot is not None and tpot.p50 else None
-    return _figure("throughput", "output_tokens_per_s_per_user")(row)
+    return figure("throughput", "output_tokens_per_s_per_user")(row)
 
 
 def _met(row: Measured) -> bool | None:
@@ -50,10 +50,8 @@ def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
     match row:
         case StageResult():
             summary = latencies(row).get(latency)
-        case InstanceResult():
+        case InstanceResult() | StageView():
             summary = row.latency_ms.get(latency)
-        case StageView():
-            summary = row.latency.get(latency)
         case CurvePoint():
             summary = getattr(row, f"{latency}_ms", None)
     return Statistic.of(summary, statistic)
@@ -79,25 +77,25 @@ def _latency_column(name: str) -> Column[Measured]:
 
 _COLUMNS: dict[str, Column[Measured]] = {
     "shape": Column("ISL/OSL", lambda row: f"{getattr(row, 'isl', '')}/{getattr(row, 'osl', '')}", words=True),
-    "completed": Column("completed", _figure("requests", "completed"), group="requests"),
-    "failed": Column("failed", _figure("requests", "failed"), short="fail", group="requests", alarm=True, width=6),
-    "measured_s": Column("duration s", _figure("", "measured_s")),
+    "completed": Column("completed", figure("requests", "completed"), group="requests"),
+    "failed": Column("failed", figure("requests", "failed"), short="fail", group="requests", alarm=True, width=6),
+    "measured_s": Column("duration s", figure("", "measured_s")),
     "concurrency_mean": Column("held", _held, decimals=1, width=6, role="held"),
-    "requests_per_s": Column("req/s", _figure("throughput", "requests_per_s"), group="throughput", width=7),
+    "requests_per_s": Column("req/s", figure("throughput", "requests_per_s"), group="throughput", width=7),
     "output_tokens_per_s": Column(
         "output tok/s",
-        _figure("throughput", "output_tokens_per_s"),
+        figure("throughput", "output_tokens_per_s"),
         short="tok/s",
         group="throughput",
         decimals=0,
         width=7,
         role="throughput",
     ),
-    "total_tokens_per_s": Column("total tok/s", _figure("throughput", "total_tokens_per_s"), group="throughput"),
+    "total_tokens_per_s": Column("total tok/s", figure("throughput", "total_tokens_per_s"), group="throughput"),
     "output_tokens_per_s_per_user": Column(
         "tok/s per user", _per_user, short="/user", group="throughput", decimals=1, width=6
     ),
-    "joules_per_output_token": Column("J/token", _figure("energy", "joules_per_output_token"), short="J/tok", width=6),
+    "joules_per_output_token": Column("J/token", figure("energy", "joules_per_output_token"), short="J/tok", width=6),
     "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
 }
 

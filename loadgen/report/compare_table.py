@@ -10,7 +10,7 @@ from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.result import Compared
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
-from loadgen.report.tabular import Column, escaped, json_text, markdown_table, text_lines
+from loadgen.report.tabular import Column, cut, escaped, json_text, markdown_table, text_lines
 
 _WIDTH = 100
 _KEY = 38
@@ -19,13 +19,15 @@ _VALUE = 30
 
 def compare_table(comparison: RunComparison) -> str:
     """The whole comparison, no more than 120 columns wide."""
+    means = comparison.means
     return "\n".join(
         [
             f"{' B against A ':=^{_WIDTH}}",
             *_heading(comparison),
             *_setting_lines(comparison.configuration),
             *(line for stage in comparison.stages for line in _stage_lines(stage, comparison.confidence)),
-            *_mean_lines(comparison.means),
+            *([f"{f' geometric mean of B over A, {means[0].ratio.stages} stages ':-^{_WIDTH}}"] if means else []),
+            *text_lines(_mean_columns(means), means, head=False),
             "=" * _WIDTH,
             *closing_lines(comparison),
         ]
@@ -40,7 +42,7 @@ def compare_markdown(comparison: RunComparison) -> str:
         "\n".join(f"- **not alike:** {escaped(text)}" for text in comparison.unlike),
         "\n".join(f"- {escaped(text)}" for text in comparison.notes),
         markdown_table(_SETTINGS, comparison.configuration) or "The configuration is the same.",
-        *(_markdown_stage(stage, comparison.confidence) for stage in comparison.stages),
+        *(block for stage in comparison.stages for block in _stage_blocks(stage, comparison.confidence)),
         markdown_table(_mean_columns(comparison.means), comparison.means),
         "\n".join(f"- {escaped(line)}" for line in closing_lines(comparison)),
     ]
@@ -48,7 +50,6 @@ def compare_markdown(comparison: RunComparison) -> str:
 
 
 def compare_json(comparisons: Sequence[RunComparison]) -> str:
-    """All of it as one document."""
     return json_text(CompareDocument(comparisons=list(comparisons)))
 
 
@@ -102,8 +103,8 @@ def _setting_lines(settings: Sequence[Setting]) -> Iterator[str]:
         return
     yield f"{'differs':<{_KEY}}{'A':<{_VALUE + 2}}B"
     for setting in settings:
-        a, b = (_cut(value, _VALUE) for value in (setting.a, setting.b))
-        yield f"{'  ' + _cut(setting.key, _KEY - 3):<{_KEY}}{a:<{_VALUE + 2}}{b}"
+        a, b = (UNKNOWN if value is None else cut(value, _VALUE) for value in (setting.a, setting.b))
+        yield f"{'  ' + cut(setting.key, _KEY - 3):<{_KEY}}{a:<{_VALUE + 2}}{b}"
 
 
 _SETTINGS: tuple[Column[Setting], ...] = (
@@ -133,11 +134,6 @@ def _columns(confidence: float) -> list[Column[Compared]]:
     ]
 
 
-def _mean_lines(means: Sequence[Mean]) -> list[str]:
-    title = [f"{f' geometric mean of B over A, {means[0].ratio.stages} stages ':-^{_WIDTH}}"] if means else []
-    return [*title, *text_lines(_mean_columns(means), means, head=False)]
-
-
 def _mean_columns(means: Sequence[Mean]) -> list[Column[Mean]]:
     stages = means[0].ratio.stages if means else 0
     return [
@@ -157,10 +153,9 @@ def _title(figure: str) -> str:
     return f"{known.title} ({known.unit})" if known.unit in ("ms", "%") else known.title
 
 
-def _markdown_stage(stage: StageComparison, confidence: float) -> str:
+def _stage_blocks(stage: StageComparison, confidence: float) -> list[str]:
     doubts = "\n".join(f"- no evidence here: {escaped(doubt)}" for doubt in stage.doubts)
-    blocks = [f"#### {escaped(stage.title)}", doubts, markdown_table(_columns(confidence), stage.figures)]
-    return "\n\n".join(block for block in blocks if block)
+    return [f"#### {escaped(stage.title)}", doubts, markdown_table(_columns(confidence), stage.figures)]
 
 
 def _end(percent: float | None) -> str:
@@ -169,8 +164,3 @@ def _end(percent: float | None) -> str:
 
 def _value(value: float | None, *, at_least: bool) -> str:
     return f"{'>= ' if at_least else ''}{fixed(value, 4 if value is not None and abs(value) < 1 else 2)}"
-
-
-def _cut(text: str | None, width: int) -> str:
-    shown = UNKNOWN if text is None else text
-    return shown if len(shown) <= width else shown[: width - 3] + "..."

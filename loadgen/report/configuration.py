@@ -5,6 +5,7 @@ What must differ from run to run (ports, addresses, seeds) and what the stages s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,13 +30,9 @@ def model_of(result: Result) -> str:
 
 def hardware_of(result: Result) -> str:
     """The GPUs in words, each name with its count; the processor where none are known."""
-    names: dict[str, int] = {}
-    for gpu in result.gpus:
-        names[gpu.name] = names.get(gpu.name, 0) + 1
-    if names:
-        return ", ".join(
-            f"{count} \N{MULTIPLICATION SIGN} {name}" if count > 1 else name for name, count in names.items()
-        )
+    counts = Counter(gpu.name for gpu in result.gpus)
+    if counts:
+        return ", ".join(f"{n} \N{MULTIPLICATION SIGN} {name}" if n > 1 else name for name, n in counts.items())
     return str(result.environment.get("cpu") or "unknown hardware")
 
 

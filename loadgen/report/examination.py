@@ -7,12 +7,13 @@ devices are named where they differ. The JSON has each of them apart.
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from loadgen.format import GIB, counted, fixed, gib
+from loadgen.format import GIB, counted, fixed, memory
 from loadgen.metrics.journal import Finding, Severity, by_severity
 from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 from loadgen.report.tabular import Column, json_text, text_lines
@@ -57,11 +58,6 @@ def _finding(finding: Finding) -> str:
     return "\n".join([head, *(_wrapped(f"       {name}: {text}", " " * 9) for name, text in details.items() if text)])
 
 
-def doctor_json(found: Examination) -> str:
-    """One JSON object; a field of a sample that is absent is null, with its reason in `missing`."""
-    return json_text(found)
-
-
 def doctor_text(found: Examination) -> str:
     """Paragraphs: the box, each candidate, the host, and what it comes to."""
     paragraphs = [_box(found), *(_candidate(each) for each in found.tried), _host(found.host), verdict(found)]
@@ -90,13 +86,14 @@ def _measured(best: Tried | None) -> str:
 def _box(found: Examination) -> str:
     told = [f"{name} {version}" for name, version in found.versions.items() if version is not None]
     absent = [name for name, version in found.versions.items() if version is None]
-    lines = [
-        *_entries("versions", ", ".join(told)),
-        *_entries("not here", *([", ".join(absent)] if absent else [])),
-        *_entries("user", f"{found.user}, groups {', '.join(found.groups)}"),
-        *_entries("devices", *(map(_device, found.devices) if found.devices else ["no file of a GPU"])),
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            *_entries("versions", ", ".join(told)),
+            *_entries("not here", *([", ".join(absent)] if absent else [])),
+            *_entries("user", f"{found.user}, groups {', '.join(found.groups)}"),
+            *_entries("devices", *(map(_device, found.devices) if found.devices else ["no file of a GPU"])),
+        ]
+    )
 
 
 def _device(device: DeviceFile) -> str:
@@ -122,9 +119,9 @@ def _candidate(tried: Tried) -> str:
 
 
 def _gpu_lines(exams: Sequence[GpuExam]) -> Iterator[str]:
-    by_socket: dict[str, list[GpuStatic]] = {}
+    by_socket: defaultdict[str, list[GpuStatic]] = defaultdict(list)
     for exam in exams:
-        by_socket.setdefault(exam.gpu.socket or str(exam.gpu.index), []).append(exam.gpu)
+        by_socket[exam.gpu.socket or str(exam.gpu.index)].append(exam.gpu)
     for devices in by_socket.values():
         gpu = devices[0]
         parts = [gpu.name, gpu.bdf, gpu.arch, gpu.compute_partition, gpu.memory_partition, gpu.virtualization]
@@ -150,57 +147,54 @@ _VALUES: tuple[Column[_Quantity], ...] = (
 
 def _values(exams: Sequence[GpuExam]) -> Iterator[_Quantity]:
     """The quantities that were judged, then those that no range is known of."""
-    judged: dict[str, list[tuple[int, UnitCheck]]] = {}
+    judged: defaultdict[str, list[tuple[int, UnitCheck]]] = defaultdict(list)
     for exam in exams:
         for check in exam.checks:
-            judged.setdefault(check.quantity, []).append((exam.gpu.index, check))
-    for quantity, checks in judged.items():
-        yield _judged(quantity, checks)
+            judged[check.quantity].append((exam.gpu.index, check))
+    yield from map(_judged, judged.values())
     for name in _COUNTED:
         values = [value for exam in exams if (value := getattr(exam.sample, name)) is not None]
         if values:
             yield _Quantity(name, min(values), max(values))
 
 
-def _judged(quantity: str, checks: Sequence[tuple[int, UnitCheck]]) -> _Quantity:
+def _judged(checks: Sequence[tuple[int, UnitCheck]]) -> _Quantity:
     values = [check.value for _, check in checks]
     low, high = min(check.low for _, check in checks), max(check.high for _, check in checks)
     wrong = [(index, check) for index, check in checks if not check.plausible]
     raw = f", raw {wrong[0][1].raw:g}" if wrong else ""
     mark = f"  CANNOT BE: GPU {_indices(index for index, _ in wrong)}{raw}" if wrong else ""
     possible = f"{_number(low)} to {_number(high)}{mark}"
-    return _Quantity(quantity, min(values), max(values), checks[0][1].unit, possible)
+    first = checks[0][1]
+    return _Quantity(first.quantity, min(values), max(values), first.unit, possible)
 
 
 def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
     """A line for each list of processes, with the devices that have it."""
-    holders: dict[str, list[int]] = {}
+    holders: defaultdict[str, list[int]] = defaultdict(list)
     for exam in exams:
-        if exam.sample.processes:
-            holders.setdefault(_listed(exam.sample.processes), []).append(exam.gpu.index)
+        processes = exam.sample.processes or ()
+        more = f", {len(processes) - _MOST_PROCESSES} more" if len(processes) > _MOST_PROCESSES else ""
+        if processes:
+            holders[", ".join(map(_process, processes[:_MOST_PROCESSES])) + more].append(exam.gpu.index)
     for listed, indices in holders.items():
         yield from _entries(f"on GPU {_indices(indices)}", listed)
 
 
-def _listed(processes: Sequence[GpuProcess]) -> str:
-    more = f", {len(processes) - _MOST_PROCESSES} more" if len(processes) > _MOST_PROCESSES else ""
-    return ", ".join(_process(each) for each in processes[:_MOST_PROCESSES]) + more
-
-
 def _process(process: GpuProcess) -> str:
-    held = f" {fixed(gib(process.hbm_bytes), 1)} GiB" if process.hbm_bytes is not None else ""
+    held = f" {memory(process.hbm_bytes)}" if process.hbm_bytes is not None else ""
     return f"{process.name or '?'} ({process.pid}){held}"
 
 
 def _missing(exams: Sequence[GpuExam]) -> list[str]:
     """Null fields by reason, with the devices if it is not all of them."""
-    by_field: dict[tuple[str, str], list[int]] = {}
+    by_field: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for exam in exams:
-        for name, reason in exam.missing.items():
-            by_field.setdefault((name, reason), []).append(exam.gpu.index)
-    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for missing in exam.missing.items():
+            by_field[missing].append(exam.gpu.index)
+    alike: defaultdict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
     for (name, reason), devices in by_field.items():
-        alike.setdefault((reason, tuple(devices)), []).append(name)
+        alike[reason, tuple(devices)].append(name)
     texts = []
     for (reason, indices), names in alike.items():
         where = "" if len(indices) == len(exams) else f" (GPU {_indices(indices)})"
@@ -211,9 +205,9 @@ def _missing(exams: Sequence[GpuExam]) -> list[str]:
 def _host(host: HostExam) -> str:
     told = msgspec.to_builtins(host.sample)
     values = [_host_value(name, value) for name, value in told.items() if name != "t_s" and value != {}]
-    by_reason: dict[str, list[str]] = {}
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for name, reason in host.missing.items():
-        by_reason.setdefault(reason, []).append(name)
+        by_reason[reason].append(name)
     missing = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
     return "\n".join(["host", *_entries("value", ", ".join(values)), *_entries("null", *missing)])
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, significant
-from loadgen.metrics.deltas import Summary
+from loadgen.metrics.deltas import OUTCOMES, Summary
 from loadgen.metrics.result import FirstWave, Requests, StageResult
 from loadgen.metrics.snapshot import StageView
 
@@ -86,18 +86,12 @@ def request_counts(requests: Requests) -> list[RequestCount]:
 
 def account_words(stage: StageView) -> str:
     """All requests in a line that adds up: 92 scheduled, 80 never sent; 12 sent = 9 completed + 3 open."""
-    parts = {
-        "completed": stage.completed,
-        "failed": stage.failed,
-        "cancelled": stage.cancelled,
-        "unfinished": stage.unfinished,
-        "carried over": stage.carried_over,
-        "open": stage.open,
-    }
+    requests = stage.requests
+    parts = {name.replace("_", " "): getattr(requests, name) for name in OUTCOMES} | {"open": stage.open}
     shown = [f"{count:,} {name}" for name, count in parts.items() if count]
-    sent = f"{stage.sent:,} sent = {' + '.join(shown)}" if shown else f"{stage.sent:,} sent"
-    scheduled = f"{stage.scheduled:,} scheduled, {stage.unsent:,} never sent; " if stage.unsent else ""
-    return f"{scheduled}{sent}" + (f"; {stage.carried_in:,} carried in" if stage.carried_in else "")
+    sent = f"{requests.sent:,} sent = {' + '.join(shown)}" if shown else f"{requests.sent:,} sent"
+    scheduled = f"{requests.scheduled:,} scheduled, {requests.unsent:,} never sent; " if requests.unsent else ""
+    return f"{scheduled}{sent}" + (f"; {requests.carried_in:,} carried in" if requests.carried_in else "")
 
 
 def failed_words(errors: Mapping[str, int]) -> str:
@@ -105,54 +99,49 @@ def failed_words(errors: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count:,}" for kind, count in errors.items())
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the notes on a stage are made of."""
-
-    moves: bool
-    inconclusive: str | None
-    e2e_inconclusive: str | None
-    latency_ms: Mapping[str, Summary]
-    tpot_parts: int
-    first_wave: FirstWave | None
-    tail_share: float | None
-    tail_is_verdict: bool = False
-    capped: str | None = None  # where no verdict says so
-
-
 def stage_notes(stage: StageResult) -> list[Note]:
     """What its figures are of, and what they are not; verdicts and limits are told elsewhere."""
-    facts = Facts(
+    tail_is_verdict = any(verdict.id == "tail" for verdict in stage.verdicts)
+    found = notes_of(
+        latencies(stage),
         moves=bool(stage.curve),
         inconclusive=stage.inconclusive,
         e2e_inconclusive=stage.e2e_inconclusive,
-        latency_ms=latencies(stage),
         tpot_parts=stage.tpot_parts,
         first_wave=stage.first_wave,
-        tail_share=stage.tail_share,
-        tail_is_verdict=any(verdict.id == "tail" for verdict in stage.verdicts),
+        tail_share=None if tail_is_verdict else stage.tail_share,
     )
-    return list(notes_of(facts))
+    return list(found)
 
 
-def notes_of(facts: Facts) -> Iterator[Note]:
+def notes_of(
+    latency_ms: Mapping[str, Summary],
+    *,
+    moves: bool,
+    inconclusive: str | None,
+    e2e_inconclusive: str | None,
+    tpot_parts: int,
+    first_wave: FirstWave | None,
+    tail_share: float | None,
+    capped: str | None = None,
+) -> Iterator[Note]:
     """The same of a stage that has no result yet."""
-    if facts.moves:
+    if moves:
         yield Note("Load", "it moves: see the figures by the streams held, E2E is of no load")
-    if facts.inconclusive is not None:
-        yield Note("Inconclusive", facts.inconclusive)
-    if facts.e2e_inconclusive is not None:
-        yield Note("E2E", facts.e2e_inconclusive.removeprefix("E2E: "))
-    yield from _waiting(facts.latency_ms)
-    tpot = facts.latency_ms.get("tpot")
-    if facts.tpot_parts and tpot is not None:
-        yield Note("TPOT", f"{facts.tpot_parts:,} of {tpot.count:,} are parts of streams")
-    if facts.first_wave is not None:
-        yield _first_wave(facts.first_wave)
-    share = facts.tail_share
-    if share is not None and share >= _LEAST_TAIL and not facts.tail_is_verdict:
-        yield Note("Tail", f"for {share:.0%} of its time fewer streams than asked for, as its requests ran out")
-    if facts.capped is not None:
-        yield Note("Cap", facts.capped)
+    if inconclusive is not None:
+        yield Note("Inconclusive", inconclusive)
+    if e2e_inconclusive is not None:
+        yield Note("E2E", e2e_inconclusive.removeprefix("E2E: "))
+    yield from _waiting(latency_ms)
+    tpot = latency_ms.get("tpot")
+    if tpot_parts and tpot is not None:
+        yield Note("TPOT", f"{tpot_parts:,} of {tpot.count:,} are parts of streams")
+    if first_wave is not None:
+        yield _first_wave(first_wave)
+    if tail_share is not None and tail_share >= _LEAST_TAIL:
+        yield Note("Tail", f"for {tail_share:.0%} of its time fewer streams than asked for, as its requests ran out")
+    if capped is not None:
+        yield Note("Cap", capped)
 
 
 def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:

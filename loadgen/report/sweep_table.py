@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.format import Statistic, fixed
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import latencies
-from loadgen.report.tabular import Column, json_text, text_lines
+from loadgen.report.tabular import Column, cut, json_text, text_lines
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110
@@ -79,35 +80,34 @@ def sweep_table(rows: Sequence[SweepRow]) -> str:
     """A table for each stage, and below them the variants that have no numbers or not all of them."""
     stages = list(dict.fromkeys(row.stage for row in rows if row.stage is not None))
     width = max([len("variant"), *(len(row.variant) for row in rows)])
-    groups = ["\n".join(_group(stage, rows, width)) for stage in stages]
-    return "\n".join([*groups, *_endings(rows, width)])
+    lines = []
+    for stage in stages:
+        lines.append(f"{f' {stage} ':=^{width + 94}}")
+        lines += text_lines(_columns(width), [row for row in rows if row.stage == stage], fixed)
+    return "\n".join([*lines, *_endings(rows, width)])
 
 
 def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow]) -> str:
-    """The rows as a JSON document."""
-    report = SweepReport(profile=profile, seed=seed, rows=list(rows))
-    return json_text(report) + "\n"
+    return json_text(SweepReport(profile=profile, seed=seed, rows=list(rows))) + "\n"
 
 
 def _rows_of(outcome: Outcome) -> Iterator[SweepRow]:
-    named = {"variant": outcome.variant, "state": outcome.state, "reason": outcome.reason}
+    row = SweepRow(variant=outcome.variant, state=outcome.state, reason=outcome.reason)
     stages = outcome.result.stages if outcome.result is not None else []
     if not stages:
-        yield SweepRow(**named)  # type: ignore[arg-type]  # the three that every row has
+        yield row
     times: Counter[str] = Counter()
     for stage in stages:
         title = f"{stage.label}, ISL {stage.isl}, OSL {stage.osl}"
         times[title] += 1
         # The same load twice in a plan is two stages.
-        yield _row(stage, title if times[title] == 1 else f"{title} ({times[title]})", outcome)
+        yield _measured(row, stage, title if times[title] == 1 else f"{title} ({times[title]})")
 
 
-def _row(stage: StageResult, title: str, outcome: Outcome) -> SweepRow:
+def _measured(row: SweepRow, stage: StageResult, title: str) -> SweepRow:
     ttft, tpot = (latencies(stage).get(name, Summary(count=0)) for name in ("ttft", "tpot"))
-    return SweepRow(
-        variant=outcome.variant,
-        state=outcome.state,
-        reason=outcome.reason,
+    return replace(
+        row,
         stage=title,
         isl=stage.isl,
         osl=stage.osl,
@@ -129,20 +129,12 @@ def _row(stage: StageResult, title: str, outcome: Outcome) -> SweepRow:
 def _compared(row: SweepRow, first: SweepRow | None) -> SweepRow:
     if first is None or row is first:
         return row
-    bounds = {*row.lower_bounds, *first.lower_bounds}
-    differences = {
-        name: None if name in bounds else _percent(getattr(row, name), getattr(first, name)) for name in _COMPARED
-    }
-    return msgspec.structs.replace(row, difference_percent=differences)
-
-
-def _percent(value: float | None, base: float | None) -> float | None:
-    return None if value is None or not base else 100 * (value / base - 1)
-
-
-def _group(stage: str, rows: Sequence[SweepRow], width: int) -> list[str]:
-    head, *lines = text_lines(_columns(width), [row for row in rows if row.stage == stage], fixed)
-    return [f"{f' {stage} ':=^{width + 94}}", head, *lines]
+    differences: dict[str, float | None] = dict.fromkeys(_COMPARED)
+    for name in _COMPARED:
+        value, base = getattr(row, name), getattr(first, name)
+        if value is not None and base and name not in row.lower_bounds + first.lower_bounds:
+            differences[name] = 100 * (value / base - 1)
+    return replace(row, difference_percent=differences)
 
 
 def _columns(width: int) -> list[Column[SweepRow]]:
@@ -179,8 +171,6 @@ def _troubles(row: SweepRow) -> str:
 def _endings(rows: Sequence[SweepRow], width: int) -> list[str]:
     lines = []
     for row in {row.variant: row for row in rows if row.state != "complete"}.values():
-        first = row.reason.partition("\n")[0]
         words = "no numbers" if row.stage is None else row.state
-        shown = first if len(first) <= _REASON else f"{first[: _REASON - 3]}..."
-        lines.append(f"{row.variant:<{width}}  {words}: {shown}")
+        lines.append(f"{row.variant:<{width}}  {words}: {cut(row.reason.partition(chr(10))[0], _REASON)}")
     return lines

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.journal import SearchResult
+from loadgen.metrics.journal import SearchPoint
 from loadgen.metrics.result import Compared, ReferenceResult, Requests, Result, SloCheck, StageResult
 from loadgen.report.columns import PUBLISHED, NamedSummary, curve_lines, instance_columns, run_curve, statistic_columns
 from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
@@ -33,7 +33,10 @@ def result_table(result: Result) -> str:
     curve = curve_lines(run_curve(result))
     if curve:
         groups += [f"{' all stages, by the streams held ':=^{_WIDTH}}", *curve]
-    return "\n".join([*groups, *_source_lines(result.reference), _footer(result)])
+    reference = result.reference
+    if reference is not None:
+        groups += ["-" * _WIDTH, f"published: {reference.source}", *(f"  {note}" for note in reference.notes)]
+    return "\n".join([*groups, *_footer(result)])
 
 
 def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[str]:
@@ -133,17 +136,15 @@ def _search_lines(result: Result) -> list[str]:
     bounds = f" ({search.low:g} to {search.high:g})" if search.low is not None and search.high is not None else ""
     resolved = "" if search.resolved else "UNRESOLVED: "
     head = f"search for the {search.kind}: {resolved}{found}{bounds}, {search.probes} probes; {search.why}"
-    return [head, *(_curve_lines(search) if search.kind == "knee" else [])]
+    points = [point for point in search.points if search.kind == "knee" and point.held is not None]
+    return [head, *text_lines(_KNEE_CURVE, sorted(points, key=lambda point: point.load), fixed)]
 
 
-def _curve_lines(search: SearchResult) -> list[str]:
-    """The curve that a knee was looked for on."""
-    points = sorted((point for point in search.points if point.held is not None), key=lambda point: point.load)
-    lines = [
-        f"{fixed(point.held):>14}{fixed(point.output_tokens_per_s):>16}{fixed(point.error_percent):>12}"
-        for point in points
-    ]
-    return [f"{'streams held':>14}{'output tok/s':>16}{'error %':>12}", *lines] if lines else []
+_KNEE_CURVE: tuple[Column[SearchPoint], ...] = (
+    Column("streams held", lambda point: point.held, width=14),
+    Column("output tok/s", lambda point: point.output_tokens_per_s, width=16),
+    Column("error %", lambda point: point.error_percent, width=12),
+)
 
 
 def _energy_lines(stage: StageResult) -> list[str]:
@@ -181,32 +182,24 @@ def _besides(one: Compared) -> str:
     return f"{f'  {FIGURES[one.figure].title}':<24}{fixed(one.a):>12}{fixed(one.b):>12}{difference:>12}{word}"
 
 
-def _source_lines(reference: ReferenceResult | None) -> list[str]:
-    if reference is None:
-        return []
-    return ["-" * _WIDTH, f"published: {reference.source}", *(f"  {note}" for note in reference.notes)]
-
-
 def _reason_lines(stage: StageResult) -> list[str]:
     lines = [_line("Client-limited", stage.why)] if stage.limited else []
     messages = [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
     return [*lines, *messages]
 
 
-def _footer(result: Result) -> str:
+def _footer(result: Result) -> list[str]:
     client = result.client
     lag = fixed(client.read_lag_ms.p99)
     trust = f"LIMITED ({client.why})" if client.limited else "not limited"
-    lines = [
+    return [
         "=" * _WIDTH,
         *_search_lines(result),
         *(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
         f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU"
         + ("" if client.realtime is None else f", realtime {client.realtime:.0%}"),
+        *([f"run: {result.state}: {result.reason}"] if result.state != "complete" else []),
     ]
-    if result.state != "complete":
-        lines.append(f"run: {result.state}: {result.reason}")
-    return "\n".join(lines)
 
 
 def _line(name: str, value: float | str | None) -> str:

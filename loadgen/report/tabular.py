@@ -155,6 +155,11 @@ def plain(value: object) -> str:
     return html.escape(fmt.harmless(str(value)))
 
 
+def cut(text: str, width: int) -> str:
+    """A text that is no longer than this."""
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
 def json_text(document: object) -> str:
     """A document as JSON that can be read."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()

@@ -375,7 +375,7 @@ class Run:
             telemetry=self._hardware.words,
             ending=self._ending,
             reason=self._reason or str(self._failure or ""),
-            waiting_for=[f"{process.name} ({process.pid})" for process in session.servers.waiting_for],
+            waiting_for=[str(process) for process in session.servers.waiting_for],
             gpus_stale=self._hardware.stale,
             variants=self._variants,
             result_path=self._writer.written,

@@ -9,13 +9,13 @@ import msgspec
 from loadgen.metrics.curve import LoadCurve, distribution_of, load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import CurvePoint, TruthCheck
+from loadgen.metrics.result import CurvePoint, EnergyResult, TruthCheck
 from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import first_wave_of, stage_energy, truth_of
-from loadgen.report.notes import Facts, notes_of
+from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_energy, throughput_of, truth_of
+from loadgen.report.notes import notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
 
@@ -27,7 +27,7 @@ class StageViews:
         self._views: tuple[StageView, ...] = ()  # as last computed
         self._settled: dict[int, StageView] = {}
         self._curve = LoadCurve()
-        self._energy: dict[int, tuple[int, dict[str, float | None]]] = {}
+        self._energy: dict[int, tuple[int, EnergyResult | None]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
         self._views = tuple(self._view(index, stage, record) for index, stage in record.stages.items())
@@ -42,7 +42,7 @@ class StageViews:
     def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
         if index in self._settled:
             return self._settled[index]
-        view = msgspec.structs.replace(stage_view(stage, record), **self._energy_of(index, stage, record))
+        view = msgspec.structs.replace(stage_view(stage, record), energy=self._energy_of(index, stage, record))
         tick = record.last_tick
         silent = tick is not None and index not in tick.open_stages
         if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
@@ -50,18 +50,11 @@ class StageViews:
             self._curve.add(stage)
         return view
 
-    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> dict[str, float | None]:
+    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
         """Computed once for each look at the GPUs."""
-        known = self._energy.get(index)
-        if known is not None and known[0] == stage.looks.count:
-            return known[1]
-        energy = stage_energy(stage, record.hardware)
-        numbers = {
-            "joules_per_output_token": energy.joules_per_output_token if energy is not None else None,
-            "tokens_per_s_per_w": energy.tokens_per_s_per_w if energy is not None else None,
-        }
-        self._energy[index] = (stage.looks.count, numbers)
-        return numbers
+        if self._energy.get(index, (None,))[0] != stage.looks.count:
+            self._energy[index] = (stage.looks.count, stage_energy(stage, record.hardware))
+        return self._energy[index][1]
 
 
 def stage_view(stage: StageRecord, record: Record) -> StageView:
@@ -105,7 +98,7 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
 
 def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
     """What it asked for and what was measured, without what limits and engine say of it."""
-    started, counters = stage.started, stage.counters
+    started = stage.started
     return StageView(
         number=started.index + 1,
         label=started.label,
@@ -116,37 +109,27 @@ def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
         running=stage.ended is None,
         elapsed_s=elapsed_s,
         held_mean=stage.held_mean,
-        sent=counters["sent"],
-        completed=counters["completed"],
-        failed=counters["failed"],
-        unfinished=counters["unfinished"],
-        cancelled=counters["cancelled"],
-        carried_over=counters["carried_over"],
-        carried_in=counters["carried_in"],
+        requests=requests_of(stage),
+        throughput=throughput_of(stage),
         open=stage.open_sent,
-        unsent=counters["unsent"],
-        scheduled=counters["sent"] + counters["unsent"],
-        requests_per_s=stage.per_second("window_requests"),
-        output_tokens_per_s=stage.per_second("window_output_tokens"),
-        total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
-        latency=stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not started.steps)),
-        first_wave=counters["first_wave"],
+        latency_ms=stage.summaries(*(name for name in MAIN_LATENCIES if name != "e2e" or not started.steps)),
+        first_wave=stage.counters["first_wave"],
     )
 
 
 def _notes(stage: StageRecord) -> tuple[str, ...]:
     moves = bool(stage.started.steps)
-    facts = Facts(
+    notes = notes_of(
+        {} if moves else stage.summaries("ttft", "ttft_from_intended", "tpot"),
         moves=moves,
         inconclusive=stage.inconclusive,
         e2e_inconclusive=stage.e2e_inconclusive,
-        latency_ms={} if moves else stage.summaries("ttft", "ttft_from_intended", "tpot"),
         tpot_parts=stage.counters["tpot_parts"],
         first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,
         capped=stage.capped(),
     )
-    return tuple(str(note) for note in notes_of(facts))
+    return tuple(str(note) for note in notes)
 
 
 def _beyond_its_end(stage: StageRecord) -> float | None:

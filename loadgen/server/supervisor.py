@@ -34,8 +34,6 @@ from loadgen.server.vllm.startup import CpuTime, StartupWatch, signs_of_life
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 
-_LOG_POLL_S = 0.2
-_START_WAIT_S = 15.0
 _GUARD_MARGIN_S = 5.0
 _LEAVE_WAIT_S = 15.0
 
@@ -46,10 +44,9 @@ class ManagedServer:
     def __init__(
         self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: HeldSince | str = NOT_CHECKED
     ) -> None:
-        """Nothing starts yet; the server's output is appended to `log_path`.
+        """Nothing starts yet; the server's output is appended to `log_path`, and `profile` names it to other vramps.
 
-        `profile` names it to other vramps; with `gpu_memory`, the level before the start, a stop waits until that
-        memory is free again, and without says why it does not.
+        With `gpu_memory`, the level before the start, a stop waits until that memory is free again.
         """
         assert server.engine != "attach", "an attached server is not ours to start or stop"
         self.state: ServerState = "starting"
@@ -91,7 +88,7 @@ class ManagedServer:
 
     @property
     def milestones(self) -> tuple[Milestone, ...]:
-        return tuple(self._startup.milestones)
+        return self._startup.milestones
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -107,7 +104,7 @@ class ManagedServer:
         self.port, self._lock = claim_port(self._server.host, self.port, profile=self._profile)
         try:
             await self._launch()
-            await asyncio.wait_for(self._started.wait(), _START_WAIT_S)
+            await asyncio.wait_for(self._started.wait(), timeout=15.0)
         except TimeoutError:
             await self.stop()
             raise ServerError("the guard of the server did not start; is the machine out of memory?") from None
@@ -119,10 +116,7 @@ class ManagedServer:
             raise ServerError(f"cannot start {self.command[0]}: {self._failure or 'its guard ended'}")
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Return once the server answers; raises `ServerError` if it dies first or takes longer than it may.
-
-        Leaves the server as it is: the caller stops it.
-        """
+        """Return once the server answers; `ServerError` if it dies first or takes too long; it is not stopped."""
         limit_s = self._server.startup_timeout_s if timeout_s is None else timeout_s
         try:
             async with (
@@ -192,25 +186,21 @@ class ManagedServer:
     def _order(self, argv: list[str]) -> dict[str, Any]:
         self._record = record_path(self.port)
         stop_command, self._kill_command = stop_commands(self._server, port=self.port) or (None, None)
-        log_path = str(self.log.path.absolute())
-        facts = {
+        both = {"log_path": str(self.log.path.absolute()), "kill_command": self._kill_command}
+        facts = both | {
             "port": self.port,
             "url": self.base_url,
             "profile": self._profile,
             "model": self._server.model,
             "command": self.command,
-            "kill_command": self._kill_command,
-            "log_path": log_path,
             "started_unix_s": time.time(),
         }
-        return {
+        return both | {
             "argv": argv,
             "env": server_environment(self._server),
             "cwd": str(guard_client.PACKAGE_ROOT if self._server.engine == "simulator" else Path.cwd()),
-            "log_path": log_path,
             "stop_timeout_s": self._server.stop_timeout_s,
             "stop_command": stop_command,
-            "kill_command": self._kill_command,
             "record": {"path": str(self._record), "facts": facts},
         }
 
@@ -227,9 +217,7 @@ class ManagedServer:
         match event["event"]:
             case "started":
                 self.pid = event["pid"]
-                info = tree.look_at(event["pid"])
-                if info is not None and self._guard is not None and info.parent == self._guard.pid:
-                    self._seen.add(info.id)
+                self._seen.add(tree.ProcessId(event["pid"], event["start_ticks"]))
                 self._started.set()
             case "failed":
                 self._failure = event["error"]
@@ -265,7 +253,7 @@ class ManagedServer:
     async def _follow_log(self) -> None:
         while True:
             self._read_log()
-            await asyncio.sleep(_LOG_POLL_S)
+            await asyncio.sleep(0.2)
 
     def _read_log(self) -> None:
         now = time.monotonic()
@@ -333,4 +321,4 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _names(processes: list[dict[str, Any]]) -> tuple[ProcessName, ...]:
-    return tuple(ProcessName(entry["pid"], entry["name"]) for entry in processes)
+    return tuple(ProcessName(**entry) for entry in processes)

@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -59,18 +58,6 @@ def _writing(path: Path, what: str) -> Iterator[None]:
         raise ResultError(f"{path}: {what} cannot be written: {error.strerror or error}") from error
 
 
-def append_whole(file: FileIO, data: bytes) -> None:
-    """Append all of it or nothing, also to a disk that has room for a part; raises `OSError`."""
-    place = file.seek(0, os.SEEK_END)
-    try:
-        if file.write(data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError:
-        with contextlib.suppress(OSError):
-            file.truncate(place)
-        raise
-
-
 class _GrowingFile:
     """A file to which whole pieces are appended; everything raises `ResultError` when the disk does not take it."""
 
@@ -80,8 +67,16 @@ class _GrowingFile:
             self._file = path.open(mode, buffering=0)
 
     def append(self, data: bytes) -> None:
+        """All of it or nothing, also to a disk that has room for a part."""
         with _writing(self.path, self._what):
-            append_whole(self._file, data)
+            place = self._file.seek(0, os.SEEK_END)
+            try:
+                if self._file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(place)
+                raise
 
     def close(self) -> None:
         self._file.close()
@@ -98,9 +93,7 @@ class Journal(_GrowingFile):
         # A filesystem without locks is no reason not to run.
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._engine: EngineView | None = (
-            None  # of the last tick: ticks come four times a second, the engine's word once
-        )
+        self._engine: EngineView | None = None  # of the last tick, which come oftener than the engine's word
 
     def write(self, line: Line) -> None:
         """Append a line; raises `ResultError` when the disk does not take it."""
@@ -309,10 +302,9 @@ class SafeFiles:
 
     def write(self, line: Line) -> list[str]:
         """Take in a line; returns why what could not be written, each the one time that it fails."""
-        problems = self._attempt(
-            self._journal, lambda: self._journal.write(line), "; the run goes on, but would not survive a crash"
-        )
-        problems += self._attempt(self._histograms, lambda: self._histograms.apply(line))
+        loss = "; the run goes on, but would not survive a crash"
+        problems = self._attempt(self._journal, partial(self._journal.write, line), loss)
+        problems += self._attempt(self._histograms, partial(self._histograms.apply, line))
         if isinstance(line, RunFinished) and self._rows is not None:
             problems += self._attempt(self._rows, self._rows.close)
         return problems

@@ -24,6 +24,9 @@ from loadgen.store.files import JOURNAL, journal_is_held
 
 RUNS = Path("runs")  # where runs leave their folders, below the current one
 RESULT = "result.json"
+LAST = "last"  # names the newest run, and so no baseline
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SUFFIX = ".json"
 _NAMED = 8
 
 
@@ -120,15 +123,6 @@ def _names(paths: Iterable[Path]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-LAST = "last"  # names the newest run, and so no baseline
-
-
-_SUFFIX = ".json"
-
-
 def save_baseline(name: str, result: Result, *, replace: bool = False) -> Path:
     """Keep a result under a name.
 
@@ -218,9 +212,6 @@ def _unwritable(path: Path, error: OSError) -> ResultError:
     return ResultError(f"{path.absolute()}: the result cannot be written there: {error.strerror}; nothing was started")
 
 
-_ANY_VERSION = "vramp.result/"
-
-
 def write_result(result: Result, path: Path) -> None:
     """Write a result whole or not at all; raises `ResultError`."""
     document = msgspec.json.format(msgspec.json.encode(result), indent=1)
@@ -248,6 +239,6 @@ def read_result(path: Path) -> Result:
             schema = msgspec.json.decode(document, type=_Head).schema
         except msgspec.DecodeError:
             schema = ""
-        if schema.startswith(_ANY_VERSION) and schema != SCHEMA:
+        if schema.startswith("vramp.result/") and schema != SCHEMA:
             raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
         raise ResultError(f"{path}: not a result of vramp: {error}") from error

@@ -9,7 +9,6 @@ field, and the reason says why.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator
@@ -38,8 +37,6 @@ _EVENT_BITS = {
     "thermal": pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
     "brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
-_OF_THE_INSTANCES = Missing("belongs to the MIG instances")
-_NS_PER_S_IN_PERCENT = 1e-7
 _GTS_BY_GENERATION = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 _VIRTUALIZATION = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE: "BAREMETAL",
@@ -87,23 +84,16 @@ def open_nvml() -> Backend:
     def sample(slow: bool, processes: bool) -> tuple[GpuSample, ...]:
         return tuple(_sample(device, slow=slow, processes=processes) for device in devices)
 
-    opened = Opened(backend="nvml", meta=_meta(), gpus=tuple(device.static for device in devices))
-    return Backend(opened=opened, sample=sample, close=_close)
-
-
-def _close() -> None:
-    with contextlib.suppress(pynvml.NVMLError):  # a driver that is gone needs no goodbye
-        pynvml.nvmlShutdown()
-
-
-def _meta() -> dict[str, Any]:
     cuda = _read(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    return {
+    meta = {
         "wrapper": importlib.metadata.version("nvidia-ml-py"),
         "library": text(_read(pynvml.nvmlSystemGetNVMLVersion)),
         "driver": text(_read(pynvml.nvmlSystemGetDriverVersion)),
         "cuda": None if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
     }
+    opened = Opened(backend="nvml", meta=meta, gpus=tuple(device.static for device in devices))
+    # A driver that is gone needs no goodbye: that it cannot be closed is no error.
+    return Backend(opened=opened, sample=sample, close=lambda: _read(pynvml.nvmlShutdown))
 
 
 def _reason_of(error: pynvml.NVMLError) -> str:
@@ -216,7 +206,7 @@ def _sample(device: _NvmlDevice, *, slow: bool, processes: bool) -> GpuSample:
     if device.handle is None:
         missing = {"power_w": device.lost, "gfx_percent": device.lost}
         return GpuSample(device.static.index, time.monotonic(), missing=missing)
-    used = _OF_THE_INSTANCES if device.split else amount(_part(_memory_of(device.handle), "used"))
+    used = Missing("belongs to the MIG instances") if device.split else amount(_part(_memory_of(device.handle), "used"))
     readings: dict[str, Any] = {"hbm_used_bytes": used}
     if not device.instance:
         readings |= _fast(device.handle) | _fields(device) | {"throttle_percent": _throttled(device)}
@@ -262,20 +252,14 @@ def _value(value: Any) -> object:  # noqa: ANN401 - a struct of the library
 
 def _throttled(device: _NvmlDevice) -> dict[str, float] | Missing:
     """The share of the time since the last sample by counter; all or nothing at the moment of it without one."""
-    now = _event_shares(_read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device.handle))
+    bits = _read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device.handle)
     counted = _violation_shares(device)
-    if isinstance(now, Missing):
-        return counted or now
-    return {**now, **counted}
-
-
-def _event_shares(bits: int | Missing) -> dict[str, float] | Missing:
     if isinstance(bits, Missing):
-        return bits
+        return counted or bits
     shares = {reason: 100.0 if bits & mask else 0.0 for reason, mask in _EVENT_BITS.items()}
     # This bit comes with those of its causes; alone, its cause is unknown.
     unexplained = bits & pynvml.nvmlClocksEventReasonHwSlowdown and not (shares["thermal"] or shares["brake"])
-    return {**shares, "hardware": 100.0 if unexplained else 0.0}
+    return {**shares, "hardware": 100.0 if unexplained else 0.0, **counted}
 
 
 def _violation_shares(device: _NvmlDevice) -> dict[str, float]:
@@ -289,16 +273,19 @@ def _violation_shares(device: _NvmlDevice) -> dict[str, float]:
         device.violations[reason] = now
         share = None if before is None else rate(before, now)
         if share is not None:
-            shares[reason] = min(100.0, share * _NS_PER_S_IN_PERCENT)
+            shares[reason] = min(100.0, 100 * share / 1e9)
     return shares
 
 
 def _slow(device: _NvmlDevice) -> dict[str, Any]:
     handle = device.handle
+    speed = generation = _read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)
+    if not isinstance(generation, Missing):
+        speed = _GTS_BY_GENERATION.get(generation, Missing(f"unknown PCIe generation {generation}"))
     readings = {
         "power_cap_w": divided(_read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1000),
         "pcie_width": number(_read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
-        "pcie_speed_gts": _speed(_read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)),
+        "pcie_speed_gts": speed,
         "pcie_replays": amount(_read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
         "ecc_correctable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
         "ecc_uncorrectable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
@@ -307,12 +294,6 @@ def _slow(device: _NvmlDevice) -> dict[str, Any]:
         states = [_read(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in device.links]
         readings["links_up"] = sum(state == 1 for state in states)
     return readings
-
-
-def _speed(generation: int | Missing) -> object:
-    if isinstance(generation, Missing):
-        return generation
-    return _GTS_BY_GENERATION.get(generation, Missing(f"unknown PCIe generation {generation}"))
 
 
 def _ecc(handle: Any, kind: int) -> object:  # noqa: ANN401
@@ -324,9 +305,8 @@ def _processes(handle: Any) -> tuple[GpuProcess, ...] | Missing:  # noqa: ANN401
     found = _read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if isinstance(found, Missing):
         return found
-    return tuple(GpuProcess(each.pid, _process_name(each.pid), each.usedGpuMemory) for each in found)
-
-
-def _process_name(pid: int) -> str:
-    path = text(_read(pynvml.nvmlSystemGetProcessName, pid))
-    return PurePath(path).name if path else ""
+    paths = [text(_read(pynvml.nvmlSystemGetProcessName, each.pid)) for each in found]
+    return tuple(
+        GpuProcess(each.pid, PurePath(path or "").name, each.usedGpuMemory)
+        for each, path in zip(found, paths, strict=True)
+    )

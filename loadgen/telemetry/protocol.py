@@ -51,14 +51,12 @@ TelemetryLine = Opened | Sampled | Refused
 encode_line = msgspec.json.Encoder().encode
 decode_line: msgspec.json.Decoder[TelemetryLine] = msgspec.json.Decoder(TelemetryLine)
 
-ReadSample = Callable[[bool, bool], tuple[GpuSample, ...]]
-"""Whether to read the slow tier too (ECC, caps, links), and whether to list processes; one sample for each device."""
-
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """An opened backend."""
 
     opened: Opened
-    sample: ReadSample
+    sample: Callable[[bool, bool], tuple[GpuSample, ...]]
+    """Whether to read the slow tier too (ECC, caps, links), and whether to list processes; one for each device."""
     close: Callable[[], None]

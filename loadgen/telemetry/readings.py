@@ -8,7 +8,7 @@ Invariants: pure; a reading is finite and not negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,20 +72,16 @@ def text(raw: object) -> str | None:
 
 def total(readings: Iterable[Measured]) -> Measured:
     """The sum of those that are there; missing only if none is."""
-    return _reduced(readings, sum)
+    every = list(readings)
+    values = [reading for reading in every if not isinstance(reading, Missing)]
+    return sum(values) if values else first(*every, Missing("not available"))
 
 
 def mean(readings: Iterable[Measured]) -> Measured:
     """The mean of those that are there; missing only if none is."""
-    return _reduced(readings, lambda values: sum(values) / len(values))
-
-
-def _reduced(readings: Iterable[Measured], reduce: Callable[[list[float]], float]) -> Measured:
     every = list(readings)
-    values = [reading for reading in every if not isinstance(reading, Missing)]
-    if values:
-        return reduce(values)
-    return every[0] if every else Missing("not available")
+    known = [reading for reading in every if not isinstance(reading, Missing)]
+    return sum(known) / len(known) if known else total(every)
 
 
 def first(*readings: Measured) -> Measured:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import httpx
 
 from loadgen.metrics.samples import GpuSample, GpuStatic, gained
-from loadgen.telemetry.protocol import Backend, Opened, ReadSample
+from loadgen.telemetry.protocol import Backend, Opened
 
 HBM_BYTES = 192 * 1024**3
 IDLE_W, CAP_W, LOW_CAP_W = 140.0, 750.0, 420.0
@@ -23,7 +22,6 @@ CLOCK_MAX_MHZ = 2100.0
 _CLOCK_IDLE_MHZ = 132.0
 _MEMORY_CLOCK_MHZ = 1300.0
 _HBM_IDLE_BYTES = 300e6
-_HBM_SHARE = 0.9
 _HBM_FILL_BYTES_PER_S = 25e9
 _POWER_LAG_S = 2.0
 _HEAT_LAG_S = 12.0
@@ -53,11 +51,6 @@ class SimGpu:
     def cap_w(self) -> float:
         return LOW_CAP_W if self.throttled else CAP_W
 
-    @property
-    def appetite(self) -> float:
-        """No two pieces of silicon are alike: within a hundredth of 1."""
-        return 1 + (self.index * 7 % 5 - 2) * 0.005
-
 
 @dataclass(frozen=True, slots=True)
 class SimState:
@@ -76,13 +69,16 @@ def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
     energy_j = state.energy_j + aim_w * dt_s + (state.power_w - aim_w) * _POWER_LAG_S * (1 - kept)
     heat_c = 38.0 + 0.05 * power_w + (9.0 if gpu.straggler else 0.0)
     temperature_c = heat_c + (state.temperature_c - heat_c) * math.exp(-dt_s / _HEAT_LAG_S)
-    return SimState(_filled(state.hbm_bytes, load, dt_s), power_w, temperature_c, energy_j)
+    full_bytes = min(HBM_BYTES * 0.9, state.hbm_bytes + _HBM_FILL_BYTES_PER_S * dt_s)
+    return SimState(full_bytes if load.serving else _HBM_IDLE_BYTES, power_w, temperature_c, energy_j)
 
 
 def demand_w(gpu: SimGpu, load: SimLoad) -> float:
     """The power it would draw under this load if it had no cap."""
     work = 1 - math.exp(-(load.prompt_tokens_per_s / 8000 + load.output_tokens_per_s / 2500))
-    return IDLE_W + (CAP_W - IDLE_W) * busy(load) * (0.3 + 0.65 * work) * gpu.appetite
+    # No two pieces of silicon are alike: within a hundredth of 1.
+    appetite = 1 + (gpu.index * 7 % 5 - 2) * 0.005
+    return IDLE_W + (CAP_W - IDLE_W) * busy(load) * (0.3 + 0.65 * work) * appetite
 
 
 def busy(load: SimLoad) -> float:
@@ -91,6 +87,12 @@ def busy(load: SimLoad) -> float:
 
 
 def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSample:
+    wanted_w = demand_w(gpu, load)
+    held = math.sqrt(min(1.0, gpu.cap_w / wanted_w))
+    droop = 1 - 0.18 * (state.power_w / CAP_W) ** 2
+    full_mhz = CLOCK_MAX_MHZ * droop * held * (0.86 if gpu.straggler else 1.0)
+    power = max(0.0, wanted_w - gpu.cap_w) / (wanted_w - IDLE_W) if wanted_w > IDLE_W else 0.0
+    thermal = 25.0 * busy(load) if gpu.straggler else 0.0
     return GpuSample(
         index=gpu.index,
         t_s=t_s,
@@ -101,10 +103,10 @@ def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSamp
         power_cap_w=gpu.cap_w,
         temperature_hotspot_c=round(state.temperature_c, 1),
         temperature_memory_c=round(state.temperature_c - 4, 1),
-        gfx_clock_mhz=round(_clock_mhz(gpu, state, load)),
+        gfx_clock_mhz=round(_CLOCK_IDLE_MHZ + (full_mhz - _CLOCK_IDLE_MHZ) * busy(load)),
         memory_clock_mhz=_MEMORY_CLOCK_MHZ,
         energy_j=state.energy_j,
-        throttle_percent=_throttled(gpu, load),
+        throttle_percent={"power": round(100 * power, 1), "thermal": round(thermal, 1)},
         pcie_width=16,
         pcie_speed_gts=32.0,
         pcie_replays=0,
@@ -133,11 +135,7 @@ def open_sim(
     """Simulated GPUs; idle ones without the `url` of a simulator, or as long as it does not answer."""
     box = [SimGpu(n, throttled=n == throttled, straggler=n == straggler) for n in range(gpus)]
     client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
-    opened = Opened(backend="sim", meta={"url": url}, gpus=tuple(_static(gpu) for gpu in box))
-    return Backend(opened=opened, sample=_sampler(box, client, url), close=client.close)
-
-
-def _sampler(box: Sequence[SimGpu], client: httpx.Client, url: str | None) -> ReadSample:
+    opened = Opened(backend="sim", meta={"url": url}, gpus=tuple(_static(gpu.index) for gpu in box))
     states = [SimState() for _ in box]
     last: tuple[float, str | None] = (time.monotonic(), _metrics(client, url))
 
@@ -148,7 +146,7 @@ def _sampler(box: Sequence[SimGpu], client: httpx.Client, url: str | None) -> Re
         states[:] = [step(gpu, state, load, last[0] - before[0]) for gpu, state in zip(box, states, strict=True)]
         return tuple(observed(gpu, state, load, last[0]) for gpu, state in zip(box, states, strict=True))
 
-    return sample
+    return Backend(opened=opened, sample=sample, close=client.close)
 
 
 def _metrics(client: httpx.Client, url: str | None) -> str | None:
@@ -171,36 +169,16 @@ def _values(text: str) -> dict[str, float]:
     return values
 
 
-def _filled(hbm_bytes: float, load: SimLoad, dt_s: float) -> float:
-    if not load.serving:
-        return _HBM_IDLE_BYTES
-    return min(HBM_BYTES * _HBM_SHARE, hbm_bytes + _HBM_FILL_BYTES_PER_S * dt_s)
-
-
-def _clock_mhz(gpu: SimGpu, state: SimState, load: SimLoad) -> float:
-    held = math.sqrt(min(1.0, gpu.cap_w / demand_w(gpu, load)))
-    droop = 1 - 0.18 * (state.power_w / CAP_W) ** 2
-    full_mhz = CLOCK_MAX_MHZ * droop * held * (0.86 if gpu.straggler else 1.0)
-    return _CLOCK_IDLE_MHZ + (full_mhz - _CLOCK_IDLE_MHZ) * busy(load)
-
-
-def _throttled(gpu: SimGpu, load: SimLoad) -> dict[str, float]:
-    wanted_w = demand_w(gpu, load)
-    power = max(0.0, wanted_w - gpu.cap_w) / (wanted_w - IDLE_W) if wanted_w > IDLE_W else 0.0
-    thermal = 25.0 * busy(load) if gpu.straggler else 0.0
-    return {"power": round(100 * power, 1), "thermal": round(thermal, 1)}
-
-
-def _static(gpu: SimGpu) -> GpuStatic:
-    uuid = f"GPU-sim-{gpu.index}"
+def _static(index: int) -> GpuStatic:
+    uuid = f"GPU-sim-{index}"
     return GpuStatic(
-        index=gpu.index,
+        index=index,
         vendor="sim",
         name="Simulated GPU",
         uuid=uuid,
-        bdf=f"0000:{0x05 + 0x10 * gpu.index:02x}:00.0",
+        bdf=f"0000:{0x05 + 0x10 * index:02x}:00.0",
         arch="sim",
-        engine_index=gpu.index,
+        engine_index=index,
         socket=uuid,
         compute_partition="SPX",
         memory_partition="NPS1",

@@ -12,7 +12,6 @@ from loadgen.report.bench_table import (
     percentile_ms,
     serve_tables,
     serving_curve_table,
-    serving_points,
     throughput_table,
 )
 from tests.report.test_table import result, stage, summary_of
@@ -160,12 +159,12 @@ def at_rate(rate: float | None, achieved: float | None, *normalized_ms: float) -
 
 
 def test_points_are_by_rate_in_requests_a_minute() -> None:
-    points = serving_points(
+    table = serving_curve_table(
         result(at_rate(4.0, 3.0, 30.0), at_rate(1.0, 1.0, 10.0, 20.0), at_rate(None, 5.0, 10.0), at_rate(8.0, None))
     )
-    assert [(one.asked_per_min, one.achieved_per_min, one.normalized_mean_ms) for one in points] == [
-        (60.0, 60.0, 15.0),
-        (240.0, 180.0, 30.0),
+    assert [line.split()[:3] for line in table.splitlines()[3:]] == [
+        ["60.0", "60.0", "15.000"],
+        ["240.0", "180.0", "30.000"],
     ]
 
 

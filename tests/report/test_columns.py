@@ -6,12 +6,13 @@ import io
 import msgspec
 
 from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
-from loadgen.report.columns import curve_lines, moving_points, run_curve
+from loadgen.report.columns import CURVE, SHAPE, curve_lines, moving_points, run_curve
 from loadgen.report.csv import csv_report
 from loadgen.report.html.charts import held_key, latency_by_held, throughput_by_held
-from loadgen.report.html.sections import curve_table, stages_section
+from loadgen.report.html.sections import stages_section
 from loadgen.report.markdown import markdown_report
 from loadgen.report.table import result_table
+from loadgen.report.tabular import html_table
 from loadgen.report.vllm_json import vllm_documents
 from tests.report.test_table import result, stage, summary_of
 
@@ -77,8 +78,8 @@ def test_markdown_and_page_have_it_too() -> None:
     text = markdown_report(both())
     assert "| 512/128 | 64 up | 64.0 | 2,560.0 | 40.0 | 164.0 | 164.0 | 3 | 16.40 | 16.40 | 5 |" in text
     assert "E2E p50" not in text
-    assert "<td class='text'>64 down</td>" in curve_table(both())
-    assert curve_table(result(stage(8))) == ""
+    assert "<td class='text'>64 down</td>" in html_table([*SHAPE, *CURVE], moving_points(both()))
+    assert html_table([*SHAPE, *CURVE], moving_points(result(stage(8)))) == ""
     assert "it moves: see the figures by the streams held" in stages_section(both())
 
 

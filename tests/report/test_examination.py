@@ -20,7 +20,8 @@ from loadgen.metrics.samples import (
     Tried,
     UnitCheck,
 )
-from loadgen.report.examination import doctor_json, doctor_text, findings_count, findings_json, findings_text, verdict
+from loadgen.report.examination import doctor_text, findings_count, findings_json, findings_text, verdict
+from loadgen.report.tabular import json_text
 
 _GIB = 1024**3
 _HOST = HostExam(
@@ -163,7 +164,7 @@ host
 
 
 def test_json_has_each_gpu_apart() -> None:
-    document = json.loads(doctor_json(_found(_tried(gpus=(_power(0, 600), _power(1, 601))))))
+    document = json.loads(json_text(_found(_tried(gpus=(_power(0, 600), _power(1, 601))))))
     assert document["schema"] == "vramp.doctor/1"
     assert document["versions"] == {"vramp": "0.1.0", "rocm": None}
     second = document["tried"][0]["gpus"][1]

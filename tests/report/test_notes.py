@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import FirstWave, StageResult, Target, Verdict
+from loadgen.metrics.result import FirstWave, StageResult, Target, Throughput, Verdict
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report
@@ -177,6 +177,17 @@ def test_open_loop_says_how_long_an_arrival_waited() -> None:
 def test_the_account_adds_up(counts: list[int]) -> None:
     completed, failed, cancelled, unfinished, over, still_open, unsent = counts
     sent = completed + failed + cancelled + unfinished + over + still_open
+    requests = msgspec.structs.replace(
+        stage(0).requests,
+        sent=sent,
+        completed=completed,
+        failed=failed,
+        unfinished=unfinished,
+        cancelled=cancelled,
+        carried_over=over,
+        unsent=unsent,
+        scheduled=sent + unsent,
+    )
     view = StageView(
         number=1,
         label="",
@@ -187,18 +198,9 @@ def test_the_account_adds_up(counts: list[int]) -> None:
         running=True,
         elapsed_s=1.0,
         held_mean=None,
-        sent=sent,
-        completed=completed,
-        failed=failed,
-        unfinished=unfinished,
-        requests_per_s=None,
-        output_tokens_per_s=None,
-        total_tokens_per_s=None,
-        cancelled=cancelled,
-        carried_over=over,
+        requests=requests,
+        throughput=Throughput(None, None, None, None, None),
         open=still_open,
-        unsent=unsent,
-        scheduled=sent + unsent,
     )
     *before, of_sent = account_words(view).split(";")
     told, _, parts = of_sent.partition("=")

@@ -70,4 +70,4 @@ def in_turn(*steps: tuple[Callable[[Snapshot], bool], Action]) -> Act:
 
 
 def flowing(snapshot: Snapshot) -> bool:
-    return snapshot.phase == "running" and bool(snapshot.stages) and snapshot.stages[-1].completed > 0
+    return snapshot.phase == "running" and bool(snapshot.stages) and snapshot.stages[-1].requests.completed > 0

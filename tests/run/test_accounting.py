@@ -40,9 +40,10 @@ ENDS: list[Operation] = [Stop(), Abort()]
 
 
 def adds_up(stage: StageView) -> bool:
+    requests = stage.requests
     return (
-        stage.scheduled == stage.sent + stage.unsent
-        and stage.sent == sum(getattr(stage, name) for name in OUTCOMES) + stage.open
+        requests.scheduled == requests.sent + (requests.unsent or 0)
+        and requests.sent == sum(getattr(requests, name) for name in OUTCOMES) + stage.open
     )
 
 

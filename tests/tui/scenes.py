@@ -43,7 +43,7 @@ def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
         "verdicts": with_gpus().verdicts,
         "findings": FINDINGS,
         "engine": _engine(t_s, now.load.concurrency or 0),
-        "recent": {name: _rescaled(one, 1.08) for name, one in stage.latency.items()},
+        "recent": {name: _rescaled(one, 1.08) for name, one in stage.latency_ms.items()},
         "distributions": tuple(
             _distribution(n + 1, LADDER[n]) for n in range(len(now.stages) - 1, max(-1, len(now.stages) - 3), -1)
         ),

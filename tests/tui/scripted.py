@@ -15,7 +15,7 @@ import msgspec
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import EngineView, Milestone
-from loadgen.metrics.result import CurvePoint, RunEvent, Verdict
+from loadgen.metrics.result import CurvePoint, EnergyResult, Requests, RunEvent, Throughput, Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.metrics.snapshot import (
     ClientView,
@@ -32,6 +32,7 @@ from loadgen.metrics.verdicts import flags, gpu_facts, gpu_verdicts
 from loadgen.run.operations import Operation
 
 LADDER = (8, 16, 32, 64)
+NO_REQUESTS = Requests(0, 0, 0, 0, 0, 0, 0, {}, {}, scheduled=0, unsent=0, carried_over=0, carried_in=0)
 STAGE_S = 60.0
 
 
@@ -105,8 +106,8 @@ def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> 
 
 def curve_point(stage: StageView, direction: Literal["", "up", "down"] = "") -> CurvePoint:
     """A stage as a point of the load curve."""
-    output, held = stage.output_tokens_per_s, stage.held_mean or 0.0
-    ttft, itl = stage.latency["ttft"], stage.latency["itl"]
+    output, held = stage.throughput.output_tokens_per_s, stage.held_mean or 0.0
+    ttft, itl = stage.latency_ms["ttft"], stage.latency_ms["itl"]
     per_user = output / held if output is not None and held else None
     load = float(stage.concurrency or 0)
     return CurvePoint(stage.isl, stage.osl, load, direction, held, stage.elapsed_s, output, per_user, ttft, itl)
@@ -178,17 +179,12 @@ def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageVi
         running=running,
         elapsed_s=min(elapsed_s, STAGE_S) if number else elapsed_s,
         held_mean=size * 0.997,
-        sent=size * 9,
-        completed=size * 8,
-        failed=0,
-        unfinished=0,
-        carried_over=0 if running else size,
+        requests=msgspec.structs.replace(
+            NO_REQUESTS, sent=size * 9, completed=size * 8, carried_over=0 if running else size, scheduled=size * 9
+        ),
+        throughput=Throughput(0.056 * size, None, 57.3 * size, 290.0 * size, None),
         open=size if running else 0,
-        scheduled=size * 9,
-        requests_per_s=0.056 * size,
-        output_tokens_per_s=57.3 * size,
-        total_tokens_per_s=290.0 * size,
-        latency={
+        latency_ms={
             "ttft": summary(180 + 9 * size),
             "tpot": summary(14 + 0.1 * size),
             "itl": summary(13.8 + 0.1 * size),
@@ -224,7 +220,9 @@ def with_gpus(count: int = 8, **changes: Any) -> Snapshot:
         verdicts=(*found, queueing),
     )
     stages = tuple(
-        msgspec.structs.replace(stage, joules_per_output_token=2.1 / stage.number, tokens_per_s_per_w=0.48)
+        msgspec.structs.replace(
+            stage, energy=EnergyResult(None, None, False, stage.elapsed_s, 2.1 / stage.number, 0.48, ())
+        )
         for stage in snapshot.stages
     )
     return msgspec.structs.replace(snapshot, **({"stages": stages} | changes))

@@ -24,7 +24,9 @@ async def test_the_main_job_with_the_operator_at_the_keys() -> None:
     details: dict[str, str] = {}
 
     def settled(snapshot: Snapshot) -> bool:
-        return snapshot.phase == "paused" or (snapshot.phase == "running" and snapshot.stages[-1].completed >= 4)
+        return snapshot.phase == "paused" or (
+            snapshot.phase == "running" and snapshot.stages[-1].requests.completed >= 4
+        )
 
     async for snapshot in run.snapshots():
         details |= {entry.id: entry.detail for entry in snapshot.server.milestones}

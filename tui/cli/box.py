@@ -54,7 +54,8 @@ def check(words: list[str]) -> int:
 def doctor(words: list[str]) -> int:
     """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
     options = _doctor_parser().parse_args(words)
-    from loadgen.report.examination import doctor_json, doctor_text
+    from loadgen.report.examination import doctor_text
+    from loadgen.report.tabular import json_text
     from loadgen.telemetry.examine import DUMP_PACE, Pace, examine
 
     if options.dump is not None:
@@ -65,7 +66,7 @@ def doctor(words: list[str]) -> int:
             found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace))
     except KeyboardInterrupt:
         return INTERRUPTED
-    print(harmless(doctor_json(found) if options.json else doctor_text(found)))
+    print(harmless(json_text(found) if options.json else doctor_text(found)))
     if options.dump is not None:
         _dump(options.dump, found, trials)
     return TelemetryError.exit_code if found.unmeasured else 0

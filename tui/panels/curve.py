@@ -64,15 +64,17 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
         if point.measured_s < SHORTEST_S:
             continue
         same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
-        known = {**(same.latency if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}
+        known = {**(same.latency_ms if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}
         name = "" if point.direction else fmt.setting(point.load)
         shape, output = (point.isl, point.osl), point.output_tokens_per_s
         found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, known))
     for stage in standing:
         if stage.rate is not None:
             held = math.nan if stage.held_mean is None else stage.held_mean
-            shape, output = (stage.isl, stage.osl), stage.output_tokens_per_s
-            found.append(LoadPoint(held, stage.rate, f"{fmt.setting(stage.rate)}/s", shape, "", output, stage.latency))
+            shape, output = (stage.isl, stage.osl), stage.throughput.output_tokens_per_s
+            found.append(
+                LoadPoint(held, stage.rate, f"{fmt.setting(stage.rate)}/s", shape, "", output, stage.latency_ms)
+            )
     return found
 
 

@@ -195,8 +195,8 @@ def _age(snapshot: Snapshot) -> str:
 
 
 def _energy(frame: Frame) -> Row:
-    stage = frame.stage
-    joules, per_watt = (stage.joules_per_output_token, stage.tokens_per_s_per_w) if stage else (None, None)
+    energy = frame.stage.energy if frame.stage is not None else None
+    joules, per_watt = (energy.joules_per_output_token, energy.tokens_per_s_per_w) if energy else (None, None)
     watts = [sample_of(gpu).power_w for gpu in frame.snapshot.gpus if gpu.static.partition == 0]
     known = [value for value in watts if value is not None]
     return facts(

@@ -33,7 +33,7 @@ _TABLE_ROWS = 6
 def latency(frame: Frame, width: int, height: int) -> Rows:
     """Two tables of one height, their names as the panel's title; below them what was published."""
     stage, recent = frame.stage, frame.snapshot.recent
-    whole = stage.latency if stage else {}
+    whole = stage.latency_ms if stage else {}
     needs_s = stage.e2e_needs_s if stage else None
     heads = _heads(_SHORT_HEADS)
     rows: Rows = [_title(stage, recent), ((" " * 7, "text"), *heads, ("│", "rule"), *heads)]
@@ -47,7 +47,7 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
-    done = f": {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.completed)} done" if stage else ""
+    done = f": {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
     left = f"stage {stage.number if stage else fmt.UNKNOWN}{done}"
     right = f"last {RECENT_S:.0f} s: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
     rule, tail = ("─" * max(0, _HALF - len(words) - 2) for words in (left, right))
@@ -108,9 +108,9 @@ def _nines(percent: float) -> float:
 def stretches(snapshot: Snapshot) -> list[tuple[str, dict[str, Summary]]]:
     """The last seconds, the running or last stage, the one before it, and all of the run, each with its latencies."""
     found = [(f"last {RECENT_S:.0f} s", snapshot.recent)]
-    found += [(f"stage {stage.number} {fmt.plain(stage.label)}", stage.latency) for stage in snapshot.stages[:-3:-1]]
+    found += [(f"stage {stage.number} {fmt.plain(stage.label)}", stage.latency_ms) for stage in snapshot.stages[:-3:-1]]
     if snapshot.whole is not None:
-        found.append(("whole run", snapshot.whole.latency))
+        found.append(("whole run", snapshot.whole.latency_ms))
     return found
 
 

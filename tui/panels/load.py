@@ -56,8 +56,8 @@ def _needs(frame: Frame) -> list[Row]:
         found.append((*row, (": ", "text"), frame.key("extend")) if asks else row)
     if stage.slo_needs:
         found.append(((fmt.plain(stage.slo_needs), "dim"),))
-    if stage.carried_in:
-        found.append(((f"{fmt.count(stage.carried_in)} carried in", "dim"),))
+    if stage.requests.carried_in:
+        found.append(((f"{fmt.count(stage.requests.carried_in)} carried in", "dim"),))
     return found
 
 

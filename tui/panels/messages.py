@@ -46,7 +46,7 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
     """As many kinds as fit, each with its share, when it was seen, the messages that differ, and what to do."""
     kinds, whole = frame.snapshot.errors, frame.snapshot.whole
     total = sum(error.count for error in kinds)
-    sent = fmt.count(whole.sent if whole is not None else None)
+    sent = fmt.count(whole.requests.sent if whole is not None else None)
     legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
     above = [titled("errors", (legend,), width), *_account(frame, width)]
     groups = [_kind(error, total, frame, width) for error in kinds]
@@ -55,7 +55,7 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
 
 def _account(frame: Frame, width: int) -> Rows:
     stage, whole = frame.stage, frame.snapshot.whole
-    found = [("run", whole)] if whole is not None and whole.sent else []
+    found = [("run", whole)] if whole is not None and whole.requests.sent else []
     found += [(f"stage {stage.number}", stage)] if stage is not None and len(frame.snapshot.stages) > 1 else []
     rows: Rows = []
     for name, each in found:

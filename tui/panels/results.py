@@ -54,7 +54,9 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
 def _notes(frame: Frame, width: int, most: int) -> Rows:
     """What became of the requests, and what the figures of the stages are of; the newest where there are too many."""
     whole = frame.snapshot.whole
-    rows: Rows = [((" requests  ", "dim"), (account_words(whole), "text"))] if whole is not None and whole.sent else []
+    rows: Rows = (
+        [((" requests  ", "dim"), (account_words(whole), "text"))] if whole is not None and whole.requests.sent else []
+    )
     notes = [(stage.number, fmt.plain(note)) for stage in frame.snapshot.stages for note in stage.notes]
     room = max(0, most - len(rows))
     left = len(notes) - room

@@ -53,7 +53,7 @@ def _figures(found: Sequence[StageView], width: int) -> list[Column[Measured]]:
     """All columns that have something to say and room to say it."""
     all_cells = sum(column.width for column in STAGE) + sum(column.width for column in COCKPIT_COLUMNS)
     left_out = "tok/s per user" if width < all_cells else ""
-    if all(stage.joules_per_output_token is None for stage in found):
+    if all(stage.energy is None or stage.energy.joules_per_output_token is None for stage in found):
         left_out = "J/token"
     return [column for column in COCKPIT_COLUMNS if column.label != left_out]
 
@@ -67,7 +67,7 @@ def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) ->
 
 def _moving(stage: StageView, frame: Frame) -> list[Measured]:
     """While it runs where the load is now and what that step has; over, its figures are of no single load."""
-    load, bare = frame.snapshot.load, msgspec.structs.replace(stage, latency={})
+    load, bare = frame.snapshot.load, msgspec.structs.replace(stage, latency_ms={})
     if not stage.running or not stage.curve:
         return [bare]
     wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
@@ -91,7 +91,11 @@ def loads(frame: Frame, width: int, height: int) -> Rows:
 
 def tells_more(frame: Frame) -> bool:
     """Whether the curve has another cut than the stages: a load that moves, or that came up several times."""
-    held = [stage for stage in frame.snapshot.stages if stage.rate is None and stage.output_tokens_per_s is not None]
+    held = [
+        stage
+        for stage in frame.snapshot.stages
+        if stage.rate is None and stage.throughput.output_tokens_per_s is not None
+    ]
     points = frame.snapshot.curve
     return any(point.direction for point in points) or len(held) > len(points) > 0
 

@@ -1,21 +1,26 @@
-"""The load curve, figures against the streams held, and the distributions of latency.
+"""The figures but for the time axis, and the look that all have in common.
 
 A stage is a point of the load curve: full if it met its limits, open if it missed one or the client was limited. By the
 streams held are drawn loads that move, and everything that a run measured at one load: a way up points upwards and is
 drawn through, a way down points downwards and is dashed, so that hysteresis shows. On the distributions the axis of
 percentiles is HdrHistogram's: each nine takes as much room as the one before.
+
+Colours hold on white and on black. Text, grid and hover boxes take theirs from the page's style sheet, so that a figure
+follows it into the dark and onto paper; data keeps the colours of this module.
 """
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from loadgen.format import harmless
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import CurvePoint, Result, StageResult
@@ -23,26 +28,88 @@ from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS, SHORTEST_S
 from loadgen.report.assessment import by_load, titles
 from loadgen.report.columns import SHAPE, load_words
-from loadgen.report.html.style import ACCENT, BAD, SECOND, chart_text, coloured, log_axis, ramp, styled
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
 from loadgen.searches import SEARCHES
 
-_TICKS = {50.0: "50 %", 90.0: "90 %", 99.0: "99 %", 99.9: "99.9 %", 99.99: "99.99 %", 99.999: "99.999 %"}
-_HEIGHT = 300
+ACCENT = "#2f7fc4"
+SECOND = "#8b96a1"
+BAD = "#cf4a32"
+_FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif", "size": 12}
+_CLEAR = "rgba(0,0,0,0)"
+_RAMP = ((158, 22), (178, 104), (196, 178))  # red, green, blue: a light and a strong tone of the accent
+_EDGE = 0.02
+_PERCENTS = (50, 90, 99, 99.9, 99.99, 99.999)
 _NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the figure
 _EMPTY = Summary(count=0)
 
-Series = list[StageResult]
+Values = Sequence[float | None]
+
+
+def ramp(count: int) -> list[str]:
+    """So many tones of the accent, from light to strong, for what has an order."""
+    shares = [number / (count - 1) if count > 1 else 1.0 for number in range(count)]
+    return [f"rgb({','.join(str(round(first + (last - first) * share)) for first, last in _RAMP)})" for share in shares]
+
+
+def chart_text(text: str) -> str:
+    """A text for a figure, which would take tags in it for formatting."""
+    return html.escape(harmless(text).replace("\n", " "), quote=False)
+
+
+def coloured(text: str, colour: str) -> str:
+    """A text of ours in a colour."""
+    return f"<span style='color:{colour}'>{chart_text(text)}</span>"
+
+
+def styled(figure: go.Figure, *, height: int = 300, layout: Mapping[str, Any] | None = None) -> go.Figure:
+    """A figure in the common look; `layout` is what it has besides, or otherwise."""
+    figure.update_layout(
+        height=height,
+        template="none",
+        autosize=True,
+        showlegend=False,
+        paper_bgcolor=_CLEAR,
+        plot_bgcolor=_CLEAR,
+        font=_FONT,
+        margin={"l": 56, "r": 18, "t": 10, "b": 42},
+        hoverlabel={"font": _FONT},
+    )
+    figure.update_layout(layout or {})
+    axis = {"zeroline": False, "showline": False, "ticks": "", "gridwidth": 1}
+    figure.update_xaxes(showgrid=False, title_standoff=6, **axis)
+    return figure.update_yaxes(showgrid=True, **axis)
+
+
+def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str, Any]:
+    """A logarithmic axis from a tick below the values to one above, at 1, 2 and 5, or at powers of ten only."""
+    known = [value for value in values if value is not None and value > 0]
+    if not known:
+        return {"type": "log"}
+    # One more at each end: a logarithm may be rounded over a power of ten.
+    exponents = range(math.floor(math.log10(min(known))) - 1, math.ceil(math.log10(max(known))) + 2)
+    # Written as they are read, a tick is equal to a value that lies on it.
+    ticks = [float(f"{step}e{exponent}") for exponent in exponents for step in (1, 2, 5)]
+    low = max(tick for tick in ticks if tick <= min(known))
+    high = min(tick for tick in ticks if tick >= max(known) and tick > low)
+    shown = [tick for tick in ticks if low <= tick <= high]
+    if len(shown) > most_ticks:
+        shown = [tick for tick in shown if f"{tick:e}".startswith("1.0")]
+    return {
+        "type": "log",
+        "range": [math.log10(low) - _EDGE, math.log10(high) + _EDGE],
+        "tickvals": shown,
+        "ticktext": [f"{tick:,.10g}" for tick in shown],
+    }
 
 
 def has_curve(result: Result) -> bool:
     """Whether there are two loads at least."""
-    return len({(stage.target.concurrency, stage.target.rate) for stage in drawn(result)}) > 1
+    return len({(stage.target.concurrency, stage.target.rate) for stage in _drawn(result)}) > 1
 
 
-def drawn(result: Result) -> Series:
-    """The stages that are a point: something was timed, at one load."""
-    return [stage for stage in result.stages if has_numbers(stage) and not stage.curve]
+def _drawn(result: Result) -> list[StageResult]:
+    """The stages that are a point, by load: something was timed, at one load."""
+    return sorted((stage for stage in result.stages if has_numbers(stage) and not stage.curve), key=by_load)
 
 
 def latency_curve(result: Result, metric: str) -> go.Figure:
@@ -61,9 +128,8 @@ def latency_curve(result: Result, metric: str) -> go.Figure:
         figure.add_trace(_published_points(published))
     _limits(figure, result, metric)
     _knee(figure, result)
-    styled(figure, height=_HEIGHT).update_xaxes(title_text="output tok/s")
-    figure.update_yaxes(_axis(figure, result, metric))
-    return figure.update_xaxes(rangemode="tozero")
+    _from_zero(figure, "output tok/s")
+    return figure.update_yaxes(_axis(figure, result, metric))
 
 
 def user_curve(result: Result) -> go.Figure:
@@ -73,10 +139,10 @@ def user_curve(result: Result) -> go.Figure:
         x = [stage.throughput.output_tokens_per_s_per_user for stage in stages]
         y = [stage.throughput.output_tokens_per_s for stage in stages]
         trace = _stage_line(stages, x, y, colour, "output", "tok/s")
-        names = [chart_text(_load_words(stage)) for stage in stages]
+        targets = (stage.target for stage in stages)
+        names = [f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s" for target in targets]
         figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
-    styled(figure, height=_HEIGHT).update_xaxes(title_text="tok/s per user")
-    return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
+    return _from_zero(figure, "tok/s per user").update_yaxes(rangemode="tozero")
 
 
 def curve_key(result: Result, metric: str) -> dict[str, str]:
@@ -88,26 +154,32 @@ def curve_key(result: Result, metric: str) -> dict[str, str]:
     return key | ({"\N{WHITE DIAMOND} published p50": BAD} if _published(result, metric) else {})
 
 
-def _series(result: Result) -> list[tuple[Series, str]]:
-    """The stages of each shape, by load; with one shape all in the accent."""
-    stages = sorted(drawn(result), key=lambda stage: (stage.isl, stage.osl))
-    groups = [sorted(group, key=by_load) for _, group in groupby(stages, key=lambda stage: (stage.isl, stage.osl))]
-    colours = ramp(len(groups)) if len(groups) > 1 else [ACCENT]
-    return list(zip(groups, colours, strict=True))
+def _series(result: Result) -> list[tuple[list[StageResult], str]]:
+    """The stages of each shape, by load, and its colour."""
+    shapes: dict[tuple[int, int], list[StageResult]] = {}
+    for stage in _drawn(result):
+        shapes.setdefault((stage.isl, stage.osl), []).append(stage)
+    return [(shapes[shape], colour) for shape, colour in _shape_colours(shapes).items()]
 
 
-def _stage_line(
-    stages: Series, x: Sequence[float | None], y: Sequence[float | None], colour: str, what: str, unit: str
-) -> go.Scatter:
+def _shape_colours(shapes: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """A tone for each shape in their order; the accent for a single one."""
+    known = sorted(set(shapes))
+    return dict(zip(known, ramp(len(known)) if len(known) > 1 else [ACCENT], strict=True))
+
+
+def _from_zero(figure: go.Figure, title: str) -> go.Figure:
+    return styled(figure).update_xaxes(title_text=title, rangemode="tozero")
+
+
+def _stage_line(stages: list[StageResult], x: Values, y: Values, colour: str, what: str, unit: str) -> go.Scatter:
     names = titles(stages)
     hollow = [stage.limited or met_limits(stage) is False for stage in stages]
     trace = _line(x, y, [chart_text(names[stage.index]) for stage in stages], colour, what, unit)
     return trace.update(marker={"symbol": ["circle-open" if one else "circle" for one in hollow]})
 
 
-def _line(
-    x: Sequence[float | None], y: Sequence[float | None], names: Sequence[str], colour: str, what: str, unit: str
-) -> go.Scatter:
+def _line(x: Values, y: Values, names: Sequence[str], colour: str, what: str, unit: str) -> go.Scatter:
     """Points with their names, on a line."""
     return go.Scatter(
         x=x,
@@ -119,11 +191,6 @@ def _line(
         hovertemplate=f"%{{customdata}}<br>{what} %{{y:,.4~g}} {unit} at %{{x:,.4~g}}<extra></extra>",
         cliponaxis=False,
     )
-
-
-def _load_words(stage: StageResult) -> str:
-    target = stage.target
-    return f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s"
 
 
 def _limits_ms(result: Result, metric: str) -> dict[str, float]:
@@ -139,17 +206,13 @@ def _limits(figure: go.Figure, result: Result, metric: str) -> None:
     """Levels that must not be exceeded."""
     for statistic, limit_ms in _limits_ms(result, metric).items():
         figure.add_hline(y=limit_ms, line={"color": BAD, "width": 1, "dash": "dot"})
-        figure.add_annotation(
-            text=coloured(f"limit {statistic} {limit_ms:,g} ms", BAD),
-            x=0,
-            xref="x domain",
-            # An annotation on a logarithmic axis is placed by the exponent.
-            y=math.log10(limit_ms),
-            xanchor="left",
-            yanchor="bottom",
-            showarrow=False,
-            font={"size": 11},
-        )
+        # An annotation on a logarithmic axis is placed by the exponent.
+        place = {"x": 0, "xref": "x domain", "xanchor": "left", "y": math.log10(limit_ms), "yanchor": "bottom"}
+        _annotate(figure, coloured(f"limit {statistic} {limit_ms:,g} ms", BAD), place)
+
+
+def _annotate(figure: go.Figure, text: str, place: Mapping[str, Any]) -> None:
+    figure.add_annotation(text=text, showarrow=False, font={"size": 11}, **place)
 
 
 def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:
@@ -162,9 +225,8 @@ def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:
 
 def _published(result: Result, metric: str) -> list[tuple[float, float, str]]:
     """The points of a publication that gives both coordinates: output tok/s, median of the latency, of what."""
-    comparisons = result.reference.comparisons if result.reference is not None else []
     found: dict[tuple[int, str], dict[str, float]] = {}
-    for one in comparisons:
+    for one in result.reference.comparisons if result.reference is not None else []:
         found.setdefault((one.stage, one.of), {})[one.figure] = one.published
     return [
         (figures["output_tokens_per_s"], figures[f"{metric}_p50_ms"], of or "published")
@@ -174,53 +236,47 @@ def _published(result: Result, metric: str) -> list[tuple[float, float, str]]:
 
 
 def _published_points(points: Sequence[tuple[float, float, str]]) -> go.Scatter:
+    x, y, of = zip(*points, strict=True)
     return go.Scatter(
-        x=[x for x, _, _ in points],
-        y=[y for _, y, _ in points],
+        x=x,
+        y=y,
         mode="markers",
         marker={"symbol": "diamond-open", "size": 9, "color": BAD, "line": {"width": 1.5}},
-        customdata=[chart_text(of) for _, _, of in points],
+        customdata=[chart_text(name) for name in of],
         hovertemplate="%{customdata}: p50 %{y:,.4~g} ms at %{x:,.4~g}<extra></extra>",
     )
 
 
 def _knee(figure: go.Figure, result: Result) -> None:
     """What a search has found, at the throughput that the stages around it have."""
-    search, stages = result.search, sorted(drawn(result), key=by_load)
+    search = result.search
     if search is None or search.found is None:
         return
-    asked = [stage.target.rate if search.by == "rate" else stage.target.concurrency for stage in stages]
     known = sorted(
         (float(load), stage.throughput.output_tokens_per_s)
-        for load, stage in zip(asked, stages, strict=True)
-        if load is not None and stage.throughput.output_tokens_per_s is not None
+        for stage in _drawn(result)
+        if (load := stage.target.rate if search.by == "rate" else stage.target.concurrency) is not None
+        and stage.throughput.output_tokens_per_s is not None
     )
     if len(known) < 2 or not known[0][0] <= search.found <= known[-1][0]:
         return
-    at = float(np.interp(search.found, [load for load, _ in known], [rate for _, rate in known]))
+    loads, rates = zip(*known, strict=True)
+    at = float(np.interp(search.found, loads, rates))
     figure.add_vline(x=at, line={"color": SECOND, "width": 1, "dash": "dash"})
-    figure.add_annotation(
-        x=at,
-        y=1,
-        yref="paper",
-        text=f"{SEARCHES[search.kind].label}, {search.by} {search.found:.3g}",
-        xanchor="right",
-        xshift=-4,
-        showarrow=False,
-        font={"size": 11},
-    )
+    text = f"{SEARCHES[search.kind].label}, {search.by} {search.found:.3g}"
+    _annotate(figure, text, {"x": at, "y": 1, "yref": "paper", "xanchor": "right", "xshift": -4})
 
 
 def latency_by_held(points: Sequence[CurvePoint], metric: str) -> go.Figure:
     """The median and p99 of `ttft` or `itl`."""
     figure = go.Figure()
     for part, colour in _parts(points):
+        summaries = [getattr(point, f"{metric}_ms") for point in part]
+        counts = [f"{summary.count:,}" for summary in summaries]
         for name, shade in (("p99", SECOND), ("p50", colour)):
-            summaries = [getattr(point, f"{metric}_ms") for point in part]
             y = [getattr(summary, name) for summary in summaries]
-            counts = [f"{summary.count:,}" for summary in summaries]
             figure.add_trace(_point_line(part, y, counts, shade, f"{LATENCY_TITLES[metric]} {name}", "ms"))
-    _by_held(figure)
+    _from_zero(figure, "streams held")
     return figure.update_yaxes(log_axis([value for trace in figure.data for value in trace.y]))
 
 
@@ -230,7 +286,7 @@ def throughput_by_held(points: Sequence[CurvePoint]) -> go.Figure:
         y = [point.output_tokens_per_s for point in part]
         seconds = [f"{point.measured_s:.1f} s" for point in part]
         figure.add_trace(_point_line(part, y, seconds, colour, "output", "tok/s"))
-    return _by_held(figure).update_yaxes(rangemode="tozero")
+    return _from_zero(figure, "streams held").update_yaxes(rangemode="tozero")
 
 
 def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
@@ -244,8 +300,7 @@ def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
 
 def _parts(points: Sequence[CurvePoint]) -> Iterator[tuple[list[CurvePoint], str]]:
     """The points of each shape and direction, each with the colour of its shape."""
-    shapes = sorted({(point.isl, point.osl) for point in points})
-    colours = dict(zip(shapes, ramp(len(shapes)) if len(shapes) > 1 else [ACCENT], strict=True))
+    colours = _shape_colours((point.isl, point.osl) for point in points)
     drawn = (point for point in points if point.measured_s >= SHORTEST_S)
     ordered = sorted(drawn, key=lambda point: (point.isl, point.osl, point.direction, point.held))
     for (isl, osl, _), part in groupby(ordered, key=lambda point: (point.isl, point.osl, point.direction)):
@@ -253,7 +308,7 @@ def _parts(points: Sequence[CurvePoint]) -> Iterator[tuple[list[CurvePoint], str
 
 
 def _point_line(
-    points: Sequence[CurvePoint], y: Sequence[float | None], of: Sequence[str], colour: str, what: str, unit: str
+    points: list[CurvePoint], y: Values, of: Sequence[str], colour: str, what: str, unit: str
 ) -> go.Scatter:
     direction = points[0].direction
     names = [f"{load_words(point)}, of {count}" for point, count in zip(points, of, strict=True)]
@@ -263,62 +318,49 @@ def _point_line(
     return trace.update(line={"dash": "dash" if direction == "down" else "solid"})
 
 
-def _by_held(figure: go.Figure) -> go.Figure:
-    return styled(figure, height=_HEIGHT).update_xaxes(title_text="streams held", rangemode="tozero")
-
-
 def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
     """The stages of the distributions by their title, each with its colour: the stronger, the higher the load."""
-    stages = sorted(drawn(result), key=by_load)
-    names = titles(result.stages)
+    stages, names = _drawn(result), titles(result.stages)
     return {names[stage.index]: (stage, colour) for stage, colour in zip(stages, ramp(len(stages)), strict=True)}
 
 
 def distribution(result: Result, metric: str) -> go.Figure | None:
     """One latency by percentile, a line a stage; None where no stage has its histogram."""
-    figure, deepest = go.Figure(), 1.0
+    figure = go.Figure()
     for name, (stage, colour) in drawn_stages(result).items():
         hdr = stage.latency_ms.get(metric, _EMPTY).hdr
-        if hdr is None:
-            continue
-        x, y = _percentile_points(Histogram.from_hdr(hdr))
-        deepest = max(deepest, x[-1])
-        figure.add_trace(_percentile_line(name, x, y, colour))
+        if hdr is not None:
+            figure.add_trace(_percentile_line(name, Histogram.from_hdr(hdr), colour))
     if not figure.data:
         return None
+    deepest = max(1.0, *(trace.x[-1] for trace in figure.data))
     _limits(figure, result, metric)
-    styled(figure, height=_HEIGHT)
-    figure.update_yaxes(_axis(figure, result, metric))
-    ticks = [(_nines(percent), word) for percent, word in _TICKS.items() if _nines(percent) <= deepest * 1.01]
+    styled(figure).update_yaxes(_axis(figure, result, metric))
+    shown = [percent for percent in _PERCENTS if _nines(percent) <= deepest * 1.01]
     return figure.update_xaxes(
         type="log",
         tickangle=0,
-        tickvals=[1.0, *(value for value, _ in ticks)],
-        ticktext=["0", *(word for _, word in ticks)],
-        range=[0, float(np.log10(deepest)) + 0.02],
+        tickvals=[1.0, *map(_nines, shown)],
+        ticktext=["0", *(f"{percent} %" for percent in shown)],
+        range=[0, float(np.log10(deepest)) + _EDGE],
     )
 
 
-def _percentile_points(histogram: Histogram) -> tuple[list[float], list[float]]:
-    """Positions on the axis of nines, and milliseconds; no further than the count of values has a meaning."""
-    last = 100 * (1 - 1 / histogram.count)
-    percents = [*(percent for percent in CURVE_PERCENTS if percent < last), last]
-    values_us = histogram.percentile_us(*percents)
-    return [_nines(percent) for percent in percents], [value / 1000 for value in values_us]
-
-
 def _nines(percent: float) -> float:
+    """Where a percentile is on the axis."""
     return 1 / (1 - percent / 100)
 
 
-def _percentile_line(name: str, x: list[float], y: list[float], colour: str) -> go.Scatter:
-    percents = [f"{100 * (1 - 1 / value):.5g}" for value in x]
+def _percentile_line(name: str, histogram: Histogram, colour: str) -> go.Scatter:
+    """Milliseconds by percentile, no further than the count of values has a meaning."""
+    last = 100 * (1 - 1 / histogram.count)
+    percents = [*(percent for percent in CURVE_PERCENTS if percent < last), last]
     return go.Scatter(
-        x=x,
-        y=[float(f"{value:.5g}") for value in y],
+        x=[_nines(percent) for percent in percents],
+        y=[float(f"{value_us / 1000:.5g}") for value_us in histogram.percentile_us(*percents)],
         name=chart_text(name),
         mode="lines",
         line={"color": colour, "width": 1.75},
-        customdata=percents,
+        customdata=[f"{percent:.5g}" for percent in percents],
         hovertemplate="%{fullData.name}<br>%{customdata} %: %{y:,.4~g} ms<extra></extra>",
     )

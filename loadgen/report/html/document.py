@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 
 import plotly.graph_objects as go
@@ -17,13 +18,13 @@ from loadgen.format import UNKNOWN, Statistic, bounded, significant
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.report.assessment import assessment, best_of, best_stage, titles
-from loadgen.report.columns import moving_points
+from loadgen.report.assessment import assessment, best_stage, titles
+from loadgen.report.columns import CURVE, SHAPE, moving_points
 from loadgen.report.configuration import engine_of, hardware_of, model_of
-from loadgen.report.html import charts, markup, sections
+from loadgen.report.html import charts, sections
 from loadgen.report.html.timeline import timeline
-from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies
-from loadgen.report.tabular import plain
+from loadgen.report.notes import LATENCY_TITLES, latencies
+from loadgen.report.tabular import html_table, plain
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "
@@ -33,43 +34,11 @@ _DEFINITIONS = (
 )
 
 
+Figures = dict[str, go.Figure]  # by the name of their place
+
+
 def html_report(result: Result) -> str:
-    figures = _figures(result)
-    body = _body(result, figures)
-    scripts = [get_plotlyjs(), _asset("report.js")]
-    return "\n".join(
-        [
-            "<!doctype html>",
-            "<html lang='en'>",
-            *_head(result, scripts),
-            "<body>",
-            body,
-            f"<script type='application/json' id='figures'>{_json(figures)}</script>",
-            *(f"<script>{script}</script>" for script in scripts),
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
-
-
-def _head(result: Result, scripts: list[str]) -> list[str]:
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    # plotly writes style sheets of its own, and draws its images from data it has made.
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-    return [
-        "<head>",
-        "<meta charset='utf-8'>",
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        "<meta name='color-scheme' content='light dark'>",
-        f"<title>{plain(model_of(result))} \N{MIDDLE DOT} {plain(result.run_id)}</title>",
-        f"<style>{_asset('report.css')}</style>",
-        "</head>",
-    ]
-
-
-def _body(result: Result, figures: dict[str, go.Figure]) -> str:
+    figures: Figures = {}
     parts = [
         _opening(result),
         _curve(result, figures),
@@ -85,12 +54,36 @@ def _body(result: Result, figures: dict[str, go.Figure]) -> str:
         sections.configuration_section(result),
         f"<footer>{plain(_DEFINITIONS)}</footer>",
     ]
-    return "\n".join(["<main>", *(part for part in parts if part), "</main>"])
+    body = "\n".join(part for part in parts if part)
+    scripts = [get_plotlyjs(), _asset("report.js")]
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    # plotly writes style sheets of its own, and draws its images from data it has made.
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    return f"""<!doctype html>
+<html lang='en'>
+<head>
+<meta charset='utf-8'>
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name='viewport' content='width=device-width, initial-scale=1'>
+<meta name='color-scheme' content='light dark'>
+<title>{plain(model_of(result))} \N{MIDDLE DOT} {plain(result.run_id)}</title>
+<style>{_asset("report.css")}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script type='application/json' id='figures'>{_json(figures)}</script>
+<script>{scripts[0]}</script>
+<script>{scripts[1]}</script>
+</body>
+</html>
+"""
 
 
 def _opening(result: Result) -> str:
     finished = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}"
-    words = f"{engine_of(result)}, {_when(result)}{finished}"
+    words = f"{engine_of(result)}, {result.started_at[:10]} {result.started_at[11:16]} UTC{finished}"
     answers = "\n".join(
         f"<dt>{plain(one.question)}</dt><dd{' class=bad' if one.bad else ''}>{plain(one.text)}</dd>"
         for one in assessment(result)
@@ -107,13 +100,9 @@ def _opening(result: Result) -> str:
 <noscript><p class='bad'>The figures need JavaScript; everything else is here without it.</p></noscript>"""
 
 
-def _when(result: Result) -> str:
-    return f"{result.started_at[:10]} {result.started_at[11:16]} UTC"
-
-
 def _headline(result: Result) -> str:
     """The numbers by which a run is remembered, of its best stage."""
-    stage = best_stage(result) or best_of([one for one in result.stages if has_numbers(one)])
+    stage = best_stage(result)
     if stage is None:
         return ""
     figures = "".join(f"<li><b>{plain(value)}</b>{plain(what)}</li>" for what, value in _numbers(stage).items())
@@ -146,81 +135,82 @@ def _why(result: Result, stage: StageResult) -> str:
     }[met_limits(stage)]
 
 
-def _figures(result: Result) -> dict[str, go.Figure]:
-    """The figures of this run by the name of their place; what has nothing to show has none."""
-    found: dict[str, go.Figure | None] = {}
-    if charts.has_curve(result):
-        found = {f"curve-{metric}": charts.latency_curve(result, metric) for metric in ("ttft", "tpot")}
-        found["curve-user"] = charts.user_curve(result)
+def _placed(figures: Figures, name: str, figure: go.Figure, title: str, key: Mapping[str, str] | None = None) -> str:
+    """The place of a figure under a title; `key` are its lines and their colours."""
+    figures[name] = figure
+    words = "".join(f"<i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
+    head = f"<h3>{plain(title)}{words}</h3>" if title else ""
+    return f"<figure>{head}<div class='chart' id='{plain(name)}'></div></figure>"
+
+
+def _curve(result: Result, figures: Figures) -> str:
+    if not charts.has_curve(result):
+        return ""
+    latencies = [
+        _placed(
+            figures,
+            f"curve-{metric}",
+            charts.latency_curve(result, metric),
+            f"{LATENCY_TITLES[metric]}, ms, against output tok/s",
+            charts.curve_key(result, metric),
+        )
+        for metric in ("ttft", "tpot")
+    ]
+    user = _placed(figures, "curve-user", charts.user_curve(result), "Output tok/s against tok/s per user")
+    note = "One point a stage, in the order of load. An open point missed a limit, or the client was limited."
+    return sections.section("The load curve", sections.grid(*latencies, user), note=note)
+
+
+def _by_held(result: Result, figures: Figures) -> str:
     points = moving_points(result)
-    if points:
-        found |= {f"held-{metric}": charts.latency_by_held(points, metric) for metric in ("ttft", "itl")}
-        found["held-output"] = charts.throughput_by_held(points)
-    found |= {f"distribution-{metric}": charts.distribution(result, metric) for metric in MAIN_LATENCIES}
-    found["timeline"] = timeline(result)
-    return {name: figure for name, figure in found.items() if figure is not None}
-
-
-def _curve(result: Result, figures: dict[str, go.Figure]) -> str:
-    if "curve-user" not in figures:
+    if not points:
         return ""
-    return markup.section(
-        "The load curve",
-        markup.grid(
-            3,
-            markup.chart("curve-ttft", "TTFT, ms, against output tok/s", charts.curve_key(result, "ttft")),
-            markup.chart("curve-tpot", "TPOT, ms, against output tok/s", charts.curve_key(result, "tpot")),
-            markup.chart("curve-user", "Output tok/s against tok/s per user"),
-        ),
-        note="One point a stage, in the order of load. An open point missed a limit, or the client was limited.",
+    key = charts.held_key(points)
+    shapes = {name: one for name, one in key.items() if name[0] != "p"}
+    grid = sections.grid(
+        _placed(figures, "held-ttft", charts.latency_by_held(points, "ttft"), "TTFT, ms", key),
+        _placed(figures, "held-itl", charts.latency_by_held(points, "itl"), "ITL, ms", key),
+        _placed(figures, "held-output", charts.throughput_by_held(points), "Output tok/s", shapes),
     )
-
-
-def _by_held(result: Result, figures: dict[str, go.Figure]) -> str:
-    if "held-output" not in figures:
-        return ""
-    key = charts.held_key(moving_points(result))
-    return markup.section(
-        "By the streams held",
-        markup.grid(
-            3,
-            markup.chart("held-ttft", "TTFT, ms", key),
-            markup.chart("held-itl", "ITL, ms", key),
-            markup.chart("held-output", "Output tok/s", {name: one for name, one in key.items() if name[0] != "p"}),
-        ),
-        sections.curve_table(result),
-        note="All that was measured while so many streams were held, however the load came there; up and down are "
-        "apart. Times are of the gaps and first tokens of those moments: E2E belongs to no load.",
+    note = (
+        "All that was measured while so many streams were held, however the load came there; up and down are apart. "
+        "Times are of the gaps and first tokens of those moments: E2E belongs to no load."
     )
+    return sections.section("By the streams held", grid, html_table([*SHAPE, *CURVE], points), note=note)
 
 
-def _distributions(result: Result, figures: dict[str, go.Figure]) -> str:
-    names = {name: colour for name, (_, colour) in charts.drawn_stages(result).items()}
-    drawn = {metric: LATENCY_TITLES[metric] for metric in MAIN_LATENCIES if f"distribution-{metric}" in figures}
-    if not drawn:
+def _distributions(result: Result, figures: Figures) -> str:
+    found = {metric: charts.distribution(result, metric) for metric in MAIN_LATENCIES}
+    places = [
+        _placed(figures, f"distribution-{metric}", figure, f"{LATENCY_TITLES[metric]}, ms")
+        for metric, figure in found.items()
+        if figure is not None
+    ]
+    if not places:
         return ""
-    return markup.section(
+    return sections.section(
         "Latency distributions",
-        markup.legend(names),
-        markup.grid(2, *(markup.chart(f"distribution-{metric}", f"{title}, ms") for metric, title in drawn.items())),
+        sections.legend({name: colour for name, (_, colour) in charts.drawn_stages(result).items()}),
+        sections.grid(*places, columns=2),
         sections.latency_table(result),
         note="By percentile, each nine as wide as the one before; a line ends where the stage has no more streams.",
     )
 
 
-def _time(result: Result, figures: dict[str, go.Figure]) -> str:
-    if "timeline" not in figures:
+def _time(result: Result, figures: Figures) -> str:
+    figure = timeline(result)
+    if figure is None:
         return ""
-    return markup.section(
+    return sections.section(
         "What happened when",
-        markup.chart("timeline"),
-        sections.events_table(result),
+        _placed(figures, "timeline", figure, ""),
+        html_table(sections.EVENTS, result.events),
         note="Grey lines are beginnings of stages, dotted ones notes and errors. Of several GPUs the first is light, "
         "the last strong. Drag to look closer, double click to go back.",
     )
 
 
-def _json(figures: dict[str, go.Figure]) -> str:
+def _json(figures: Figures) -> str:
     """The figures as a JSON object that cannot end the element it stands in."""
     entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items())
     return "{" + entries.replace("<", "\\u003c") + "}"

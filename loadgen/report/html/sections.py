@@ -1,34 +1,35 @@
-"""The tables: what was measured, what was published, GPUs and energy, engine and client, and what was run on what."""
+"""The sections without figures: what was measured and published, GPUs and energy, engine and client, configuration.
+
+Everything that is not a tag of ours is escaped by the functions that write the tags. What has nothing to show is an
+empty text.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 
-from loadgen.format import UNKNOWN, fixed, gib, grouped
+from loadgen.format import UNKNOWN, gib, grouped, memory
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Finding, by_severity
-from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult, TruthCheck
-from loadgen.metrics.samples import GpuFigure, GpuStage
+from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult
+from loadgen.metrics.samples import GpuStage, GpuStatic
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
-    CURVE,
     PAGE_COLUMNS,
-    SHAPE,
     NamedSummary,
+    figure,
     instance_columns,
     load_column,
-    moving_points,
     outcome_columns,
     published_columns,
     statistic_columns,
 )
 from loadgen.report.configuration import flattened
-from loadgen.report.html import markup
 from loadgen.report.notes import Note, has_numbers, latency_titles, stage_notes, took_part
-from loadgen.report.tabular import Bad, Column, Value, html_table
+from loadgen.report.tabular import Bad, Column, Value, html_table, plain
 
 
 def stages_section(result: Result) -> str:
@@ -36,14 +37,14 @@ def stages_section(result: Result) -> str:
     stages = [stage for stage in result.stages if took_part(stage)]
     load, outcomes = load_column(stages), outcome_columns(stages)
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
-    return markup.section(
+    return section(
         "Stages",
         html_table([load, *PAGE_COLUMNS], stages),
-        markup.subsection("What the numbers are of", html_table(_note_columns(load), notes)),
-        markup.subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
-        markup.subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
-        markup.subsection("Limits", _limits_table(stages)),
-        markup.subsection("Failures", html_table(_ERRORS, _errors(stages))),
+        subsection("What the numbers are of", html_table(_note_columns(load), notes)),
+        subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
+        subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
+        subsection("Limits", _limits_table(stages)),
+        subsection("Failures", html_table(_ERRORS, _errors(stages))),
     )
 
 
@@ -57,7 +58,11 @@ def _note_columns(load: Column[StageResult]) -> list[Column[tuple[StageResult, i
 
 def _verdict_words(stage: StageResult) -> str:
     words = "; ".join(verdict.text for verdict in stage.verdicts)
-    return Bad(words) if any(verdict.bad for verdict in stage.verdicts) else words
+    return _judged(words, good=not any(verdict.bad for verdict in stage.verdicts))
+
+
+def _judged(words: str, *, good: bool) -> str:
+    return words if good else Bad(words)
 
 
 _VERDICT = Column[StageResult]("verdict", _verdict_words, words=True)
@@ -80,51 +85,41 @@ def _limits_table(stages: Sequence[StageResult]) -> str:
     return html_table([load_column(stages), *shown], stages) if shown else ""
 
 
-def _checked(stage: StageResult, name: str) -> str:
+def _checked(stage: StageResult, name: str) -> Value:
     check = stage.slo.get(name)
-    if check is None:
-        return UNKNOWN
-    measured = grouped(check.measured_ms, 1)
-    return measured if check.met else Bad(measured)
+    return None if check is None else _judged(grouped(check.measured_ms, 1), good=check.met)
 
 
 def _failures(stage: StageResult) -> Value:
     failures = stage.failures
     if failures is None:
         return None
-    words = f"{failures.count:,} of {failures.scheduled:,}"
-    return words if failures.met else Bad(words)
+    return _judged(f"{failures.count:,} of {failures.scheduled:,}", good=failures.met)
 
 
 def _good_share(stage: StageResult) -> Value:
     goodput = stage.goodput
     if goodput is None:
         return None
-    share = UNKNOWN if goodput.share is None else f"{goodput.share:.1%}"
-    return share if goodput.met else Bad(share)
+    return _judged(UNKNOWN if goodput.share is None else f"{goodput.share:.1%}", good=goodput.met)
 
 
-class _Error(NamedTuple):
-    kind: str
-    occurred: int
-    message: str
-
-
-_ERRORS: tuple[Column[_Error], ...] = (
-    Column("kind", lambda error: error.kind, words=True),
-    Column("count", lambda error: error.occurred),
-    Column("first message", lambda error: error.message, words=True),
+_ERRORS: tuple[Column[tuple[str, int, str]], ...] = (
+    Column("kind", itemgetter(0), words=True),
+    Column("count", itemgetter(1)),
+    Column("first message", itemgetter(2), words=True),
 )
 
 
-def _errors(stages: Sequence[StageResult]) -> list[_Error]:
+def _errors(stages: Sequence[StageResult]) -> list[tuple[str, int, str]]:
+    """Each kind, how often it occurred, and its first message; the most frequent first."""
     counts: Counter[str] = Counter()
     messages: dict[str, str] = {}
     for stage in stages:
         counts.update(stage.requests.errors)
         for kind, texts in stage.requests.messages.items():
             messages.setdefault(kind, texts[0] if texts else "")
-    return [_Error(kind, count, messages.get(kind, "")) for kind, count in counts.most_common()]
+    return [(kind, count, messages.get(kind, "")) for kind, count in counts.most_common()]
 
 
 def latency_table(result: Result) -> str:
@@ -143,33 +138,24 @@ def latency_table(result: Result) -> str:
     return html_table([*named, *statistic_columns("count mean stddev min p50 p90 p95 p99 p999 max")], rows)
 
 
-def curve_table(result: Result) -> str:
-    """What was measured against the streams held."""
-    return html_table([*SHAPE, *CURVE], moving_points(result))
-
-
 def published_section(result: Result) -> str:
     """What was published beside what was measured."""
     reference = result.reference
     if reference is None:
         return ""
     missing = "" if reference.comparisons else "No stage of this run has the load of a published figure."
-    return markup.section(
+    return section(
         "Published and measured",
-        markup.paragraph(missing),
+        paragraph(missing),
         html_table(published_columns(result.stages), reference.comparisons),
-        markup.lines(reference.notes),
+        bullets(reference.notes),
         note=reference.source,
     )
 
 
-def events_table(result: Result) -> str:
-    return html_table(_EVENTS, result.events)
-
-
-_EVENTS: tuple[Column[RunEvent], ...] = (
+EVENTS: tuple[Column[RunEvent], ...] = (
     Column("s", lambda event: event.t_s, decimals=1),
-    Column("kind", lambda event: Bad(event.kind) if event.kind == "error" else event.kind, words=True),
+    Column("kind", lambda event: _judged(event.kind, good=event.kind != "error"), words=True),
     Column("what", lambda event: event.text, words=True),
 )
 
@@ -178,22 +164,15 @@ def gpu_section(result: Result) -> str:
     """What is wrong with the GPUs, each of them under the most load, and the energy of each stage."""
     stage = best_stage(result)
     looks = stage.gpu if stage is not None else []
-    at = f"At {titles(result.stages)[stage.index]}; means over the measured window." if stage and looks else ""
     names = titles(result.stages)
-    energies = [
-        _Energy(names[one.index], one.energy) for one in result.stages if one.energy and one.energy.joules is not None
-    ]
-    return markup.section(
+    energies = [(names[one.index], one.energy) for one in result.stages if one.energy and one.energy.joules is not None]
+    return section(
         "GPUs and energy",
-        markup.lines(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
+        bullets(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
         html_table(_GPU, looks),
-        markup.subsection("Energy of the sockets", html_table(_ENERGY, energies)),
-        note=at,
+        subsection("Energy of the sockets", html_table(_ENERGY, energies)),
+        note=f"At {names[stage.index]}; means over the measured window." if stage and looks else "",
     )
-
-
-def _mean(figure: GpuFigure | None) -> float | None:
-    return figure.mean if figure is not None else None
 
 
 def _throttled(gpu: GpuStage) -> Value:
@@ -202,78 +181,66 @@ def _throttled(gpu: GpuStage) -> Value:
 
 _GPU: tuple[Column[GpuStage], ...] = (
     Column("GPU", lambda gpu: f"{gpu.index}  {gpu.name}", words=True),
-    Column("busy %", lambda gpu: _mean(gpu.gfx_percent), decimals=0),
-    Column("memory busy %", lambda gpu: _mean(gpu.memory_percent), decimals=0),
+    Column("busy %", lambda gpu: getattr(gpu.gfx_percent, "mean", None), decimals=0),
+    Column("memory busy %", lambda gpu: getattr(gpu.memory_percent, "mean", None), decimals=0),
     Column("HBM GiB, most", lambda gpu: gib(gpu.hbm_used_bytes_max), decimals=1),
     Column("of", lambda gpu: gib(gpu.hbm_total_bytes), decimals=1),
-    Column("power W", lambda gpu: _mean(gpu.power_w), decimals=0),
+    Column("power W", lambda gpu: getattr(gpu.power_w, "mean", None), decimals=0),
     Column("hotspot \N{DEGREE SIGN}C, most", lambda gpu: getattr(gpu.temperature_hotspot_c, "max", None), decimals=0),
-    Column("clock MHz", lambda gpu: _mean(gpu.gfx_clock_mhz), decimals=0),
+    Column("clock MHz", lambda gpu: getattr(gpu.gfx_clock_mhz, "mean", None), decimals=0),
     Column("held back", _throttled, words=True),
 )
 
 
-class _Energy(NamedTuple):
-    load: str
-    of: EnergyResult
-
-
-def _measured_by(row: _Energy) -> str:
-    return Bad(f"{row.of.source}, counters distrusted") if row.of.distrusted else str(row.of.source)
-
-
-_ENERGY: tuple[Column[_Energy], ...] = (
-    Column("load", lambda row: row.load, words=True),
-    Column("kJ", lambda row: (row.of.joules or 0.0) / 1000, decimals=1),
-    Column("mean W", lambda row: (row.of.joules or 0.0) / row.of.window_s, decimals=0),
-    Column("J/output token", lambda row: row.of.joules_per_output_token),
-    Column("output tok/s per W", lambda row: row.of.tokens_per_s_per_w, decimals=3),
-    Column("measured by", _measured_by, words=True),
+_ENERGY: tuple[Column[tuple[str, EnergyResult]], ...] = (
+    Column("load", itemgetter(0), words=True),
+    Column("kJ", lambda row: (row[1].joules or 0.0) / 1000, decimals=1),
+    Column("mean W", lambda row: (row[1].joules or 0.0) / row[1].window_s, decimals=0),
+    Column("J/output token", lambda row: row[1].joules_per_output_token),
+    Column("output tok/s per W", lambda row: row[1].tokens_per_s_per_w, decimals=3),
+    Column("measured by", lambda row: _measured_by(row[1]), words=True),
 )
+
+
+def _measured_by(energy: EnergyResult) -> str:
+    return Bad(f"{energy.source}, counters distrusted") if energy.distrusted else str(energy.source)
 
 
 def engine_section(result: Result) -> str:
     """The engine's own word beside the client's, and each server's part where there are several."""
     names = titles(result.stages)
-    checked = [_Checked(names[stage.index], stage, stage.truth) for stage in result.stages if stage.truth is not None]
     whys: dict[str, list[str]] = {}
-    for one in checked:
-        whys.setdefault(one.truth.why, []).append(one.load)
-    notes = [f"{why} ({', '.join(loads)})" for why, loads in whys.items() if why]
+    for one in result.stages:
+        if one.truth is not None and one.truth.why:
+            whys.setdefault(one.truth.why, []).append(names[one.index])
+    checked = [one for one in result.stages if one.truth is not None]
     stage = best_stage(result)
-    servers = stage.instances if stage is not None else []
-    return markup.section(
+    return section(
         "Client and engine",
-        html_table(_CHECKED, checked),
-        markup.subsection("Notes", markup.lines(notes)),
-        markup.subsection("Servers", html_table(instance_columns(), servers)),
+        html_table([load_column(result.stages), *_CHECKED], checked),
+        subsection("Notes", bullets(f"{why} ({', '.join(loads)})" for why, loads in whys.items())),
+        subsection("Servers", html_table(instance_columns(), stage.instances if stage is not None else [])),
         note="Both saw the same requests: mean times to first token, and where the engine's own were spent.",
     )
 
 
-class _Checked(NamedTuple):
-    load: str
-    stage: StageResult
-    truth: TruthCheck
-
-
-def _prefix_hits(row: _Checked) -> Value:
-    hits = row.stage.engine.prefix_hit_rate if row.stage.engine is not None else None
+def _prefix_hits(stage: StageResult) -> Value:
+    hits = stage.engine.prefix_hit_rate if stage.engine is not None else None
     return None if hits is None else f"{hits:.1%}"
 
 
+_AGREES = {True: "yes", False: Bad("no"), None: "not compared"}
 _TTFT, _ENGINE = "TTFT, ms", "in the engine, ms"
-_CHECKED: tuple[Column[_Checked], ...] = (
-    Column("load", lambda row: row.load, words=True),
-    Column("client", lambda row: row.truth.ttft_client_ms, group=_TTFT, decimals=1),
-    Column("engine", lambda row: row.truth.ttft_server_ms, group=_TTFT, decimals=1),
-    Column("between", lambda row: row.truth.ttft_outside_ms, group=_TTFT, decimals=1),
-    Column("queue", lambda row: row.truth.queue_ms, group=_ENGINE, decimals=1),
-    Column("prefill", lambda row: row.truth.prefill_ms, group=_ENGINE, decimals=1),
-    Column("front end", lambda row: row.truth.frontend_ms, group=_ENGINE, decimals=1),
-    Column("preemptions", lambda row: getattr(row.stage.engine, "preemptions", None), decimals=0),
+_CHECKED: tuple[Column[StageResult], ...] = (
+    Column("client", figure("truth", "ttft_client_ms"), group=_TTFT, decimals=1),
+    Column("engine", figure("truth", "ttft_server_ms"), group=_TTFT, decimals=1),
+    Column("between", figure("truth", "ttft_outside_ms"), group=_TTFT, decimals=1),
+    Column("queue", figure("truth", "queue_ms"), group=_ENGINE, decimals=1),
+    Column("prefill", figure("truth", "prefill_ms"), group=_ENGINE, decimals=1),
+    Column("front end", figure("truth", "frontend_ms"), group=_ENGINE, decimals=1),
+    Column("preemptions", figure("engine", "preemptions"), decimals=0),
     Column("prefix hits", _prefix_hits),
-    Column("agree", lambda row: {True: "yes", False: Bad("no"), None: "not compared"}[row.truth.agrees], words=True),
+    Column("agree", lambda stage: _AGREES[getattr(stage.truth, "agrees", None)], words=True),
 )
 
 
@@ -284,9 +251,9 @@ def client_section(result: Result) -> str:
     lags = [grouped(value, 2) for value in (lag.p50, lag.p99, lag.max)]
     reads = UNKNOWN if client.coalesced_reads is None else f"{client.coalesced_reads:.2%}"
     ahead = UNKNOWN if client.realtime is None else f"{client.realtime:.0%} of the time"
-    return markup.section(
+    return section(
         "The client's own health",
-        markup.pairs(
+        pairs(
             {
                 "Verdict": Bad(f"limited: {client.why}") if client.limited else "not limited",
                 "Timestamps": {"kernel": "the kernel's, at reception", "user": "of the process, after the read"}.get(
@@ -308,16 +275,14 @@ def findings_section(result: Result) -> str:
     died = ""
     if diagnosis is not None:
         words = f"{diagnosis.title}. {diagnosis.remedy}"
-        died = markup.paragraph(words, "bad") + markup.preformatted("\n".join(diagnosis.evidence))
-    return markup.section("Preflight", died, html_table(_FINDINGS, by_severity(result.findings)))
+        died = paragraph(words, "bad") + preformatted("\n".join(diagnosis.evidence))
+    return section("Preflight", died, html_table(_FINDINGS, by_severity(result.findings)))
 
 
 _FINDINGS: tuple[Column[Finding], ...] = (
-    Column("", lambda one: Bad(one.severity) if one.severity == "blocks" else one.severity, words=True),
-    Column("finding", lambda one: one.id, words=True),
-    Column("seen", lambda one: one.seen, words=True),
-    Column("why", lambda one: one.why, words=True),
-    Column("fix", lambda one: one.fix, words=True),
+    Column("", lambda one: _judged(one.severity, good=one.severity != "blocks"), words=True),
+    Column("finding", attrgetter("id"), words=True),
+    *(Column(name, attrgetter(name), words=True) for name in ("seen", "why", "fix")),
 )
 
 
@@ -327,14 +292,15 @@ def configuration_section(result: Result) -> str:
     command, variables = environment.pop("server_command", None), environment.pop("server_env", None)
     instances = environment.pop("server_instances", None)
     profile = {name: value for name, value in result.profile.items() if name != "reference"}
-    devices = {f"GPU {gpu.index}": _gpu_words(gpu.name, gpu.bdf, gpu.hbm_total_bytes) for gpu in result.gpus}
-    return markup.section(
+    others = [_command_text(one.get("command"), one.get("env")) for one in (instances or [])[1:]]
+    devices = {f"GPU {gpu.index}": _gpu_words(gpu) for gpu in result.gpus}
+    return section(
         "Configuration",
-        markup.subsection("Server", markup.preformatted(_command_text(command, variables))),
-        markup.subsection("Other servers", markup.preformatted(_instances_text(instances))),
-        markup.subsection("Profile", markup.pairs(flattened(profile))),
-        markup.subsection("Machine", markup.pairs(flattened(environment) | devices)),
-        markup.subsection("Telemetry", markup.pairs(flattened(result.telemetry_meta or {}))),
+        subsection("Server", preformatted(_command_text(command, variables))),
+        subsection("Other servers", preformatted("\n\n".join(filter(None, others)))),
+        subsection("Profile", pairs(flattened(profile))),
+        subsection("Machine", pairs(flattened(environment) | devices)),
+        subsection("Telemetry", pairs(flattened(result.telemetry_meta or {}))),
     )
 
 
@@ -356,12 +322,51 @@ def _flag_groups(command: Sequence[str]) -> list[str]:
     return groups
 
 
-def _instances_text(instances: list[dict[str, Any]] | None) -> str:
-    commands = (_command_text(one.get("command"), one.get("env")) for one in (instances or [])[1:])
-    return "\n\n".join(command for command in commands if command)
+def _gpu_words(gpu: GpuStatic) -> str:
+    hbm = memory(gpu.hbm_total_bytes) if gpu.hbm_total_bytes else None
+    return ", ".join(filter(None, [gpu.name, gpu.bdf, hbm]))
 
 
-def _gpu_words(name: str, address: str | None, memory_bytes: int | None) -> str:
-    return ", ".join(
-        [name, *([address] if address else []), *([f"{fixed(gib(memory_bytes), 1)} GiB"] if memory_bytes else [])]
-    )
+# Tags around texts.
+
+
+def section(title: str, *parts: str, note: str = "") -> str:
+    body = "\n".join(part for part in parts if part)
+    if not body:
+        return ""
+    lead = f"<p class='note'>{plain(note)}</p>\n" if note else ""
+    return f"<section>\n<h2>{plain(title)}</h2>\n{lead}{body}\n</section>"
+
+
+def subsection(title: str, body: str) -> str:
+    return f"<h3>{plain(title)}</h3>\n{body}" if body else ""
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    return f"<p{f' class={kind!r}' if kind else ''}>{plain(text)}</p>" if text else ""
+
+
+def pairs(values: Mapping[str, object]) -> str:
+    """Names and values beside each other."""
+    entries = "\n".join(f"<dt>{plain(name)}</dt><dd>{plain(value)}</dd>" for name, value in values.items())
+    return f"<dl>\n{entries}\n</dl>" if entries else ""
+
+
+def bullets(texts: Iterable[str]) -> str:
+    items = "\n".join(f"<li>{plain(text)}</li>" for text in texts)
+    return f"<ul>\n{items}\n</ul>" if items else ""
+
+
+def preformatted(text: str) -> str:
+    return f"<pre>{plain(text)}</pre>" if text else ""
+
+
+def grid(*figures: str, columns: int = 3) -> str:
+    """Figures beside each other where there is room."""
+    return f"<div class='grid of{columns}'>{''.join(figures)}</div>" if figures else ""
+
+
+def legend(entries: Mapping[str, str]) -> str:
+    """Names and their colours, for figures that share them."""
+    items = (f"<li><i style='background:{plain(colour)}'></i>{plain(name)}</li>" for name, colour in entries.items())
+    return f"<ul class='legend'>{''.join(items)}</ul>" if entries else ""

@@ -6,6 +6,7 @@ A row whose columns hold nothing is not drawn. Where a long run was merged, a co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -17,18 +18,7 @@ from loadgen.format import GIB
 from loadgen.metrics.result import Result
 from loadgen.metrics.samples import Columns
 from loadgen.report.assessment import titles
-from loadgen.report.html.style import (
-    ACCENT,
-    BAD,
-    SECOND,
-    chart_text,
-    coloured,
-    faint,
-    log_axis,
-    ramp,
-    shortened,
-    styled,
-)
+from loadgen.report.html.charts import ACCENT, BAD, SECOND, chart_text, coloured, log_axis, ramp, styled
 
 _ROW_HEIGHT = 92
 _GAP = 34
@@ -61,16 +51,16 @@ class Row(NamedTuple):
 
 def timeline(result: Result) -> go.Figure | None:
     """The figure; None for a run that left no series."""
-    rows = [row for row in _rows(result) if any(_known(line) for line in row.lines)]
+    known = (row._replace(lines=[line for line in row.lines if _is_known(line)]) for row in _rows(result))
+    rows = [row for row in known if row.lines]
     if not rows:
         return None
     inner = len(rows) * _ROW_HEIGHT + (len(rows) - 1) * _GAP
     figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=_GAP / inner)
     for number, row in enumerate(rows, start=1):
-        drawn = [line for line in row.lines if _known(line)]
-        for trace in (trace for line in drawn for trace in _traces(line)):
-            figure.add_trace(trace, row=number, col=1)
-        figure.update_yaxes(_axis(row, drawn), row=number, col=1)
+        for line in row.lines:
+            figure.add_traces(_traces(line), rows=number, cols=1)
+        figure.update_yaxes(_axis(row), row=number, col=1)
     margin = {"l": _LEFT, "r": 18, "t": _TOP, "b": _BOTTOM}
     styled(figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified"})
     figure.update_xaxes(title_text="seconds since the run began", row=len(rows), col=1)
@@ -80,34 +70,25 @@ def timeline(result: Result) -> go.Figure | None:
 
 
 def _rows(result: Result) -> list[Row]:
+    def latency(metric: str) -> Row:
+        shades = {"p50": ACCENT, "p99": SECOND}
+        lines = [Line(name, series, f"{metric}_{name}_ms", colour) for name, colour in shades.items()]
+        return Row(f"{metric.upper()} of the last 5 s, ms", lines, log=True)
+
     series, host = result.series, result.host_series
-    failed = [Line("failed", series, "errors", BAD)] if any(series.get("errors", [])) else []
-    cores = Line("all cores", host, "cpu_percent", ACCENT), Line("busiest core", host, "cpu_busiest_percent", SECOND)
+    cores = [Line("all cores", host, "cpu_percent", ACCENT), Line("busiest core", host, "cpu_busiest_percent", SECOND)]
+    held = [Line("open", series, "held", ACCENT), Line("asked", series, "target", SECOND, step=True)]
+    queued = [Line("running", series, "engine_running", ACCENT), Line("waiting", series, "engine_waiting", BAD)]
     return [
-        Row(
-            "Load, streams open and asked for",
-            [Line("open", series, "held", ACCENT), Line("asked", series, "target", SECOND, step=True)],
-        ),
+        Row("Load, streams open and asked for", held),
         Row("Output, tok/s", [Line("output", series, "output_tokens_per_s", ACCENT)]),
-        *(
-            Row(
-                f"{metric.upper()} of the last 5 s, ms",
-                [
-                    Line(name, series, f"{metric}_{name}_ms", colour)
-                    for name, colour in (("p50", ACCENT), ("p99", SECOND))
-                ],
-                log=True,
-            )
-            for metric in ("ttft", "tpot")
-        ),
-        Row("Failed requests", failed),
-        Row(
-            "Engine, requests",
-            [Line("running", series, "engine_running", ACCENT), Line("waiting", series, "engine_waiting", BAD)],
-        ),
+        latency("ttft"),
+        latency("tpot"),
+        Row("Failed requests", [Line("failed", series, "errors", BAD)] if any(series.get("errors", [])) else []),
+        Row("Engine, requests", queued),
         Row("KV cache in use, %", [Line("KV cache", series, "kv_usage", ACCENT, scale=100)], most=100),
         *_gpu_rows(result),
-        Row("Host CPU, %", [*cores], most=100),
+        Row("Host CPU, %", cores, most=100),
         Row("Client's read lag p99, ms", [Line("read lag p99", series, "read_lag_p99_ms", ACCENT)]),
     ]
 
@@ -131,14 +112,13 @@ def _gpu_rows(result: Result) -> list[Row]:
     ]
 
 
-def _known(line: Line) -> bool:
+def _is_known(line: Line) -> bool:
     return any(value is not None for value in line.columns.get(line.column, []))
 
 
 def _row_title(row: Row, number: int) -> dict[str, Any]:
-    drawn = [line for line in row.lines if _known(line)]
     # Which colour is what; many lines are GPUs, the first light and the last strong.
-    named = drawn if 1 < len(drawn) <= _MOST_NAMED_LINES else []
+    named = row.lines if 1 < len(row.lines) <= _MOST_NAMED_LINES else []
     names = ", ".join(coloured(line.name, line.colour) for line in named)
     text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
     return _above(text, x=0, yshift=3) | {"xref": "paper", "yref": f"y{number if number > 1 else ''} domain"}
@@ -150,28 +130,29 @@ def _above(text: str, *, x: float, yshift: int) -> dict[str, Any]:
     return {"text": text, **place, "showarrow": False}
 
 
-def _axis(row: Row, drawn: Sequence[Line]) -> dict[str, Any]:
+def _axis(row: Row) -> dict[str, Any]:
     if row.log:
-        return log_axis([value for line in drawn for value in line.columns[line.column]], most_ticks=4)
+        return log_axis([value for line in row.lines for value in line.columns[line.column]], most_ticks=4)
     if row.most is not None:
         return {"range": [0, row.most * 1.04], "dtick": row.most / 2}
     return {"rangemode": "tozero", "nticks": 4}
 
 
 def _traces(line: Line) -> list[go.Scatter]:
-    times = line.columns["t_s"]
-    high = _scatter(line, times, line.columns[line.column])
+    high = _scatter(line, line.columns[line.column])
     lows = line.columns.get(f"{line.column}_min")
     if lows is None:
         return [high]
-    low = _scatter(line, times, lows).update(name=f"{chart_text(line.name)}, lowest", line={"width": 0.75})
-    return [low, high.update(fill="tonexty", fillcolor=faint(line.colour, 0.18))]
+    low = _scatter(line, lows).update(name=f"{chart_text(line.name)}, lowest", line={"width": 0.75})
+    return [low, high.update(fill="tonexty", fillcolor=_faint(line.colour, 0.18))]
 
 
-def _scatter(line: Line, times: Sequence[float | None], values: Sequence[float | None]) -> go.Scatter:
+def _scatter(line: Line, values: Sequence[float | None]) -> go.Scatter:
+    scaled = (value * line.scale if value is not None and math.isfinite(value) else None for value in values)
     return go.Scatter(
-        x=[None if time is None else round(time, 2) for time in times],
-        y=shortened([None if value is None else value * line.scale for value in values]),
+        x=[None if time is None else round(time, 2) for time in line.columns["t_s"]],
+        # As many digits as a figure can show: a long run makes a long file.
+        y=[None if value is None else float(f"{value:.4g}") for value in scaled],
         name=chart_text(line.name),
         mode="lines",
         line={"color": line.colour, "width": 1.5, "shape": "hv" if line.step else "linear"},
@@ -187,22 +168,29 @@ def stage_starts_s(result: Result) -> dict[int, float]:
 
 def _stage_names(result: Result) -> list[dict[str, Any]]:
     starts, names = stage_starts_s(result), titles(result.stages)
-    few = len(starts) <= _MOST_NAMED_STAGES
-    shown = {index: _shortened(names[index]) if few else str(index + 1) for index in starts}
+    if len(starts) > _MOST_NAMED_STAGES:
+        names = {index: str(index + 1) for index in starts}
+    cut = {
+        index: name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+        for index, name in names.items()
+    }
     extra = {"yref": "paper", "font": {"size": 11}}
-    return [_above(chart_text(shown[index]), x=at, yshift=22) | extra for index, at in starts.items()]
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return [_above(chart_text(cut[index]), x=at, yshift=22) | extra for index, at in starts.items()]
 
 
 def _marks(result: Result) -> list[dict[str, Any]]:
     """Lines over all rows: where stages began, notes and errors."""
-    starts = [_mark(at, faint(SECOND, 0.7), "solid") for at in stage_starts_s(result).values()]
+    starts = [_mark(at, _faint(SECOND, 0.7), "solid") for at in stage_starts_s(result).values()]
     return starts + [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
 
 
 def _mark(at: float, colour: str, dash: str) -> dict[str, Any]:
     line = {"color": colour, "width": 1, "dash": dash}
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line, "layer": "below"}
+
+
+def _faint(colour: str, opacity: float) -> str:
+    """A colour, as good as transparent."""
+    if colour.startswith("#"):
+        return f"rgba({','.join(map(str, bytes.fromhex(colour[1:])))},{opacity})"
+    return colour.replace("rgb(", "rgba(").replace(")", f",{opacity})")

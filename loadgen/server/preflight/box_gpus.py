@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.amd_kernel import text_in
+from loadgen.format import memory
 from loadgen.metrics.journal import Finding
-from loadgen.server.preflight.box import Box, Setup, command_of, gib
+from loadgen.server.preflight.facts import Box, Setup, command_of
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.server.process.locks import ServerRecord, read_record, servers_folder
@@ -65,7 +66,7 @@ def _shown(box: Box, gpu: GpuMemory) -> str:
     if len(gpu.holders) > _SHOWN:
         named.append(f"{len(gpu.holders) - _SHOWN} more")
     users = ", ".join(named) or "nobody who can be seen"
-    return f"GPU {gpu.index} ({gpu.name}): {gib(gpu.used_bytes)} of {gib(gpu.total_bytes)} in use by {users}"
+    return f"GPU {gpu.index} ({gpu.name}): {memory(gpu.used_bytes)} of {memory(gpu.total_bytes)} in use by {users}"
 
 
 def _chosen(setup: Setup, needed: int) -> set[int] | None:
@@ -101,7 +102,7 @@ def leftover_findings(setup: Setup) -> Iterator[Finding]:
         # Without a name, the holder's pid is not one of ours.
         holders = [holder for gpu in setup.gpus for holder in gpu.holders if holder.name and holder.pid in pids]
         held_bytes = sum(holder.used_bytes or 0 for holder in holders)
-        holding = f", holding {gib(held_bytes)} of GPU memory" if held_bytes else ""
+        holding = f", holding {memory(held_bytes)} of GPU memory" if held_bytes else ""
         shown = ", ".join(f"pid {one.info.id.pid} ({shown_command(one.words)})" for one in group[:_SHOWN])
         more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
         seen = f"vLLM runs already: {shown}{more}{holding}"

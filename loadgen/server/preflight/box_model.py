@@ -8,15 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding
-from loadgen.server.preflight.box import GIB, Setup, gib
-from loadgen.server.preflight.facts import hub_cache, hub_snapshots, model_facts
+from loadgen.server.preflight.facts import Setup, hub_cache, hub_snapshots, model_facts
 from loadgen.server.vllm.command import expanded
 
-_LEAST_FREE_BYTES = 5 * GIB  # for compiled kernels, logs and temporary files of a server whose model is there
-_DOWNLOAD_BYTES = 50 * GIB  # for a model of which nothing is known
-_TRUE = ("1", "ON", "YES", "TRUE")
-_HOME_OF_CONTAINER = Path("/root")
 _REFUSED = "vLLM refuses to start without it"
 
 
@@ -67,7 +63,12 @@ def hub_model(setup: Setup) -> Iterator[Finding]:
         fix = 'server.docker.mounts = ["~/.cache/huggingface:/root/.cache/huggingface"]'
         yield Finding("model-not-kept", "warns", seen, "every start would fetch the model anew", fix)
         return
-    offline = (environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or "").upper() in _TRUE
+    offline = (environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or "").upper() in (
+        "1",
+        "ON",
+        "YES",
+        "TRUE",
+    )
     whole = [folder for folder in hub_snapshots(name, cache) if _configured(folder)]
     if not whole and offline:
         seen = f"{name} is not in {cache}, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"
@@ -86,20 +87,20 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
         yield Finding("no-hub-token", "info", "no token for the hub is set", why, "hf auth login, or set HF_TOKEN")
     facts = model_facts(name, {"HF_HUB_CACHE": str(cache)})
     known = facts.weight_bytes if facts is not None else None
-    needed_bytes = known or _DOWNLOAD_BYTES
+    needed_bytes = known or 50 * GIB
     where = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free_bytes = shutil.disk_usage(where).free
     if free_bytes < needed_bytes:
-        size = f"the model has {gib(known)}" if known else "large models have hundreds of GiB"
-        seen = f"{gib(free_bytes)} free in {where}, and {name} is to be fetched"
+        size = f"the model has {memory(known)}" if known else "large models have hundreds of GiB"
+        seen = f"{memory(free_bytes)} free in {where}, and {name} is to be fetched"
         why = f"{size}; a full disk ends the start"
         yield Finding("disk-space", "warns", seen, why, "set HF_HOME to a larger disk")
 
 
 def disk_space(setup: Setup) -> Iterator[Finding]:
     free_bytes = shutil.disk_usage(setup.box.home).free
-    if free_bytes < _LEAST_FREE_BYTES:
-        seen = f"{gib(free_bytes)} free in {setup.box.home}"
+    if free_bytes < 5 * GIB:
+        seen = f"{memory(free_bytes)} free in {setup.box.home}"
         why = "compiled kernels, logs and results are written there"
         yield Finding("disk-space", "warns", seen, why, "make room, or set XDG_CACHE_HOME and VLLM_CACHE_ROOT")
 
@@ -129,7 +130,7 @@ def _mounted(setup: Setup, inner: Path) -> Path | None:
 def _cache(setup: Setup) -> Path | None:
     """Where the hub's files are on this machine; None if they stay in the container."""
     if setup.server.docker is not None:
-        return _mounted(setup, hub_cache(setup.environment, _HOME_OF_CONTAINER))
+        return _mounted(setup, hub_cache(setup.environment, home=Path("/root")))
     return hub_cache(setup.environment, setup.box.home)
 
 

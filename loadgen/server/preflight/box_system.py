@@ -12,26 +12,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.errors import ServerError
+from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
-from loadgen.server.preflight.box import GIB, Setup, gib, read_setting
+from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.process.locks import require_free_port
-from loadgen.server.vllm.command import devices_each, find_executable
+from loadgen.server.vllm.command import devices_each, find_container_program
 from loadgen.vendors import Vendor, vendor_of
 
 _QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
 _SPARE_FILES = 64  # what a process has open besides its connections
 _SPARE_FILES_OF_SERVER = 256
-_WANTED_FILES = 65_536
-_FASTEST_TOKEN_S = 0.0005
 
 
 def open_files(setup: Setup) -> Iterator[Finding]:
     """The limit of open files, against the connections of the plan: first of the workers, then of the server."""
     peak = max((streams_of(stage, SLOW_TOKEN_S) for stage in setup.plan), default=0)
     # Open even on a server that is faster than any.
-    certain = max((streams_of(stage, _FASTEST_TOKEN_S) for stage in setup.plan), default=0)
+    certain = max((streams_of(stage, 0.0005) for stage in setup.plan), default=0)
     workers = most_workers(setup.profile.load.workers, servers=setup.server.instances)
     of_server = -(-certain // setup.server.instances)
     soft, hard = setup.box.open_files
@@ -47,7 +46,7 @@ def open_files(setup: Setup) -> Iterator[Finding]:
 
 def _too_few_files(severity: Severity, setup: Setup, peak: int, consequence: str) -> Finding:
     soft, hard = setup.box.open_files
-    wanted = max(_WANTED_FILES, 2 ** (peak + _SPARE_FILES_OF_SERVER).bit_length())
+    wanted = max(65_536, 2 ** (peak + _SPARE_FILES_OF_SERVER).bit_length())
     command = f"ulimit -n {wanted}" if hard >= wanted else f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}"
     seen = f"a process may have {soft} files open, and raise that to {hard}"
     why = f"each stream is an open file, and {consequence}: what exceeds the limit fails with Too many open files"
@@ -73,43 +72,35 @@ def governor(setup: Setup) -> Iterator[Finding]:
 
 def clock(setup: Setup) -> Iterator[Finding]:
     if setup.box.clock_synchronised is False:
-        yield Finding(
-            "clock-unsynchronised",
-            "info",
-            "the kernel's clock is not synchronised",
+        why = (
             "times in logs and results cannot be compared with those of other machines, and a daemon that starts "
-            "during a run may step the clock, which spoils the streams that it hits",
-            "sudo timedatectl set-ntp true, and wait until timedatectl says that it is synchronised",
+            "during a run may step the clock, which spoils the streams that it hits"
         )
+        fix = "sudo timedatectl set-ntp true, and wait until timedatectl says that it is synchronised"
+        yield Finding("clock-unsynchronised", "info", "the kernel's clock is not synchronised", why, fix)
 
 
 def numa_balancing(setup: Setup) -> Iterator[Finding]:
     value = read_setting(setup.box.proc / "sys/kernel/numa_balancing")
     if value is None or value == "0":
         return
-    amd = setup.platform == "rocm"
-    yield Finding(
-        "numa-balancing",
-        "info" if setup.platform == "cpu" else "warns",
-        f"kernel.numa_balancing is {value}",
-        "the kernel unmaps pages again and again to see who uses them, which stalls the server"
-        + ("; on AMD's GPUs it can make them hang until the balancing is done" if amd else ""),
-        "sudo sh -c 'echo 0 > /proc/sys/kernel/numa_balancing'",
-        "Serving LLMs on AMD MI300X: Best Practices, case 5" if amd else "",
-    )
+    severity: Severity = "info" if setup.platform == "cpu" else "warns"
+    why, source = "the kernel unmaps pages again and again to see who uses them, which stalls the server", ""
+    if setup.platform == "rocm":
+        why += "; on AMD's GPUs it can make them hang until the balancing is done"
+        source = "Serving LLMs on AMD MI300X: Best Practices, case 5"
+    fix = "sudo sh -c 'echo 0 > /proc/sys/kernel/numa_balancing'"
+    yield Finding("numa-balancing", severity, f"kernel.numa_balancing is {value}", why, fix, source)
 
 
 def huge_pages(setup: Setup) -> Iterator[Finding]:
     value = read_setting(setup.box.sys / "kernel/mm/transparent_hugepage/enabled")
     if value is not None and "[never]" in value:
-        yield Finding(
-            "huge-pages",
-            "warns" if setup.platform == "cpu" else "info",
-            "transparent huge pages are switched off",
-            "programs that ask for large pages do not get them, which costs time at each new page of host memory",
-            "sudo sh -c 'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled'",
-            "AMD ZenDNN user guide (57300): madvise for LLMs",
-        )
+        severity: Severity = "warns" if setup.platform == "cpu" else "info"
+        seen = "transparent huge pages are switched off"
+        why = "programs that ask for large pages do not get them, which costs time at each new page of host memory"
+        fix = "sudo sh -c 'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled'"
+        yield Finding("huge-pages", severity, seen, why, fix, "AMD ZenDNN user guide (57300): madvise for LLMs")
 
 
 def port(setup: Setup) -> Iterator[Finding]:
@@ -162,7 +153,7 @@ def container(setup: Setup) -> Iterator[Finding]:
     if docker is None:
         return
     try:
-        find_executable(setup.server, docker.executable, key="server.docker.executable")
+        find_container_program(setup.server, docker)
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         yield Finding("no-container-program", "blocks", seen, "it starts the container", fix)
@@ -181,21 +172,17 @@ def shared_memory(setup: Setup) -> Iterator[Finding]:
         if several:
             free_bytes = shutil.disk_usage(setup.box.dev / "shm").free
             fix = "sudo mount -o remount,size=16g /dev/shm"
-            yield from _little(f"{gib(free_bytes)} free in /dev/shm", free_bytes, fix)
+            yield from _little(f"{memory(free_bytes)} free in /dev/shm", free_bytes, fix)
     elif docker.shm_size is not None:
         size = re.fullmatch(r"(\d+(?:\.\d+)?)([bkmg]?)b?", docker.shm_size.strip().lower())
         if several and size is not None:
             size_bytes = int(float(size[1]) * _UNITS[size[2]])
             yield from _little(f"server.docker.shm_size = {docker.shm_size}", size_bytes, 'shm_size = "16g"')
     elif docker.ipc in (None, "private", "shareable"):
-        yield Finding(
-            "shared-memory",
-            "blocks" if several else "warns",
-            "the container has neither ipc nor shm_size, so 64 MiB of shared memory",
-            "vLLM's processes pass their messages through shared memory, several devices more than 160 MiB",
-            'server.docker.ipc = "host"',
-            "vLLM, Using Docker",
-        )
+        severity: Severity = "blocks" if several else "warns"
+        seen = "the container has neither ipc nor shm_size, so 64 MiB of shared memory"
+        why = "vLLM's processes pass their messages through shared memory, several devices more than 160 MiB"
+        yield Finding("shared-memory", severity, seen, why, 'server.docker.ipc = "host"', "vLLM, Using Docker")
 
 
 def _little(seen: str, size_bytes: int, fix: str) -> Iterator[Finding]:

@@ -8,10 +8,9 @@ reported as such and never ends the other checks.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
@@ -19,53 +18,39 @@ from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
-from loadgen.server.preflight.box import Box, Setup
-from loadgen.server.preflight.box_gpus import gpu_memory, leftover_findings
-from loadgen.server.preflight.box_model import disk_space, hub_model, local_model
-from loadgen.server.preflight.box_system import (
-    clock,
-    container,
-    governor,
-    gpu_devices,
-    huge_pages,
-    numa_balancing,
-    open_files,
-    port,
-    shared_gpus,
-    shared_memory,
-)
-from loadgen.server.preflight.facts import environment_of, facts_of, model_facts
+from loadgen.server.preflight import box_gpus, box_model, box_system
+from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
-from loadgen.server.vllm.command import find_executable, vllm_of
+from loadgen.server.vllm.command import find_vllm
 from loadgen.vendors import Platform, platform_here
 
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
 _Check = Callable[[Setup], Iterator[Finding]]
 _CLIENT: dict[str, _Check] = {
-    "the limit of open files": open_files,
-    "the CPU governor": governor,
-    "the clock": clock,
+    "the limit of open files": box_system.open_files,
+    "the CPU governor": box_system.governor,
+    "the clock": box_system.clock,
 }
 _VLLM: dict[str, _Check] = {
-    "the port": port,
-    "the container": container,
-    "the GPU's device files": gpu_devices,
-    "the devices of the instances": shared_gpus,
-    "the model's folder": local_model,
-    "the model in the hub's cache": hub_model,
-    "free disk space": disk_space,
-    "shared memory": shared_memory,
-    "the GPU's memory": gpu_memory,
-    "other vLLM processes": leftover_findings,
-    "NUMA balancing": numa_balancing,
-    "huge pages": huge_pages,
+    "the port": box_system.port,
+    "the container": box_system.container,
+    "the GPU's device files": box_system.gpu_devices,
+    "the devices of the instances": box_system.shared_gpus,
+    "the model's folder": box_model.local_model,
+    "the model in the hub's cache": box_model.hub_model,
+    "free disk space": box_model.disk_space,
+    "shared memory": box_system.shared_memory,
+    "the GPU's memory": box_gpus.gpu_memory,
+    "other vLLM processes": box_gpus.leftover_findings,
+    "NUMA balancing": box_system.numa_balancing,
+    "huge pages": box_system.huge_pages,
 }
 _CHECKS: dict[str, dict[str, _Check]] = {
     "attach": _CLIENT,
-    "simulator": {"the port": port, **_CLIENT},
+    "simulator": {"the port": box_system.port, **_CLIENT},
     "vllm": _VLLM | _CLIENT,
     "docker": _VLLM | _CLIENT,
 }
@@ -96,7 +81,7 @@ async def _flags_here(server: Server) -> list[Finding]:
     if server.engine == "docker":
         return _judged_by_record(server, "the vLLM inside a container cannot be asked before it runs")
     try:
-        find_executable(server, vllm_of(server.command), key="server.command")
+        find_vllm(server)
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         missing = Finding("no-server-program", "blocks", seen, "there is nothing to start", fix)
@@ -114,56 +99,36 @@ async def _flags_here(server: Server) -> list[Finding]:
 def _judged_by_record(server: Server, why: str) -> list[Finding]:
     """Another version may know what the recorded one does not: nothing of it blocks."""
     installation = newest_recorded()
+    found = flag_findings(server, installation)
+    doubted = [replace(one, severity="warns") if one.severity == "blocks" else one for one in found]
     seen = f"flags were compared with those of vLLM {installation.version}"
-    found = [Finding("installation-unknown", "info", seen, why)]
-    for finding in flag_findings(server, installation):
-        doubted = "warns" if finding.severity == "blocks" else finding.severity
-        found.append(msgspec.structs.replace(finding, severity=doubted))
-    return found
+    return [Finding("installation-unknown", "info", seen, why), *doubted]
 
 
 def _box_and_rules(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
-    box = Box()
-    platform = profile.server.platform or platform_here(box.dev)
-    gpus, unknown = gpus_of_box(box, platform) if profile.server.engine in _JUDGED_ENGINES else ([], [])
-    found = box_findings(profile, plan, box, platform=platform, gpus=gpus)
-    return [*unknown, *found, *_rules(profile, plan, platform, gpus)]
+    platform = profile.server.platform or platform_here(Box().dev)
+    setup, found = look_at_box(profile, plan, Box(), platform)
+    return [*found, *_rules(profile, plan, platform, setup.gpus)]
 
 
 def _rules(
     profile: Profile, plan: Sequence[Stage], platform: Platform | None, gpus: Sequence[GpuMemory] = ()
 ) -> list[Finding]:
-    server = profile.server
-    if server.engine not in _JUDGED_ENGINES:
+    if profile.server.engine not in _JUDGED_ENGINES:
         return []
-    environment = environment_of(server, os.environ)
-    facts = facts_of(
-        profile,
-        plan,
-        platform=platform,
-        model=model_facts(server.model, environment) if server.model is not None else None,
-        hbm_bytes=min((gpu.total_bytes // gpu.devices for gpu in gpus), default=None),
-        gpus=sum(gpu.devices for gpu in gpus) or None,
-    )
-    return rule_findings(facts)
+    return rule_findings(facts_of(profile, plan, platform, gpus))
 
 
-def gpus_of_box(box: Box, platform: Platform) -> tuple[list[GpuMemory], list[Finding]]:
-    """The GPUs of the platform and what is in use of them, or why that is not known."""
-    if platform == "cpu":
-        return [], []
-    try:
-        return read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform), []
-    except TelemetryError as error:
-        return [], [_not_checked("what is in use of the GPU's memory", str(error))]
-
-
-def box_findings(
-    profile: Profile, plan: Sequence[Stage], box: Box, *, platform: Platform, gpus: Sequence[GpuMemory] = ()
-) -> list[Finding]:
-    """What this box has against the run; `platform` is what its server is to compute on."""
-    setup = Setup(profile, plan, box, platform, gpus)
+def look_at_box(profile: Profile, plan: Sequence[Stage], box: Box, platform: Platform) -> tuple[Setup, list[Finding]]:
+    """What was looked at, and what it has against the run; `platform` is what the server is to compute on."""
+    gpus: Sequence[GpuMemory] = ()
     found: list[Finding] = []
+    if profile.server.engine in _JUDGED_ENGINES and platform != "cpu":
+        try:
+            gpus = read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
+        except TelemetryError as error:
+            found.append(_not_checked("what is in use of the GPU's memory", str(error)))
+    setup = Setup(profile, plan, box, platform, gpus)
     for name, check in _CHECKS[profile.server.engine].items():
         try:
             found += list(check(setup))
@@ -172,7 +137,7 @@ def box_findings(
             found.append(_not_checked(name, why))
         except (VrampError, ValueError) as error:  # an argument that is no number, a file that is not what it should be
             found.append(_not_checked(name, str(error)))
-    return found
+    return setup, found
 
 
 def _not_checked(name: str, why: str) -> Finding:

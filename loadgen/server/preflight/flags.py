@@ -59,16 +59,14 @@ _REMOVED_FLAGS = {
 }
 REMOVED_FLAGS = {flag: fix for fix, flags in _REMOVED_FLAGS.items() for flag in flags.split()}
 
-_REMOVED_JSON_KEYS: dict[str, dict[str, str]] = {
-    "compilation-config": {
-        "full_cuda_graph": 'use cudagraph_mode = "FULL"',
-        "use_cudagraph": 'use cudagraph_mode, "NONE" for no graphs',
-        "level": "use mode",
-        "max_capture_size": "use max_cudagraph_capture_size",
-        "use_inductor": 'use backend, "eager" for no Inductor',
-    },
+_REMOVED_COMPILATION_KEYS: dict[str, str] = {
+    "full_cuda_graph": 'use cudagraph_mode = "FULL"',
+    "use_cudagraph": 'use cudagraph_mode, "NONE" for no graphs',
+    "level": "use mode",
+    "max_capture_size": "use max_cudagraph_capture_size",
+    "use_inductor": 'use backend, "eager" for no Inductor',
 }
-"""Keys of a flag's JSON; an unknown one ends the start as an unknown flag does."""
+"""Keys of compilation-config's JSON; an unknown one ends the start as an unknown flag does."""
 
 REMOVED_VARIABLES: dict[str, str] = {
     "VLLM_USE_AITER_UNIFIED_ATTENTION": 'use the flag attention-backend = "ROCM_AITER_UNIFIED_ATTN"',
@@ -213,8 +211,8 @@ def _value_problem(info: FlagInfo, value: Any, *, dotted: bool) -> tuple[str, st
 
 
 def _json_key_findings(shown: str, flag: str, name: str, value: Any) -> Iterator[Finding]:  # noqa: ANN401
-    given = [name.partition(".")[2].partition(".")[0]] if "." in name else _keys(value)
-    for key, fix in _REMOVED_JSON_KEYS.get(flag, {}).items():
+    given = name.split(".")[1:2] or _keys(value)
+    for key, fix in _REMOVED_COMPILATION_KEYS.items() if flag == "compilation-config" else ():
         if key in given:
             yield _blocks("unknown-flag", f"{shown}: {key}", f"{flag} no longer has {key}, and the start fails", fix)
 
@@ -238,19 +236,15 @@ def _variable_findings(server: Server, installation: Installation) -> Iterator[F
         if name in installation.variables or name in WELL_KNOWN_VARIABLES:
             continue
         if name.startswith("VLLM_"):
-            yield _unknown_variable(name, shown, installation, strict=strict)
+            fix = REMOVED_VARIABLES.get(name) or _near(name, installation.variables, "take it out", cutoff=0.8)
+            why = f"vLLM {installation.version} does not read it: it has no effect, and only the log says so"
+            if strict:
+                why = "fail-on-environ-validation is set: vLLM will not start"
+            yield Finding("unknown-variable", "blocks" if strict else "warns", shown, why, fix)
         elif near := difflib.get_close_matches(name, WELL_KNOWN_VARIABLES, n=1, cutoff=0.9):
             why = f"no library is known to read it, but {near[0]} is: a misspelt variable does nothing"
             yield Finding("misspelt-variable", "warns", shown, why, f"did you mean {near[0]}?")
 
 
-def _unknown_variable(name: str, shown: str, installation: Installation, *, strict: bool) -> Finding:
-    fix = REMOVED_VARIABLES.get(name) or _near(name, installation.variables, "take it out", cutoff=0.8)
-    why = f"vLLM {installation.version} does not read it: it has no effect, and only the log says so"
-    if strict:
-        return _blocks("unknown-variable", shown, "fail-on-environ-validation is set: vLLM will not start", fix)
-    return Finding("unknown-variable", "warns", shown, why, fix)
-
-
 def _blocks(name: str, seen: str, why: str, fix: str) -> Finding:
-    return Finding(id=name, severity="blocks", seen=seen, why=why, fix=fix)
+    return Finding(name, "blocks", seen, why, fix)

@@ -9,47 +9,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import NamedTuple
 
-from loadgen.format import harmless
+from msgspec.structs import replace
+
+from loadgen.format import harmless, memory
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.server.preflight.facts import Facts
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 _FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"
-_MI355X = "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X GPUs"
 _BEST_PRACTICES = "Serving LLMs on AMD MI300X: Best Practices"
 _ENGINE = "vLLM 0.32.0"
 _LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD too, by the publication
-_AITER_MEMORY = 0.95
-_WEIGHT_SHARE = 0.6  # the share of HBM that weights may take and still leave room for context and activations
 _DEFAULT_UTILIZATION = 0.92
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
 
 
-class Rule(NamedTuple):
-    id: str
-    severity: Severity
-    why: str
-    fix: str
-    source: str
-    sees: Callable[[Facts], str | None]
-
-
-RULES: list[Rule] = []
+_Sees = Callable[[Facts], str | None]
+RULES: list[tuple[Finding, _Sees]] = []  # the finding, but for what was seen
 
 
 def rule_findings(facts: Facts) -> list[Finding]:
     """Every rule that sees something, in the order of their definition."""
-    return [
-        Finding(id=rule.id, severity=rule.severity, seen=harmless(seen), why=rule.why, fix=rule.fix, source=rule.source)
-        for rule in RULES
-        if (seen := rule.sees(facts)) is not None
-    ]
-
-
-_Sees = Callable[[Facts], str | None]
+    found = ((finding, sees(facts)) for finding, sees in RULES)
+    return [replace(finding, seen=harmless(seen)) for finding, seen in found if seen is not None]
 
 
 def _rule(severity: Severity, fix: str, source: str) -> Callable[[_Sees], _Sees]:
@@ -57,7 +41,7 @@ def _rule(severity: Severity, fix: str, source: str) -> Callable[[_Sees], _Sees]
 
     def add(sees: _Sees) -> _Sees:
         id, why = sees.__name__.replace("_", "-"), inspect.cleandoc(sees.__doc__ or "").replace("\n", " ")
-        RULES.append(Rule(id, severity, why, fix, source, sees))
+        RULES.append((Finding(id, severity, "", why, fix, source), sees))
         return sees
 
     return add
@@ -133,7 +117,7 @@ def quick_reduce_off(facts: Facts) -> str | None:
 def memory_above_aiter(facts: Facts) -> str | None:
     """AITER's workspace grows for a moment when large prefills meet: out of memory under load"""
     share = facts.fraction("gpu-memory-utilization", _DEFAULT_UTILIZATION)
-    return f"gpu-memory-utilization = {share:g} with AITER" if facts.aiter and share >= _AITER_MEMORY else None
+    return f"gpu-memory-utilization = {share:g} with AITER" if facts.aiter and share >= 0.95 else None
 
 
 @_rule("info", 'HIP_FORCE_DEV_KERNARG = "1"', _FLAGS)
@@ -208,10 +192,11 @@ def tensor_parallel_throughput(facts: Facts) -> str | None:
     weights = facts.model.weight_bytes if facts.model is not None else None
     if facts.goal != "throughput" or weights is None or facts.hbm_bytes is None:
         return None
-    least = next(2**power for power in range(64) if weights / 2**power <= _WEIGHT_SHARE * facts.hbm_bytes)
+    # Weights may take 60 % of the HBM, and still leave room for context and activations.
+    least = next(2**power for power in range(64) if weights / 2**power <= 0.6 * facts.hbm_bytes)
     if least >= facts.tensor_parallel:
         return None
-    held = f"{least} of {_gib(facts.hbm_bytes)} hold the {_gib(weights)} of weights"
+    held = f"{least} of {memory(facts.hbm_bytes)} hold the {memory(weights)} of weights"
     return f"tensor-parallel-size = {facts.tensor_parallel} for {facts.peak_streams} streams, where {held}"
 
 
@@ -299,8 +284,4 @@ def weights_too_large(facts: Facts) -> str | None:
     shards = facts.tensor_parallel * (facts.number("pipeline-parallel-size") or 1)
     room = facts.fraction("gpu-memory-utilization", _DEFAULT_UTILIZATION) * facts.hbm_bytes
     needed = weights / shards
-    return f"{_gib(needed)} of weights a GPU in {_gib(room)}" if needed > room else None
-
-
-def _gib(count_bytes: float) -> str:
-    return f"{count_bytes / 2**30:.0f} GiB"
+    return f"{memory(needed)} of weights a GPU in {memory(room)}" if needed > room else None

@@ -5,8 +5,8 @@ nothing sleeping is woken (the counters in sysfs are the driver's own, and `nvid
 NVIDIA GPU is suspended); all amounts are bytes; a GPU is a whole socket, also where a partition mode (CPX and its
 like) makes several devices of it, because only the socket has counters.
 
-After a stop a process may be gone while the driver still gives back what it held, and the next server fails for want of
-memory: so a stop waits until the memory is back at its level before the start, or says who holds it.
+The driver may still give back what a process held when that is gone, and the next server would fail for want of memory:
+so a stop waits until the memory is back at its level before the start, or says who holds it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from subprocess import DEVNULL, PIPE, STDOUT
 
 from loadgen.amd_kernel import amd_cards, compute_nodes, entries, held_bytes, number_in, socket_of, text_in
 from loadgen.errors import TelemetryError, VrampError
+from loadgen.format import memory
 from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.server.process.log import clean_line
 from loadgen.vendors import NVIDIA, VENDORS, Platform
@@ -34,8 +35,7 @@ TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small 
 _RELEASE_POLL_S = 0.5
 _TIMEOUT_S = 5.0
 _MIB = 1024**2
-_GPU_FIELDS = "--query-gpu=index,uuid,name,memory.used,memory.total"
-_APP_FIELDS = "--query-compute-apps=pid,gpu_uuid,used_memory"
+_QUESTIONS = ("--query-gpu=index,uuid,name,memory.used,memory.total", "--query-compute-apps=pid,gpu_uuid,used_memory")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel's fixed number; elsewhere the pids that drivers report are not those of our `/proc`."""
 
@@ -65,25 +65,8 @@ class GpuMemory:
     devices: int = 1  # more than 1 if a partition mode makes several devices of this GPU
 
 
-@dataclass(frozen=True, slots=True)
-class StillHeld:
-    """A GPU whose memory has not come back to an earlier level."""
-
-    gpu: GpuMemory
-    excess_bytes: int
-    holders: tuple[Holder, ...]  # those who were not there before, or have more than then
-
-    def __str__(self) -> str:
-        names = ", ".join(map(str, self.holders)) or "nobody who can be seen"
-        return f"GPU {self.gpu.index} ({self.gpu.name}): {self.excess_bytes / 1024**3:.1f} GiB more, held by {names}"
-
-
 def read_gpu_memory(
-    *,
-    sysfs: Path = Path("/sys"),
-    proc: Path = Path("/proc"),
-    path: str | None = None,
-    platform: Platform | None = None,
+    *, sysfs: Path = Path("/sys"), proc: Path = Path("/proc"), path: str | None = None, platform: Platform | None = None
 ) -> list[GpuMemory]:
     """The memory of each GPU; raises `TelemetryError` with the reason if that of none can be read.
 
@@ -103,16 +86,21 @@ def read_gpu_memory(
     return gpus
 
 
-def still_held(before: Sequence[GpuMemory], now: Sequence[GpuMemory], *, tolerance_bytes: int) -> list[StillHeld]:
-    """The GPUs that have more in use than `before` and `tolerance_bytes`; one that was not there before had nothing."""
+def still_held(before: Sequence[GpuMemory], now: Sequence[GpuMemory], *, tolerance_bytes: int) -> list[str]:
+    """In words, the GPUs that have more in use than `before` and `tolerance_bytes`, and who has more than then.
+
+    A GPU that was not there before had nothing.
+    """
     earlier = {gpu.id: gpu for gpu in before}
-    found: list[StillHeld] = []
+    found: list[str] = []
     for gpu in now:
         old = earlier.get(gpu.id) or replace(gpu, used_bytes=0, holders=())
         had = {holder.pid: holder.used_bytes or 0 for holder in old.holders}
-        grown = [one for one in gpu.holders if one.pid not in had or (one.used_bytes or 0) > had[one.pid]]
-        if gpu.used_bytes - old.used_bytes > tolerance_bytes:
-            found.append(StillHeld(gpu, gpu.used_bytes - old.used_bytes, tuple(grown)))
+        grown = [str(one) for one in gpu.holders if one.pid not in had or (one.used_bytes or 0) > had[one.pid]]
+        excess_bytes = gpu.used_bytes - old.used_bytes
+        if excess_bytes > tolerance_bytes:
+            names = ", ".join(grown) or "nobody who can be seen"
+            found.append(f"GPU {gpu.index} ({gpu.name}): {memory(excess_bytes)} more, held by {names}")
     return found
 
 
@@ -186,16 +174,16 @@ def _all_suspended(sysfs: Path) -> bool:
     return bool(devices) and all(text_in(device / "power/runtime_status") == "suspended" for device in devices)
 
 
-def _ask(program: str) -> tuple[str, str]:
+def _ask(program: str) -> list[str]:
     """The answers to both questions, asked at the same time."""
     deadline = time.monotonic() + _TIMEOUT_S
     running: list[subprocess.Popen[bytes]] = []
     try:
-        for fields in (_GPU_FIELDS, _APP_FIELDS):
-            command = [program, fields, "--format=csv,noheader,nounits"]
+        for question in _QUESTIONS:
+            command = [program, question, "--format=csv,noheader,nounits"]
             running.append(subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT))
         answers = [process.communicate(timeout=max(0.0, deadline - time.monotonic()))[0] for process in running]
-        return answers[0].decode("utf-8", "replace"), answers[1].decode("utf-8", "replace")
+        return [answer.decode("utf-8", "replace") for answer in answers]
     except subprocess.TimeoutExpired:
         raise TelemetryError(f"{program} did not answer within {_TIMEOUT_S:g} s") from None
     except OSError as error:
@@ -232,18 +220,17 @@ def _decimal(cell: str) -> int | None:
 
 
 HeldSince = Callable[[], str]
-"""Who holds memory beyond the level at which it was made, in words; "" if nobody does. Raises `VrampError`."""
-NoteLevel = Callable[[], HeldSince]
-"""Notes the level at which the memory is now. Raises `VrampError` if it cannot be read; both may block."""
+"""Who holds memory beyond the level at which it was made, in words; "" if nobody does. It may block, and raises
+`VrampError` if that cannot be read."""
 
 
 def gpu_level(read: Callable[[], list[GpuMemory]] = read_gpu_memory) -> HeldSince:
     """Note the level of all GPUs; several servers that start together share what one call returned."""
     before = read()
-    return lambda: "; ".join(str(gpu) for gpu in still_held(before, read(), tolerance_bytes=TOLERANCE_BYTES))
+    return lambda: "; ".join(still_held(before, read(), tolerance_bytes=TOLERANCE_BYTES))
 
 
-async def level_now(note: NoteLevel = gpu_level) -> HeldSince | str:
+async def level_now(note: Callable[[], HeldSince] = gpu_level) -> HeldSince | str:
     """The level before a start; or in words why it is not known."""
     try:
         return await asyncio.to_thread(note)

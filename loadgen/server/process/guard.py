@@ -40,8 +40,6 @@ ORPHAN_GRACE_S = 2.0
 ORPHAN_KILL_WAIT_S = 2.0  # without vramp nobody waits for the guard: the two together keep it under five seconds
 
 _LAST_S = 1.0  # A kill command that has not ended this long before the guard gives up is killed too
-_SAMPLE_S = 1.0
-_ENDING_TICK_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -114,11 +112,11 @@ class Guard:
         self._killed: dict[ProcessId, ProcessInfo] = {}
         own, main = look_at(os.getpid()), look_at(self._main.pid)
         assert own is not None and main is not None, "it is our own child, so that even if dead it is there"
-        record = order.get("record") or {"path": "", "facts": {}}
-        self._record_path = Path(record["path"]) if record["path"] else None
-        self._record: dict[str, Any] = record["facts"]
+        record = order.get("record")
+        self._record_path = Path(record["path"]) if record else None
+        self._record: dict[str, Any] = record["facts"] if record else {}
         self._write_record(guard=asdict(own.id), server=asdict(main.id), tree=[], left=False)
-        _tell("started", pid=self._main.pid)
+        _tell("started", **asdict(main.id))
 
     def run(self, inbox: Inbox) -> None:
         """Watch until the tree is gone, or cannot be made to go."""
@@ -233,7 +231,7 @@ class Guard:
         if now < self._sample_at:
             return
         ending = self._kill_at < math.inf
-        self._sample_at = now + (_ENDING_TICK_S if ending else _SAMPLE_S)
+        self._sample_at = now + (0.1 if ending else 1.0)
         tree = descendants(os.getpid())
         ids = frozenset(info.id for info in tree)
         if ids != self._told_tree:
@@ -256,7 +254,7 @@ def _start(
             cwd=order["cwd"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if quiet else log,
-            stderr=subprocess.DEVNULL if quiet else log,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=preexec_fn,  # noqa: PLW1509 - the guard has one thread, so that nothing can deadlock
         )
@@ -265,12 +263,6 @@ def _start(
 def _end_with_the_guard() -> None:
     """The kernel asks the server to end if the guard is killed: the last resort when vramp is killed with it."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def _become_subreaper() -> None:
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot become the subreaper of the server's processes: {os.strerror(number)}")
 
 
 def _described(processes: Iterable[ProcessInfo]) -> list[dict[str, Any]]:
@@ -289,7 +281,9 @@ def main() -> None:
     if "argv" not in order:  # vramp is gone, or was stopped before it gave the order
         return
     try:
-        _become_subreaper()
+        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"cannot become the subreaper of the server's processes: {os.strerror(number)}")
         guard = Guard(order)
     except (OSError, subprocess.SubprocessError) as error:
         _tell("failed", error=str(error))

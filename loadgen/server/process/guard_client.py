@@ -53,6 +53,9 @@ class ProcessName:
     pid: int
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.pid})"
+
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
@@ -71,17 +74,15 @@ class StopReport:
 
     @property
     def sentence(self) -> str:
-        parts = [f"stopped in {self.elapsed_s:.1f} s"]
-        if self.killed:
-            parts.append(f"had to be killed: {_listed(self.killed)}")
-        parts.append(f"could not be ended: {_listed(self.left)}" if self.left else "no process left")
-        parts += [self.problem] if self.problem else []
-        parts += [f"GPU memory: {self.gpu_memory}"] if self.gpu_memory != NOT_CHECKED else []
-        return "; ".join(parts)
-
-
-def _listed(processes: Iterable[ProcessName]) -> str:
-    return ", ".join(f"{process.name} ({process.pid})" for process in processes)
+        killed, left = (", ".join(map(str, processes)) for processes in (self.killed, self.left))
+        parts = [
+            f"stopped in {self.elapsed_s:.1f} s",
+            f"had to be killed: {killed}" if killed else "",
+            f"could not be ended: {left}" if left else "no process left",
+            self.problem,
+            f"GPU memory: {self.gpu_memory}" if self.gpu_memory != NOT_CHECKED else "",
+        ]
+        return "; ".join(filter(None, parts))
 
 
 def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
@@ -164,10 +165,10 @@ def _run(command: list[str], environment: Mapping[str, str] | None) -> str:
         done = subprocess.run(
             command,
             env=environment,
-            check=False,
             timeout=_COMMAND_WAIT_S,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"{shown} did not end in time"
@@ -177,9 +178,8 @@ def _run(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 
 async def _ended(target: tree.ProcessId, *, within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while tree.lives(target):
-        if time.monotonic() >= deadline:
-            return False
-        await asyncio.sleep(_POLL_S)
-    return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while tree.lives(target):  # noqa: ASYNC110 - it is no child of ours, which would tell
+                await asyncio.sleep(_POLL_S)
+    return not tree.lives(target)

@@ -1,12 +1,11 @@
 """Who drives which server: a lock for each, its port, and the records of the servers that vramp started.
 
-A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it once the
-server runs, keeps its tree up to date, and removes it when nothing of the tree is left; so it outlives a vramp that was
-killed, and a server that was left running has one. Invariants: the kernel holds the lock (flock) and ends it with its
-process, so that none is ever stale; a server on this machine is known by its port, under whatever name it was called; a
-lock file is removed only by who holds it, and a record only by its guard or by who holds the lock of its port; a record
-is replaced as a whole, and its processes are known by pid and start time, so that one which outlived them is recognised
-as stale and nobody else's process is meant.
+A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it, keeps its
+tree up to date, and removes it when nothing of the tree is left, so that it outlives vramp. Invariants: the kernel
+holds the lock (flock) and ends it with its process, so that none is ever stale; a server on this machine is known by
+its port, under whatever name it was called; a lock file is removed only by who holds it, and a record only by its guard
+or by who holds the lock of its port; a record is replaced as a whole, and its processes are known by pid and start
+time, so that one which outlived them is recognised as stale and nobody else's process is meant.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ from loadgen.places import state_folder
 from loadgen.server.process.masking import shown_command
 from loadgen.server.process.tree import ProcessId, lives
 
-_TRIES = 100
-
 
 class ServerRecord(msgspec.Struct, frozen=True):
     guard: ProcessId
@@ -54,10 +51,8 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
 
 def servers_folder() -> Path:
-    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made.
-
-    Each machine has its own: a home on the network is shared by machines that cannot see each other's processes.
-    """
+    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made."""
+    # A home on the network is shared by machines that cannot see each other's processes.
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
     try:
         return state_folder(f"servers/{machine}")
@@ -106,11 +101,6 @@ class _Holder(msgspec.Struct, frozen=True):
     pid: int
     since_unix_s: float
     profile: str
-
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_unix_s).astimezone()
-        profile = f", profile {self.profile}" if self.profile else ""
-        return f" (pid {self.pid}, since {since:%Y-%m-%d %H:%M:%S}{profile})"
 
 
 @dataclass(slots=True)
@@ -165,7 +155,7 @@ def claim_port(host: str, port: int, *, profile: str = "") -> tuple[int, DriveLo
 
 
 def _claim_free_port(host: str, profile: str) -> tuple[int, DriveLock]:
-    for _ in range(_TRIES):
+    for _ in range(100):
         port = free_port(host)
         lock = _lock(_lock_path(host, port), profile)
         if lock is not None:  # else another vramp chose it, and its server does not listen yet
@@ -174,10 +164,13 @@ def _claim_free_port(host: str, profile: str) -> tuple[int, DriveLock]:
 
 
 def _driven(host: str, port: int, holder: _Holder | None) -> ServerError:
-    return ServerError(
-        f"the server at {host} port {port} is already driven by a vramp{holder or ''}; "
-        "wait until that one has ended, end it, or take another server"
-    )
+    who = "a vramp"
+    if holder is not None:
+        since = datetime.fromtimestamp(holder.since_unix_s).astimezone()
+        profile = f", profile {holder.profile}" if holder.profile else ""
+        who = f"a vramp (pid {holder.pid}, since {since:%Y-%m-%d %H:%M:%S}{profile})"
+    remedy = "wait until that one has ended, end it, or take another server"
+    return ServerError(f"the server at {host} port {port} is already driven by {who}; {remedy}")
 
 
 def _explained(port: int, error: ServerError) -> ServerError:
@@ -242,10 +235,8 @@ def _is_this_machine(name: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    if address.is_loopback or address.is_unspecified:
-        return True
-    own = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    return any(text.partition("%")[0].lower() == name for text in own)
+    own = {entry.address.partition("%")[0].lower() for entries in psutil.net_if_addrs().values() for entry in entries}
+    return address.is_loopback or address.is_unspecified or name in own
 
 
 def free_port(host: str) -> int:
@@ -283,8 +274,8 @@ def _listener(port: int) -> str:
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
     }
-    known = [_described(pid) for pid in sorted(pid for pid in pids if pid is not None)]
-    return " by " + (", ".join(known) or "a process that only its owner or root can see")
+    known = ", ".join(_described(pid) for pid in sorted(pid for pid in pids if pid is not None))
+    return f" by {known or 'a process that only its owner or root can see'}"
 
 
 def _described(pid: int) -> str:

@@ -3,8 +3,7 @@
 A log is input from elsewhere (model names, prompts, libraries): no control sequence in it may reach the screen.
 Invariants: the same bytes give the same lines, however they were split into writes; memory is bounded, whatever is
 written; a line is shown only after `clean_line`. Carriage returns end lines too (progress bars); empty lines are
-dropped. Under load a server writes a line for each request that it answered, hundreds a second: those are handed on,
-but not kept, so that what the engine has to say stays in sight.
+dropped. The lines for requests that were answered, hundreds a second, are handed on, but not kept.
 """
 
 from __future__ import annotations

@@ -24,10 +24,6 @@ _OOM = (
     r"torch\S*\.OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|hipErrorOutOfMemory"
     r"|BLAS_STATUS_ALLOC_FAILED|Cuda failure (?:\d+ )?'out of memory'"
 )
-_OFFLINE = (
-    r"LocalEntryNotFoundError|outgoing traffic has been disabled|OfflineModeIsEnabled"
-    r"|couldn't connect to 'https://huggingface\.co'"
-)
 
 CAUSES = (
     Cause(
@@ -114,7 +110,8 @@ CAUSES = (
     ),
     Cause(
         "not-cached",
-        _OFFLINE,
+        r"LocalEntryNotFoundError|outgoing traffic has been disabled|OfflineModeIsEnabled"
+        r"|couldn't connect to 'https://huggingface\.co'",
         "the model is not in the local cache, and the hub cannot be reached",
         "download it first where there is a network, unset HF_HUB_OFFLINE, or set server.model to a local folder",
     ),

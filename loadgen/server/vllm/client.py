@@ -22,11 +22,7 @@ from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
-_LIMITS = httpx.Limits(keepalive_expiry=2.0)
-"""uvicorn closes a connection that was idle for 5 s: one that is nearly so old may break off under a request."""
 _MISSING = (404, 405, 501)
-_READY_POLL_S = 0.25
-_END_NOTICE_S = 1.0
 _Answer = TypeVar("_Answer")
 
 
@@ -60,7 +56,8 @@ class ServerClient:
             # The system's certificates, and those that SSL_CERT_FILE names.
             verify=ssl.create_default_context() if base_url.startswith("https") else False,
             timeout=_TIMEOUT,
-            limits=_LIMITS,
+            # uvicorn closes a connection that was idle for 5 s: one nearly so old may break off under a request.
+            limits=httpx.Limits(keepalive_expiry=2.0),
             trust_env=False,
         )
 
@@ -149,13 +146,12 @@ class ServerClient:
 
     def _explain(self, error: httpx.HTTPError | httpx.InvalidURL) -> str:
         where = self.base_url
-        causes = _causes(error)
-        for cause in causes:
+        for cause in _causes(error):
             if isinstance(cause, ssl.SSLError):
                 remedy = "for a private certificate set SSL_CERT_FILE, without TLS use http://"
                 return f"{where}: TLS failed: {cause}; {remedy}"
-        if any(isinstance(cause, socket.gaierror) for cause in causes):
-            return f"{where}: no such host; check server.url"
+            if isinstance(cause, socket.gaierror):
+                return f"{where}: no such host; check server.url"
         if isinstance(error, httpx.ConnectTimeout):
             return f"{where}: no answer to the connection within {_TIMEOUT.connect:g} s; is a firewall in between?"
         if isinstance(error, httpx.TimeoutException):
@@ -170,7 +166,7 @@ def pick_model(models: Sequence[ModelInfo], wanted: str | None) -> ModelInfo:
     if not models:
         raise ServerError("the server serves no model")
     for model in models:
-        if wanted is None or model.id == wanted:
+        if wanted in (None, model.id):
             return model
     served = ", ".join(model.id for model in models)
     raise ServerError(f"the server does not serve {wanted!r}; it serves: {served}")
@@ -213,10 +209,10 @@ async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
                 await client.models()
                 return True
         except ServerError:
-            if await _is_set_within(ended, _END_NOTICE_S):  # the better explanation
+            if await _is_set_within(ended, seconds=1.0):  # the better explanation
                 return False
             raise
-        await _is_set_within(ended, _READY_POLL_S)
+        await _is_set_within(ended, seconds=0.25)
     return False
 
 

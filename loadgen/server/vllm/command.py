@@ -1,9 +1,8 @@
 """The command lines and environment with which servers are started and containers stopped, from `[server]`.
 
 Pure apart from looking for the executable: what is shown, recorded and run is the same list, and no shell ever sees it.
-Several instances of one profile have each its own port and its own devices; one with everything it sees is left exactly
-as the profile has it. Devices are shared out in the order in which they are listed, so that those of one instance are
-neighbours.
+Several instances have each its own port and devices, shared out in the order in which they are listed; a single one is
+left exactly as the profile has it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from loadgen.profile.schema import Docker, Server
 from loadgen.server.preflight.flags import list_form
 from loadgen.vendors import Vendor, vendor_of
 
-_DOCKER_KEY = "server.docker.executable"
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
 
 
@@ -44,7 +42,7 @@ def _head(server: Server, port: int) -> list[str]:
     model = expanded(server.model)
     if server.docker is not None:
         return [*run_command(server, server.docker, port), *server.docker.serve, model]
-    return [find_executable(server, vllm_of(server.command), key="server.command"), "serve", model]
+    return [find_vllm(server), "serve", model]
 
 
 def server_environment(server: Server) -> dict[str, str]:
@@ -77,13 +75,12 @@ def stop_commands(server: Server, *, port: int) -> tuple[list[str], list[str]] |
     """What asks a container to end, and what ends it; None for servers that are plain processes."""
     if server.docker is None:
         return None
-    executable, name = find_executable(server, server.docker.executable, key=_DOCKER_KEY), container_name(port)
+    executable, name = find_container_program(server, server.docker), container_name(port)
     return [executable, "stop", "-t", str(round(server.stop_timeout_s)), name], [executable, "rm", "--force", name]
 
 
 def run_command(server: Server, docker: Docker, port: int) -> list[str]:
     """`docker run` and its flags, up to the image; what the container executes comes after it."""
-    executable = find_executable(server, docker.executable, key=_DOCKER_KEY)
     own_network = [] if docker.network == "host" else ["--publish", f"{server.host}:{port}:{port}"]
     given: dict[str, list[str | None] | list[str]] = {
         "--ipc": [docker.ipc],
@@ -96,13 +93,22 @@ def run_command(server: Server, docker: Docker, port: int) -> list[str]:
         "--volume": [expanded(mount) for mount in docker.mounts],
     }
     return [
-        *(executable, "run", "--rm", "--name", container_name(port), "--stop-signal", "SIGINT"),
-        *("--network", docker.network, *own_network),
+        *(find_container_program(server, docker), "run", "--rm", "--name", container_name(port)),
+        *("--stop-signal", "SIGINT", "--network", docker.network, *own_network),
         *(word for flag, values in given.items() for value in values if value is not None for word in (flag, value)),
         # Names only: the values come from the environment, so that no secret stands in a command line.
         *(word for name in server.env for word in ("--env", name)),
         docker.image,
     ]
+
+
+def find_vllm(server: Server) -> str:
+    inside = Path(server.command).expanduser() / "bin" / "vllm"
+    return find_executable(server, str(inside) if inside.exists() else server.command, key="server.command")
+
+
+def find_container_program(server: Server, docker: Docker) -> str:
+    return find_executable(server, docker.executable, key="server.docker.executable")
 
 
 def find_executable(server: Server, name: str, *, key: str) -> str:
@@ -118,11 +124,6 @@ def find_executable(server: Server, name: str, *, key: str) -> str:
         raise ServerError(f"{key} = {name!r}: {reason}; give the path of the executable")
     remedy = "install docker or podman" if key != "server.command" else "install vLLM"
     raise ServerError(f'{key} = {name!r}: not found on PATH; {remedy}, or give its path, such as "~/vllm/bin/vllm"')
-
-
-def vllm_of(command: str) -> str:
-    inside = Path(command).expanduser() / "bin" / "vllm"
-    return str(inside) if inside.exists() else command
 
 
 def expanded(text: str) -> str:
@@ -182,23 +183,18 @@ def _devices(server: Server, vendor: Vendor, needed: int) -> Sequence[str]:
     # What is set around vramp does not get into a container.
     environments = [server.env] if server.engine == "docker" else [server.env, os.environ]
     for name, environment in itertools.product(vendor.renumbering, environments):
-        _require(server, needed, name, _listed(environment, name))
+        _listed(server, environment, name, needed)
     for environment, name in itertools.product(environments, vendor.visible):
-        chosen = _listed(environment, name)
-        if chosen:
-            _require(server, needed, name, chosen)
+        if chosen := _listed(server, environment, name, needed):
             return chosen
     return [str(number) for number in range(needed)]
 
 
-def _listed(environment: Mapping[str, str], name: str) -> list[str]:
-    return [device.strip() for device in environment.get(name, "").split(",") if device.strip()]
-
-
-def _require(server: Server, needed: int, name: str, listed: list[str]) -> None:
-    # To vLLM, an empty list is none.
-    if 0 < len(listed) < needed:
+def _listed(server: Server, environment: Mapping[str, str], name: str, needed: int) -> list[str]:
+    listed = [device.strip() for device in environment.get(name, "").split(",") if device.strip()]
+    if 0 < len(listed) < needed:  # to vLLM, an empty list is none
         raise ProfileError(
             f"server.instances = {server.instances}: they take {needed} devices, and {name} lists {len(listed)}; "
             "lower server.instances, or list more devices in server.env"
         )
+    return listed

@@ -4,13 +4,13 @@ Invariants: any lines are accepted; evidence is short, harmless to a terminal an
 is said to be unknown. Lines that the server logged as routine (INFO, WARNING) prove nothing, since they may quote
 prompts and advice, and neither do lines of source code in a traceback.
 
-Whether the kernel killed something for want of memory, its counters tell, and its own words where they may be read. A
-counter is only worth something as a difference: read it before the start and after the end. Nothing here needs
-privileges, and what cannot be read is None or empty, never an error.
+Whether the kernel killed something for want of memory, its counters tell, as differences, and its own words where they
+may be read. Nothing here needs privileges, and what cannot be read is None or empty, never an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal as signals
@@ -25,8 +25,6 @@ from loadgen.server.vllm.causes import CAUSES, Cause, Phase
 
 _OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process \d+")
 _OOM_COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
-_MAX_KERNEL_RECORDS = 100_000
-_KERNEL_RECORD_BYTES = 8192
 
 MAX_EVIDENCE = 4
 MAX_EVIDENCE_CHARS = 300
@@ -52,13 +50,7 @@ _SIGNAL_REMEDIES: dict[int, str] = {
 _CRASH_REMEDY = "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together"
 
 
-def diagnose(
-    lines: Sequence[str],
-    exit: ServerExit | None,
-    *,
-    phase: Phase,
-    oom_kills: int | None = None,
-) -> Diagnosis:
+def diagnose(lines: Sequence[str], exit: ServerExit | None, *, phase: Phase, oom_kills: int | None = None) -> Diagnosis:
     """The cause of an end, from the log's lines (those of `kernel_kills` may be added to them) and the exit.
 
     `exit` is None while the server still runs; `oom_kills` are the kernel's since the start, None if unknown.
@@ -142,8 +134,7 @@ def _signal(exit: ServerExit) -> int | None:
 
 
 def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
-    names = {int(known): known.name for known in signals.Signals}
-    name = names.get(number, f"signal {number}")
+    name = next((known.name for known in signals.Signals if known == number), f"signal {number}")
     crash = number in _CRASHES
     title = f"the server crashed in native code ({name})" if crash else f"somebody killed the server ({name})"
     if number == signals.SIGKILL and oom_kills is None:
@@ -158,7 +149,7 @@ def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diag
 
 def _unknown(lines: Sequence[str], messages: Sequence[str], exit: ServerExit | None, phase: Phase) -> Diagnosis:
     when = "while it started" if phase == "starting" else "while it served"
-    what = f"the server {exit} {when}" if exit is not None else f"the server is in trouble {when}"
+    what = f"the server {exit or 'is in trouble'} {when}"
     evidence = _exceptions(messages) or telling_lines(lines, limit=MAX_EVIDENCE)
     return Diagnosis("unknown", f"{what}; its log has no cause that vramp knows", _shown(evidence), _LOOK)
 
@@ -186,15 +177,14 @@ def read_oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs
 
 def kernel_kills(since_s: float, kmsg: Path = Path("/dev/kmsg")) -> list[str]:
     """What the kernel says about such kills since `since_s` (CLOCK_MONOTONIC); empty where its log may not be read."""
-    try:
-        log = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return []
-    try:
-        records = _records(log)
-    finally:
-        os.close(log)
-    return [text for at_s, text in map(_parsed, records) if at_s >= since_s and is_oom_kill(text)]
+    found: list[str] = []
+    for record in _kernel_records(kmsg):
+        head, _, message = record.partition(b";")  # of `6,1234,5678000,-;message`: microseconds since boot
+        fields, text = head.split(b","), clean_line(message)
+        at_us = int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else -1
+        if at_us >= since_s * 1e6 and is_oom_kill(text):
+            found.append(text)
+    return found
 
 
 def _counters(proc: Path, root: Path) -> list[Path]:
@@ -218,25 +208,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _records(log: int) -> list[bytes]:
-    """One record a read, until there is none; records that were overwritten meanwhile are skipped by the kernel."""
+def _kernel_records(kmsg: Path) -> list[bytes]:
+    """One record a read, until there is none, or they are not ours to read."""
     data: list[bytes] = []
-    for _ in range(_MAX_KERNEL_RECORDS):
-        try:
-            record = os.read(log, _KERNEL_RECORD_BYTES)
-        except BrokenPipeError:
-            continue
-        except OSError:  # no more records, or not ours to read after all
-            break
-        if not record:
-            break
-        data.append(record)
+    with (
+        contextlib.suppress(OSError),
+        open(kmsg, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as log,
+    ):
+        for _ in range(100_000):
+            with contextlib.suppress(BrokenPipeError):  # the kernel overwrote it meanwhile, and goes on with the next
+                record = log.read(8192)
+                if not record:
+                    break
+                data.append(record)
     return b"".join(data).splitlines()
-
-
-def _parsed(record: bytes) -> tuple[float, str]:
-    """The time in seconds since boot, and the message, of `6,1234,5678000,-;message`."""
-    head, _, message = record.partition(b";")
-    fields = head.split(b",")
-    at_us = int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else -1
-    return at_us / 1e6, clean_line(message)

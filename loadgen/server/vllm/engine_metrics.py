@@ -3,18 +3,18 @@
 Every metric is optional: names differ between versions (vLLM 0.6 to 0.32 are known), and a missing one is None, never
 0. Several engines in one server (data parallel) are summed, except the use of the KV cache, of which the fullest
 counts, and kept apart in `engines`. If any counter went down, the server was restarted in between, and nothing can be
-said about the window. Not read are gauges that older versions computed over a span of their own (throughput,
-`gpu_prefix_cache_hit_rate`): they say nothing about a window of ours.
+said about the window. Gauges that older versions computed over a span of their own are not read.
 
 Servers are wrong too, so the figures of a window must fit each other, the engine's own counts and the clock. Seen: sums
-of TTFT beyond all measure at thousands of streams, and a prefix cache with more hits than look-ups, or more look-ups
+of TTFT beyond all measure at thousands of streams, and more hits in the prefix cache than look-ups, or more look-ups
 than there were tokens, because a request that waited was counted each time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -71,6 +71,10 @@ class EngineHistogram:
     sum_s: float
     count: float
     buckets: tuple[tuple[float, float], ...]
+
+    @property
+    def mean_s(self) -> float:
+        return self.sum_s / self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +160,21 @@ def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
     if any(_fell(getattr(before, name), getattr(after, name)) for name in (*_COUNTERS, *_HISTOGRAMS, _SOURCES)):
         return None
     values: dict[str, Any] = {name: _growth(before, after, name) for name in _COUNTERS}
-    values |= {name: _window(getattr(before, name), getattr(after, name)) for name in _HISTOGRAMS}
+    values |= {name: _latency(_grown(before, after, name)) for name in _HISTOGRAMS}
     earlier, later = before.prompt_tokens_by_source, after.prompt_tokens_by_source
     if earlier is not None and later is not None:
         values[_SOURCES] = {name: value - earlier.get(name, 0.0) for name, value in later.items()}
     return EngineDelta(**values)
 
 
-_Series = Mapping[str, list[tuple[Mapping[str, str], float]]]
+_Series = dict[str, list[tuple[Mapping[str, str], float]]]  # labels and value, by name
 _Counted = float | EngineHistogram | Mapping[str, float] | None
 
 
 def _series(text: str) -> _Series:
     # Parsing is slow, and most of the page is about Python and HTTP: only our lines are parsed.
     ours = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(_FAMILIES))
-    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    found: _Series = {}
     for family in text_string_to_metric_families(ours):
         for sample in family.samples:
             if math.isfinite(sample.value):
@@ -180,12 +184,12 @@ def _series(text: str) -> _Series:
 
 def _by_engine(series: _Series) -> dict[str, _Series]:
     """The series of each engine; empty unless there are several."""
-    found: dict[str, dict[str, list[tuple[Mapping[str, str], float]]]] = {}
+    found: dict[str, _Series] = {}
     for name, samples in series.items():
         for labels, value in samples:
             if "engine" in labels:
                 found.setdefault(harmless(labels["engine"]), {}).setdefault(name, []).append((labels, value))
-    return dict(found) if len(found) > 1 else {}
+    return found if len(found) > 1 else {}
 
 
 def _sample(series: _Series) -> EngineSample:
@@ -202,11 +206,10 @@ def _sample(series: _Series) -> EngineSample:
 
 
 def _by_label(samples: Iterable[tuple[Mapping[str, str], float]], label: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found: dict[str, float] = defaultdict(float)
     for labels, value in samples:
-        name = harmless(labels[label])
-        found[name] = found.get(name, 0.0) + value
-    return found
+        found[harmless(labels[label])] += value
+    return dict(found)
 
 
 def _combined(series: _Series, names: tuple[str, ...], *, largest: bool = False) -> float | None:
@@ -222,10 +225,9 @@ def _histogram(series: _Series, names: tuple[str, ...]) -> EngineHistogram | Non
         total, count = _combined(series, (f"{name}_sum",)), _combined(series, (f"{name}_count",))
         if total is None or count is None:
             continue
-        buckets: dict[float, float] = {}
+        buckets: dict[float, float] = defaultdict(float)
         for labels, value in series.get(f"{name}_bucket", ()):
-            bound = float(labels["le"])
-            buckets[bound] = buckets.get(bound, 0.0) + value
+            buckets[float(labels["le"])] += value
         return EngineHistogram(total, count, tuple(sorted(buckets.items())))
     return None
 
@@ -246,26 +248,24 @@ def _growth(before: EngineSample, after: EngineSample, name: str) -> float | Non
     return None if earlier is None or later is None else later - earlier
 
 
-def _grown_buckets(before: EngineHistogram, after: EngineHistogram) -> list[tuple[float, float]]:
-    """The observations of the window up to each bound; empty if the bounds are not the same."""
-    earlier = dict(before.buckets)
-    if earlier.keys() != dict(after.buckets).keys():
-        return []
-    return [(bound, count - earlier[bound]) for bound, count in after.buckets]
-
-
-def _window(before: EngineHistogram | None, after: EngineHistogram | None) -> EngineLatency | None:
-    if before is None or after is None or after.count <= before.count:
+def _grown(before: EngineSample, after: EngineSample, name: str) -> EngineHistogram | None:
+    """The observations of the window, None if there are none; without buckets if the bounds are not the same."""
+    old, new = getattr(before, name), getattr(after, name)
+    if old is None or new is None or new.count <= old.count:
         return None
-    count = after.count - before.count
-    buckets = _grown_buckets(before, after)
-    if not buckets:
+    earlier = dict(old.buckets)
+    same = earlier.keys() == dict(new.buckets).keys()
+    buckets = tuple((bound, count - earlier[bound]) for bound, count in new.buckets) if same else ()
+    return EngineHistogram(new.sum_s - old.sum_s, new.count - old.count, buckets)
+
+
+def _latency(grown: EngineHistogram | None) -> EngineLatency | None:
+    if grown is None or not grown.buckets:
         return None
-    p50_s, p90_s, p99_s = (_quantile(buckets, share) for share in (0.5, 0.9, 0.99))
-    return EngineLatency(count, (after.sum_s - before.sum_s) / count, p50_s, p90_s, p99_s)
+    return EngineLatency(grown.count, grown.mean_s, *(_quantile(grown.buckets, share) for share in (0.5, 0.9, 0.99)))
 
 
-def _quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
+def _quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | None:
     """As Prometheus does, linear within a bucket; None in one that has no bound on either side."""
     rank = share * buckets[-1][1]
     for (lower_bound, lower_count), (bound, count) in pairwise(buckets):
@@ -291,10 +291,8 @@ def engine_doubts(
 
     No request that was open in it had begun more than `oldest_s` before its end; None if that is not known.
     """
-    found = dict(_latency_doubts(before, after, span_s, oldest_s))
-    if (hits := _hits_doubt(before, after)) is not None:
-        found["prefix_hit_rate"] = hits
-    return found
+    hits = _hits_doubt(before, after)
+    return dict(_latency_doubts(before, after, span_s, oldest_s)) | ({"prefix_hit_rate": hits} if hits else {})
 
 
 def _latency_doubts(
@@ -302,12 +300,11 @@ def _latency_doubts(
 ) -> Iterator[tuple[str, str]]:
     open_before = _open_requests(before)
     for name in LATENCIES:
-        earlier, later = getattr(before, name), getattr(after, name)
-        if earlier is None or later is None or later.count <= earlier.count:
+        grown = _grown(before, after, name)
+        if grown is None:
             continue
-        count = later.count - earlier.count
-        mean_s = (later.sum_s - earlier.sum_s) / count
-        low_s, high_s = _by_buckets(earlier, later)
+        count, mean_s = grown.count, grown.mean_s
+        low_s, high_s = _mean_bounds(grown)
         if not low_s - _ROUNDING_S <= mean_s * (1 + _ROUNDING_S) <= high_s * (1 + _ROUNDING_S) + _ROUNDING_S:
             yield name, f"a mean of {mean_s:.3g} s is not of these buckets ({low_s:.3g} to {high_s:.3g} s)"
         elif oldest_s is not None:
@@ -318,12 +315,12 @@ def _latency_doubts(
                 yield name, f"a mean of {mean_s:.3g} s, where no more than {most_s:.3g} s can have passed"
 
 
-def _by_buckets(before: EngineHistogram, after: EngineHistogram) -> tuple[float, float]:
+def _mean_bounds(grown: EngineHistogram) -> tuple[float, float]:
     """Between which means the buckets leave room."""
-    grown = [(0.0, 0.0), *_grown_buckets(before, after)]
+    buckets = [(0.0, 0.0), *grown.buckets]
     low_s = high_s = 0.0
-    total = grown[-1][1]
-    for (lower_s, below), (bound_s, upto) in pairwise(grown):
+    total = buckets[-1][1]
+    for (lower_s, below), (bound_s, upto) in pairwise(buckets):
         if upto > below:
             low_s += lower_s * (upto - below) / total
             high_s += bound_s * (upto - below) / total

@@ -2,14 +2,12 @@
 
 The wording of the log changes with version and platform, so nothing depends on any one line: a line that matches no
 rule is ignored, a milestone whose line never comes is passed over when a later one begins, and `finish` closes whatever
-is open. A milestone that is done stays done, and a figure once read stays as it is, however many workers and replicas
-report it again; only a progress bar may go back, because a second one began.
+is open. A milestone that is done stays done, and a figure once read stays as it is, however many workers report it
+again; only a progress bar may go back, because a second one began.
 
-What a start took is one small JSON file for each kind of start. It is a convenience: a file that is missing, damaged or
-of another time is no history, and one that cannot be written is a reason to tell, never a failure of the run.
-
-A start can be silent for minutes while it compiles or reads weights: then its processes tell whether it works. They
-come and go while they are looked at; one that is gone, or not ours to see, counts as nothing.
+What a start took is one small JSON file for each kind of start: one that is missing or damaged is no history, and one
+that cannot be written is a reason to tell, never a failure of the run. A start can be silent for minutes: then its
+processes tell whether it works; one that is gone, or not ours to see, counts as nothing.
 """
 
 from __future__ import annotations
@@ -30,22 +28,9 @@ from loadgen.metrics.snapshot import Liveness
 from loadgen.places import write_whole
 from loadgen.profile.schema import Profile
 
-_State = Literal["running", "done"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-_MAX_BYTES = 16_384
-_MAX_NAME_CHARS = 60
 _DECIDING = {"engine", "platform", "model", "command", "docker", "instances", "args", "env"}
 """What of `[server]` decides how long a start takes; ports, names and limits do not."""
-
-
-class _Rule(NamedTuple):
-    milestone: str
-    state: _State
-    pattern: re.Pattern[str]  # its named groups are figures; `i` and `n`, or `percent`, also give the progress
-
-
-def _rule(milestone: str, state: _State, pattern: str) -> _Rule:
-    return _Rule(milestone, state, re.compile(pattern, re.IGNORECASE))
 
 
 _MILESTONES = (
@@ -74,40 +59,39 @@ _MATCHED_CHARS = 400
 """What a milestone says, it says early; the limit keeps a hostile line from costing more than a glance."""
 _COUNT = r"(?P<i>\d+)\s*/\s*(?P<n>\d+)\b"
 _SIZE = r"[\d.]+ ?Gi?B"
-# Wordings of vLLM 0.6 to 0.32, engines V0 and V1, on ROCm, CUDA and CPU.
-_RULES = (
-    _rule("import", "done", r"(?:\bvLLM\b[\w ]*|[█▄▀] +)\bversion v?(?P<version>\d+\.\d[\w.+-]*)"),
-    _rule("config", "running", r"non-default args|\bargs: Namespace\("),
-    _rule("config", "running", r"Resolved architecture: (?P<architecture>\w+)"),
-    _rule("config", "done", r"Initializing an? .*\bengine\b"),
-    _rule("weights", "running", r"Starting to load model"),
-    _rule("weights", "running", r"\bLoading [^|]*:\s*\d+%[^|]*\|\s*(?:[^|]*\|\s*)?" + _COUNT),
-    _rule("weights", "running", r"Loading weights took (?P<took>[\d.]+) s"),
-    _rule("weights", "done", rf"(?:Model loading|Loading model weights) took (?P<size>{_SIZE})"),
-    _rule("compile", "running", r"torch_compile_cache|Dynamo bytecode|Compiling a graph|Warming up model for the comp"),
-    _rule("compile", "done", r"torch\.compile (?:takes|took) (?P<took>[\d.]+) s"),
-    _rule("compile", "done", r"Warming up done"),
-    _rule("kv_cache", "running", rf"Available KV cache memory: (?P<memory>{_SIZE})"),
-    _rule("kv_cache", "running", rf"memory reserved for KV Cache is (?P<memory>{_SIZE})"),
-    _rule("kv_cache", "running", r"Memory profiling (?:takes|results)|instance can use total_gpu_memory"),
-    _rule(
+# Wordings of vLLM 0.6 to 0.32, engines V0 and V1, on ROCm, CUDA and CPU. Named groups are figures; `i` and `n`, or
+# `percent`, also give the progress.
+_RULES: tuple[tuple[str, Literal["running", "done"], str], ...] = (
+    ("import", "done", r"(?:\bvLLM\b[\w ]*|[█▄▀] +)\bversion v?(?P<version>\d+\.\d[\w.+-]*)"),
+    ("config", "running", r"non-default args|\bargs: Namespace\("),
+    ("config", "running", r"Resolved architecture: (?P<architecture>\w+)"),
+    ("config", "done", r"Initializing an? .*\bengine\b"),
+    ("weights", "running", r"Starting to load model"),
+    ("weights", "running", r"\bLoading [^|]*:\s*\d+%[^|]*\|\s*(?:[^|]*\|\s*)?" + _COUNT),
+    ("weights", "running", r"Loading weights took (?P<took>[\d.]+) s"),
+    ("weights", "done", rf"(?:Model loading|Loading model weights) took (?P<size>{_SIZE})"),
+    ("compile", "running", r"torch_compile_cache|Dynamo bytecode|Compiling a graph|Warming up model for the comp"),
+    ("compile", "done", r"torch\.compile (?:takes|took) (?P<took>[\d.]+) s"),
+    ("compile", "done", r"Warming up done"),
+    ("kv_cache", "running", rf"Available KV cache memory: (?P<memory>{_SIZE})"),
+    ("kv_cache", "running", rf"memory reserved for KV Cache is (?P<memory>{_SIZE})"),
+    ("kv_cache", "running", r"Memory profiling (?:takes|results)|instance can use total_gpu_memory"),
+    (
         "kv_cache",
         "done",
         r"KV cache size: (?P<tokens>[\d,]+) tokens"
         r"(?:.*Maximum concurrency for (?P<length>[\d,]+) tokens per request: (?P<times>[\d.]+)x)?",
     ),
-    _rule("kv_cache", "done", r"# (?!CPU)\w+ blocks: (?P<blocks>\d+)"),
-    _rule("kv_cache", "done", r"Maximum concurrency for (?P<length>[\d,]+) tokens per request: (?P<times>[\d.]+)x"),
-    _rule(
-        "graphs", "running", r"Capturing [^|]*graphs?\b[^|]*?(?:(?P<kind>[A-Z]+)\))?:\s*\d+%[^|]*\|[^|]*\|\s*" + _COUNT
-    ),
-    _rule("graphs", "running", r"Capturing .*graphs?\b.*?(?P<percent>\d+)\s*%"),
-    _rule("graphs", "running", r"Capturing .*graphs?\b"),
-    _rule("graphs", "done", r"(?<!Encoder )Graph capturing finished in (?P<took>[\d.]+) s"),
-    _rule("graphs", "done", r"Skipping .*CUDA graph capture"),
-    _rule("ready", "running", r"init engine .*took|Started server process"),
-    _rule("ready", "running", r"Starting (?:vLLM|the)?.*\bserver\b.* on https?://"),
-    _rule("ready", "done", r"Application startup complete|Uvicorn running on"),
+    ("kv_cache", "done", r"# (?!CPU)\w+ blocks: (?P<blocks>\d+)"),
+    ("kv_cache", "done", r"Maximum concurrency for (?P<length>[\d,]+) tokens per request: (?P<times>[\d.]+)x"),
+    ("graphs", "running", r"Capturing [^|]*graphs?\b[^|]*?(?:(?P<kind>[A-Z]+)\))?:\s*\d+%[^|]*\|[^|]*\|\s*" + _COUNT),
+    ("graphs", "running", r"Capturing .*graphs?\b.*?(?P<percent>\d+)\s*%"),
+    ("graphs", "running", r"Capturing .*graphs?\b"),
+    ("graphs", "done", r"(?<!Encoder )Graph capturing finished in (?P<took>[\d.]+) s"),
+    ("graphs", "done", r"Skipping .*CUDA graph capture"),
+    ("ready", "running", r"init engine .*took|Started server process"),
+    ("ready", "running", r"Starting (?:vLLM|the)?.*\bserver\b.* on https?://"),
+    ("ready", "done", r"Application startup complete|Uvicorn running on"),
 )
 
 
@@ -118,15 +102,15 @@ class StartupWatch:
         self._figures: dict[str, dict[str, str]] = {milestone.id: {} for milestone in _MILESTONES}
 
     @property
-    def milestones(self) -> Sequence[Milestone]:
+    def milestones(self) -> tuple[Milestone, ...]:
         return tuple(self._milestones)
 
     def feed(self, line: str, now: float) -> None:
         """Take one line of the log; lines that mean nothing here change nothing."""
-        for rule in _RULES:
-            match = rule.pattern.search(line, 0, _MATCHED_CHARS)
+        for id, state, pattern in _RULES:
+            match = re.search(pattern, line[:_MATCHED_CHARS], re.IGNORECASE)
             if match is not None:
-                self._apply(rule, match, now)
+                self._apply(id, state, match, now)
                 return
 
     def finish(self, now: float) -> None:
@@ -134,31 +118,23 @@ class StartupWatch:
         for position in range(len(self._milestones)):
             self._close(position, now)
 
-    def _apply(self, rule: _Rule, match: re.Match[str], now: float) -> None:
-        position = next(i for i, milestone in enumerate(self._milestones) if milestone.id == rule.milestone)
+    def _apply(self, id: str, state: Literal["running", "done"], match: re.Match[str], now: float) -> None:
+        position = next(i for i, milestone in enumerate(self._milestones) if milestone.id == id)
         figures = {name: value for name, value in match.groupdict().items() if value is not None}
-        known = self._figures[rule.milestone]
+        known = self._figures[id]
         if "i" in figures:
             known.pop("kind", None)
         known |= {name: value for name, value in figures.items() if name in _PROGRESS_FIGURES or name not in known}
-        if self._milestones[position].state == "done":
-            self._describe(position)  # a figure that was still missing
-            return
-        for earlier in range(position):
-            self._close(earlier, now)
-        self._go_on(position, _progress(figures), now)
-        if rule.state == "done":
-            self._close(position, now)
-
-    def _go_on(self, position: int, progress: float | None, now: float) -> None:
         before = self._milestones[position]
-        self._milestones[position] = replace(
-            before,
-            state="running",
-            started_s=now if before.started_s is None else before.started_s,
-            progress=before.progress if progress is None else progress,
-        )
+        if before.state != "done":  # else it only was a figure that was still missing
+            for earlier in range(position):
+                self._close(earlier, now)
+            started_s = now if before.started_s is None else before.started_s
+            progress = before.progress if (shown := _progress(figures)) is None else shown
+            self._milestones[position] = replace(before, state="running", started_s=started_s, progress=progress)
         self._describe(position)
+        if state == "done":
+            self._close(position, now)
 
     def _close(self, position: int, now: float) -> None:
         before = self._milestones[position]
@@ -201,14 +177,20 @@ def start_key(profile: Profile) -> str:
     """The kind of start: equal for starts that should take equally long, and fit to be the name of a file."""
     deciding = profile.server.model_dump(mode="json", include=_DECIDING)
     digest = hashlib.sha256(msgspec.json.encode(deciding, order="deterministic")).hexdigest()
-    return f"{profile.name[:_MAX_NAME_CHARS]}-{digest[:16]}"
+    return f"{profile.name[:60]}-{digest[:16]}"
 
 
-def remember_start(folder: Path, key: str, milestones: Iterable[Milestone]) -> str | None:
+def remember_start(folder: Path, key: str, milestones: Sequence[Milestone]) -> str | None:
     """Keep what a finished start took; returns why, where that was not possible."""
-    start = _taken(milestones)
-    if start is None:
+    taken = {
+        one.id: (one.started_s, one.finished_s)
+        for one in milestones
+        if one.started_s is not None and one.finished_s is not None
+    }
+    if not taken or any(one.state != "done" for one in milestones):
         return "the start did not finish; its times are not kept"
+    total_s = max(end for _, end in taken.values()) - min(start for start, _ in taken.values())
+    start = ExpectedStart(total_s, {id: end - start for id, (start, end) in taken.items()})
     try:
         write_whole(folder / f"{key}.json", msgspec.json.encode(start))
     except OSError as error:
@@ -219,8 +201,7 @@ def remember_start(folder: Path, key: str, milestones: Iterable[Milestone]) -> s
 def expected_start(folder: Path, key: str) -> ExpectedStart | None:
     """What the last start of this kind took; None if there was none, or its file says nothing useful."""
     try:
-        with (folder / f"{key}.json").open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_BYTES), type=ExpectedStart)
+        return msgspec.json.decode((folder / f"{key}.json").read_bytes(), type=ExpectedStart)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -235,19 +216,6 @@ def with_expectations(
         elapsed_s = now_s - one.started_s if one.state == "running" and one.started_s is not None else None
         found.append(replace(one, expected_s=before.get(one.id), elapsed_s=elapsed_s))
     return tuple(found)
-
-
-def _taken(milestones: Iterable[Milestone]) -> ExpectedStart | None:
-    taken: dict[str, tuple[float, float]] = {}
-    for one in milestones:
-        if one.state != "done":
-            return None
-        if one.started_s is not None and one.finished_s is not None:
-            taken[one.id] = (one.started_s, one.finished_s)
-    if not taken:
-        return None
-    total_s = max(end for _, end in taken.values()) - min(start for start, _ in taken.values())
-    return ExpectedStart(total_s, {id: end - start for id, (start, end) in taken.items()})
 
 
 class CpuTime(NamedTuple):

@@ -11,7 +11,6 @@ ends the backend, because the devices must be listed anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,6 @@ from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, split, text, value_of, watts
 
 _MIB = 1024**2
-_GONE = frozenset({"NOT_FOUND", "NOT_INIT"})
 
 
 @dataclass(slots=True)
@@ -50,7 +48,10 @@ def open_amdsmi() -> Backend:
     library = open_library()
     try:
         devices = _list_devices(library)
-        _require_answers([_sample(library, device, slow=False, processes=False) for device in devices])
+        samples = [_sample(library, device, slow=False, processes=False) for device in devices]
+        if all(sample.hbm_used_bytes is None and sample.gfx_percent is None for sample in samples):
+            reasons = sorted({reason for sample in samples for reason in sample.missing.values()})
+            raise TelemetryError(f"None of {len(samples)} GPUs tells memory or activity: {', '.join(reasons)}")
     except TelemetryError:
         library.close()
         raise
@@ -61,13 +62,6 @@ def open_amdsmi() -> Backend:
         ),
         close=library.close,
     )
-
-
-def _require_answers(samples: Sequence[GpuSample]) -> None:
-    if any(sample.hbm_used_bytes is not None or sample.gfx_percent is not None for sample in samples):
-        return
-    reasons = sorted({reason for sample in samples for reason in sample.missing.values()})
-    raise TelemetryError(f"None of {len(samples)} GPUs tells memory or activity: {', '.join(reasons)}")
 
 
 def _meta(library: Library, device: _AmdDevice) -> dict[str, Any]:
@@ -103,45 +97,45 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
     usage = _dict(library, "amdsmi_get_gpu_vram_usage", handle)
     bdf = text(_text(library, "amdsmi_get_gpu_device_bdf", handle))
     name = _clean(asic.get("market_name")) or _clean(board.get("product_name"))
+    arch = _clean(asic.get("target_graphics_version"))
+    mode = _dict(library, "amdsmi_get_gpu_virtualization_mode", handle).get("mode")
     static = GpuStatic(
         index=index,
         vendor="amd",
         name=name or f"AMD GPU {_clean(asic.get('device_id')) or 'of unknown kind'}",
         uuid=_text(library, "amdsmi_get_gpu_device_uuid", handle),
         bdf=bdf,
-        arch=_arch(asic.get("target_graphics_version")),
-        engine_index=_whole(number(_dict(library, "amdsmi_get_gpu_enumeration_info", handle).get("hip_id"))),
+        # A guest says `gfxffffffffffffffff`: all bits of a number that it was not told.
+        arch=None if arch and set(arch.removeprefix("gfx")) == {"f"} else arch,
+        engine_index=value_of(number(_dict(library, "amdsmi_get_gpu_enumeration_info", handle).get("hip_id"))),
         socket=bdf.rpartition(".")[0] if bdf else f"amd-{index}",
         partition=_partition(library, handle, bdf),
         compute_partition=_text(library, "amdsmi_get_gpu_compute_partition", handle),
         memory_partition=_text(library, "amdsmi_get_gpu_memory_partition", handle),
-        hbm_total_bytes=_whole(amount(usage.get("vram_total"), _MIB)),
-        virtualization=_virtualization(library, handle),
+        hbm_total_bytes=value_of(amount(usage.get("vram_total"), _MIB)),
+        virtualization=mode and str(getattr(mode, "name", mode)).removeprefix("AMDSMI_VIRTUALIZATION_MODE_"),
     )
     device = _AmdDevice(handle, static, str(asic.get("device_id", "")))
     if not device.secondary:
-        device.static = msgspec.structs.replace(static, **_limits(library, handle))
+        pcie = _dict(library, "amdsmi_get_pcie_info", handle).get("pcie_static", {})
+        cap = _dict(library, "amdsmi_get_power_cap_info", handle)
+        device.static = msgspec.structs.replace(
+            static,
+            power_cap_default_w=value_of(watts(cap.get("default_power_cap"))),
+            gfx_clock_max_mhz=_clock_max(library, handle, "GFX"),
+            memory_clock_max_mhz=_clock_max(library, handle, "MEM"),
+            pcie_width_max=value_of(number(pcie.get("max_pcie_width"))),
+            pcie_speed_max_gts=value_of(divided(pcie.get("max_pcie_speed"), 1000)),
+            links_total=value_of(_links(library, handle)[1]),
+        )
     return device
-
-
-def _limits(library: Library, handle: object) -> dict[str, Any]:
-    pcie = _dict(library, "amdsmi_get_pcie_info", handle).get("pcie_static", {})
-    cap = _dict(library, "amdsmi_get_power_cap_info", handle)
-    return {
-        "power_cap_default_w": value_of(watts(cap.get("default_power_cap"))),
-        "gfx_clock_max_mhz": _clock_max(library, handle, "GFX"),
-        "memory_clock_max_mhz": _clock_max(library, handle, "MEM"),
-        "pcie_width_max": _whole(number(pcie.get("max_pcie_width"))),
-        "pcie_speed_max_gts": value_of(divided(pcie.get("max_pcie_speed"), 1000)),
-        "links_total": value_of(_links(library, handle)[1]),
-    }
 
 
 def _partition(library: Library, handle: object, bdf: str | None) -> int:
     """The number of the partition in its socket; where the library does not tell, the function of the PCI address."""
-    told = _whole(number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id")))
-    if told is not None:
-        return told
+    told = number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id"))
+    if not isinstance(told, Missing):
+        return int(told)
     function = bdf.rpartition(".")[2] if bdf else ""
     return int(function) if function.isdigit() else 0
 
@@ -150,17 +144,6 @@ def _clock_max(library: Library, handle: object, kind: str) -> float | None:
     clock = _dict(library, "amdsmi_get_clock_info", handle, getattr(library.module.AmdSmiClkType, kind))
     highest: float | None = value_of(number(clock.get("max_clk")))
     return highest
-
-
-def _virtualization(library: Library, handle: object) -> str | None:
-    mode = _dict(library, "amdsmi_get_gpu_virtualization_mode", handle).get("mode")
-    return None if mode is None else str(getattr(mode, "name", mode)).removeprefix("AMDSMI_VIRTUALIZATION_MODE_")
-
-
-def _arch(raw: object) -> str | None:
-    """A guest says `gfxffffffffffffffff`: all bits of a number that it was not told."""
-    arch = _clean(raw)
-    return None if arch is not None and set(arch.removeprefix("gfx")) == {"f"} else arch
 
 
 def _sample(library: Library, device: _AmdDevice, *, slow: bool, processes: bool) -> GpuSample:
@@ -183,7 +166,7 @@ def _sample(library: Library, device: _AmdDevice, *, slow: bool, processes: bool
 
 def _hbm_used(library: Library, device: _AmdDevice) -> Measured:
     usage = library.ask("amdsmi_get_gpu_vram_usage", device.handle)
-    if isinstance(usage, Missing) and usage.reason in _GONE:
+    if isinstance(usage, Missing) and usage.reason in ("NOT_FOUND", "NOT_INIT"):
         raise TelemetryError(f"GPU {device.static.index} says {usage.reason}: the devices have changed, open again")
     return usage if isinstance(usage, Missing) else amount(usage["vram_used"], _MIB)
 
@@ -212,7 +195,7 @@ def _links(library: Library, handle: object) -> tuple[Measured, Measured]:
 
 def _process(listed: dict[str, Any]) -> GpuProcess:
     held = amount(listed["memory_usage"]["vram_mem"])
-    return GpuProcess(listed["pid"], harmless(text(listed["name"]) or ""), _whole(held))
+    return GpuProcess(listed["pid"], harmless(text(listed["name"]) or ""), value_of(held))
 
 
 def _dict(library: Library, name: str, *arguments: object) -> dict[str, Any]:
@@ -227,7 +210,3 @@ def _text(library: Library, name: str, *arguments: object) -> str | None:
 def _clean(raw: object) -> str | None:
     known = text(raw)
     return harmless(known) if known else None
-
-
-def _whole(reading: Measured) -> int | None:
-    return None if isinstance(reading, Missing) else int(reading)

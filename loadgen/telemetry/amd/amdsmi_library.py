@@ -29,7 +29,6 @@ from loadgen.telemetry.backends import BackendOption, package_version
 from loadgen.telemetry.readings import Missing
 
 _WRAPPER = "share/amd_smi"
-_LIBRARY = "lib/libamd_smi.so"
 _ROOM_BYTES = 32 * 1024  # many times the largest table known, 3.9 kB
 _STABLE_MAJOR = 26  # within it, the fields that are read stayed where they were: structures only grew, behind them
 _LIBRARY_OF = {(7, 0): (26, 0), (7, 1): (26, 1), (7, 2): (26, 2), (7, 13): (26, 4), (7, 14): (26, 5)}
@@ -92,8 +91,19 @@ def open_library() -> Library:
     module = _imported()
     found = _find()
     wrapper = importlib.import_module("amdsmi.amdsmi_wrapper")
-    _initialise(module, found)
-    version = _library_version(wrapper)
+    try:
+        module.amdsmi_init()
+    except module.AmdSmiException as error:
+        status = status_of(error)
+        advice = f": {_ADVICE[status]}" if status in _ADVICE else ""
+        raise TelemetryError(f"amdsmi_init of {found} says {status}{advice}") from error
+    except OSError as error:  # newer wrappers load the library at the first call
+        raise TelemetryError(_why_not(error)) from error
+    told = _roomy(wrapper.amdsmi_version_t)
+    failed = wrapper.amdsmi_get_lib_version(ctypes.byref(told))
+    if failed:
+        raise TelemetryError(f"amdsmi_get_lib_version gave status {failed}: the library cannot be told to fit")
+    version = (told.major, told.minor, told.release)
     problem = mismatch(found, version)
     if problem:
         raise TelemetryError(problem)
@@ -194,25 +204,6 @@ def _loaded_library() -> Path | None:
     return None
 
 
-def _initialise(module: Any, found: Found) -> None:  # noqa: ANN401 - the wrapper has no types
-    try:
-        module.amdsmi_init()
-    except module.AmdSmiException as error:
-        status = status_of(error)
-        advice = f": {_ADVICE[status]}" if status in _ADVICE else ""
-        raise TelemetryError(f"amdsmi_init of {found} says {status}{advice}") from error
-    except OSError as error:  # newer wrappers load the library at the first call
-        raise TelemetryError(_why_not(error)) from error
-
-
-def _library_version(wrapper: Any) -> tuple[int, int, int]:  # noqa: ANN401 - the wrapper has no types
-    version = _roomy(wrapper.amdsmi_version_t)
-    status = wrapper.amdsmi_get_lib_version(ctypes.byref(version))
-    if status:
-        raise TelemetryError(f"amdsmi_get_lib_version gave status {status}: the library cannot be told to fit")
-    return version.major, version.minor, version.release
-
-
 def _roomy(layout: type[ctypes.Structure]) -> Any:  # noqa: ANN401 - a structure of the wrapper
     """A structure with all bits set ("not available") and room behind it."""
     return layout.from_buffer(bytearray(b"\xff" * _ROOM_BYTES))
@@ -248,8 +239,11 @@ def amdsmi_options(
     own = [_own(environ, rocm) for rocm in roots if (rocm / _WRAPPER / "amdsmi").is_dir()]
     if installed is None:
         return own
-    libraries = [rocm for rocm in roots if (rocm / _LIBRARY).exists()]
-    package = _installed(environ, installed, libraries)
+    libraries = [rocm for rocm in roots if (rocm / "lib/libamd_smi.so").exists()]
+    named = environ.get("ROCM_HOME") or environ.get("ROCM_PATH")
+    env = {} if named or not libraries else _library_of(environ, libraries[0])
+    beside = f"with the library of ROCm {rocm_version(libraries[0])}".rstrip() if libraries else "no ROCm was found"
+    package = BackendOption(f"amdsmi {installed}", "amdsmi", env=env, why=f"the installed package, {beside}")
     # Wrappers of one release (7.0 of 7.0.2) are alike.
     same = bool(libraries) and rocm_version(libraries[0]).split(".")[:2] == installed.split(".")[:2]
     return [package, *own] if same or not own else [*own, package]
@@ -258,18 +252,16 @@ def amdsmi_options(
 def _rocm_roots(environ: Mapping[str, str], root: Path, packages: Sequence[str]) -> list[Path]:
     """Each folder that may hold a ROCm, once: what the variables say, the usual places, Python packages."""
     named = [Path(environ[name]) for name in ("ROCM_HOME", "ROCM_PATH") if environ.get(name)]
-    opt = root / "opt"
-    usual = [opt / "rocm", *_newest_first(opt.glob("rocm/core-*")), *_newest_first(opt.glob("rocm-*"))]
+    usual = [root / "opt/rocm"]
+    for pattern in ("rocm/core-*", "rocm-*"):
+        numbered = (root / "opt").glob(pattern)
+        usual += sorted(numbered, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], reverse=True)
     bundled = [Path(folder) / "_rocm_sdk_core" for folder in packages]
     found: dict[Path, Path] = {}
     for path in [*named, *usual, *bundled]:
         if path.is_dir():
             found.setdefault(path.resolve(), path)
     return list(found.values())
-
-
-def _newest_first(paths: Iterator[Path]) -> list[Path]:
-    return sorted(paths, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], reverse=True)
 
 
 def _own(environ: Mapping[str, str], rocm: Path) -> BackendOption:
@@ -281,13 +273,6 @@ def _own(environ: Mapping[str, str], rocm: Path) -> BackendOption:
         env={"PYTHONPATH": path, **_library_of(environ, rocm)},
         why=f"the wrapper that ROCm{' ' + version if version else ''} ships beside its library",
     )
-
-
-def _installed(environ: Mapping[str, str], version: str, libraries: Sequence[Path]) -> BackendOption:
-    named = environ.get("ROCM_HOME") or environ.get("ROCM_PATH")
-    env = {} if named or not libraries else _library_of(environ, libraries[0])
-    beside = f"with the library of ROCm {rocm_version(libraries[0])}".rstrip() if libraries else "no ROCm was found"
-    return BackendOption(f"amdsmi {version}", "amdsmi", env=env, why=f"the installed package, {beside}")
 
 
 def _library_of(environ: Mapping[str, str], rocm: Path) -> dict[str, str]:

@@ -16,13 +16,9 @@ import msgspec
 from loadgen.metrics.samples import GpuStatic
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, mean, number, percent, total, watts
 
-_KIB = 1024
-_ENERGY_UNITS_PER_J = 2**16  # the firmware counts in 15.259 uJ
-_LINK_DOWN, _LINK_UP = 0, 1
 TWO_DIES = frozenset({"0x7408", "0x740c"})  # device numbers of MI250X and MI250
 ELSEWHERE = Missing("belongs to the socket: see its partition 0")
 
-Fields = list[tuple[str, type]]
 Table = ctypes.Structure
 Residency = Mapping[str, int]  # how often the firmware checked (`checks`), and found each reason to slow down
 
@@ -45,79 +41,69 @@ _STATUS_BITS = {
 _TYPES = {"u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64}
 
 
-def _fields(*lines: str) -> Fields:
+def _layout(*lines: str) -> type[Table]:
     """Each line is a type, for an array with its length (`u16*8`), and the names of its fields."""
-    found: Fields = []
+    fields: list[tuple[str, type]] = []
     for line in lines:
         kind, *names = line.split()
         base, _, length = kind.partition("*")
         field = _TYPES[base] * int(length) if length else _TYPES[base]
-        found += [(name, field) for name in names]
-    return found
-
-
-def _layout(*parts: Fields) -> type[Table]:
-    fields = [field for part in parts for field in part]
+        fields += [(name, field) for name in names]
     return type("GpuMetrics", (ctypes.LittleEndianStructure,), {"_fields_": fields})
 
 
-_HEAD = _fields("u16 structure_size", "u8 format_revision content_revision")
-_SOCKET = _HEAD + _fields(
+_HEAD = ("u16 structure_size", "u8 format_revision content_revision")
+_SOCKET = (
+    *_HEAD,
     "u16 temperature_hotspot temperature_mem temperature_vrsoc current_socket_power",
     "u16 average_gfx_activity average_umc_activity",
 )
-_VIDEO = _fields("u16*4 vcn_activity")
-_ENERGY = _fields("u64 energy_accumulator system_clock_counter")
-_RESIDENCY = _fields(
+_VIDEO = "u16*4 vcn_activity"
+_ENERGY = "u64 energy_accumulator system_clock_counter"
+_RESIDENCY = (
     "u32 accumulation_counter prochot_residency_acc ppt_residency_acc socket_thm_residency_acc vr_thm_residency_acc",
     "u32 hbm_thm_residency_acc",
 )
-_PCIE = _fields(
+_PCIE = (
     "u32 gfxclk_lock_status",
     "u16 pcie_link_width pcie_link_speed xgmi_link_width xgmi_link_speed",
     "u32 gfx_activity_acc mem_activity_acc",
     "u64 pcie_bandwidth_acc pcie_bandwidth_inst pcie_l0_to_recov_count_acc pcie_replay_count_acc",
     "u64 pcie_replay_rover_count_acc",
 )
-_NAKS = _fields("u32 pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc")
-_XGMI = _fields("u64*8 xgmi_read_data_acc xgmi_write_data_acc")
-_LINKS = _fields("u16*8 xgmi_link_status", "u16 PADDING")
-_CLOCKS = _fields(
+_NAKS = "u32 pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc"
+_XGMI = "u64*8 xgmi_read_data_acc xgmi_write_data_acc"
+_LINKS = ("u16*8 xgmi_link_status", "u16 PADDING")
+_CLOCKS = (
     "u64 firmware_timestamp",
     "u16*8 current_gfxclks",
     "u16*4 current_socclks current_vclk0s current_dclk0s",
     "u16 current_uclk num_partition",
 )
 # 1.4 and 1.5 have a throttle_status that their driver never fills: not named, so that its 0 is no answer.
-_BEFORE_RESIDENCY = _ENERGY + _fields("u32 PADDING_0")
+_BEFORE_RESIDENCY = (_ENERGY, "u32 PADDING_0")
 _V1_3 = _layout(
-    _HEAD,
-    _fields(
-        "u16 temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc",
-        "u16 temperature_vrmem average_gfx_activity average_umc_activity average_mm_activity average_socket_power",
-    ),
+    *_HEAD,
+    "u16 temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc",
+    "u16 temperature_vrmem average_gfx_activity average_umc_activity average_mm_activity average_socket_power",
     _ENERGY,
-    _fields(
-        "u16*7 average_clocks",
-        "u16 current_gfxclk current_socclk current_uclk",
-        "u16*4 current_video_clocks",
-        "u32 throttle_status",
-        "u16 current_fan_speed pcie_link_width pcie_link_speed PADDING_0",
-        "u32 gfx_activity_acc mem_activity_acc",
-        "u16*4 temperature_hbm",
-        "u64 firmware_timestamp",
-        "u16 voltage_soc voltage_gfx voltage_mem PADDING_1",
-        "u64 indep_throttle_status",
-    ),
+    "u16*7 average_clocks",
+    "u16 current_gfxclk current_socclk current_uclk",
+    "u16*4 current_video_clocks",
+    "u32 throttle_status",
+    "u16 current_fan_speed pcie_link_width pcie_link_speed PADDING_0",
+    "u32 gfx_activity_acc mem_activity_acc",
+    "u16*4 temperature_hbm",
+    "u64 firmware_timestamp",
+    "u16 voltage_soc voltage_gfx voltage_mem PADDING_1",
+    "u64 indep_throttle_status",
 )
-_V1_7 = _layout(
-    _SOCKET, _fields("u64 vram_max_bandwidth"), _ENERGY, _RESIDENCY, _PCIE, _NAKS, _XGMI, _LINKS, _CLOCKS
-)  # fmt: skip
+_V1_7 = _layout(*_SOCKET, "u64 vram_max_bandwidth", _ENERGY, *_RESIDENCY, *_PCIE, _NAKS, _XGMI, *_LINKS, *_CLOCKS)
 LAYOUTS = {
     (1, 3): _V1_3,
-    (1, 4): _layout(_SOCKET, _VIDEO, _BEFORE_RESIDENCY, _PCIE, _XGMI, _CLOCKS),
-    (1, 5): _layout(_SOCKET, _VIDEO, _fields("u16*32 jpeg_activity"), _BEFORE_RESIDENCY, _PCIE, _NAKS, _XGMI, _CLOCKS),
-    (1, 6): _layout(_SOCKET, _ENERGY, _RESIDENCY, _PCIE, _NAKS, _XGMI, _CLOCKS),
+    (1, 4): _layout(*_SOCKET, _VIDEO, *_BEFORE_RESIDENCY, *_PCIE, _XGMI, *_CLOCKS),
+    (1, 5): _layout(*_SOCKET, _VIDEO, "u16*32 jpeg_activity", *_BEFORE_RESIDENCY, *_PCIE, _NAKS, _XGMI, *_CLOCKS),
+    (1, 6): _layout(*_SOCKET, _ENERGY, *_RESIDENCY, *_PCIE, _NAKS, _XGMI, *_CLOCKS),
     (1, 7): _V1_7,
     (1, 8): _V1_7,  # differs in the partitions' part only, which begins behind what is read
 }
@@ -149,21 +135,20 @@ def readings(table: Table | Missing) -> dict[str, Measured]:
             mean(map(number, _list(table, "current_gfxclks"))), number(_field(table, "current_gfxclk"))
         ),
         "memory_clock_mhz": number(_field(table, "current_uclk")),
-        "energy_j": divided(_field(table, "energy_accumulator"), _ENERGY_UNITS_PER_J),
+        "energy_j": divided(_field(table, "energy_accumulator"), 2**16),  # the firmware counts in 15.259 uJ
         "pcie_width": number(_field(table, "pcie_link_width")),
         "pcie_speed_gts": divided(_field(table, "pcie_link_speed"), 10, wide=False),
         "pcie_replays": amount(_field(table, "pcie_replay_count_acc")),
-        "link_read_bytes": total(amount(kib, _KIB) for kib in _list(table, "xgmi_read_data_acc")),
-        "link_write_bytes": total(amount(kib, _KIB) for kib in _list(table, "xgmi_write_data_acc")),
+        "link_read_bytes": total(amount(kib, 1024) for kib in _list(table, "xgmi_read_data_acc")),
+        "link_write_bytes": total(amount(kib, 1024) for kib in _list(table, "xgmi_write_data_acc")),
     }
 
 
 def links(table: Table | Missing) -> tuple[Measured, Measured]:
-    states = [state for state in _list(table, "xgmi_link_status") if state in (_LINK_DOWN, _LINK_UP)]
-    if not states:
-        absent = Missing("no state of links")
-        return absent, absent
-    return states.count(_LINK_UP), len(states)
+    """How many XGMI links are up (1), and how many there are: up or down (0)."""
+    states = [state for state in _list(table, "xgmi_link_status") if state in (0, 1)]
+    absent = Missing("no state of links")
+    return (states.count(1), len(states)) if states else (absent, absent)
 
 
 def residency(table: Table | Missing) -> Residency:

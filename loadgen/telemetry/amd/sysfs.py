@@ -120,10 +120,8 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
 def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
     """The table's figures; what it lacks, from the driver's single files, each of which costs a question to the GPU."""
     figures = gpu_metrics.readings(table)
-    if table is _ASLEEP:
-        return figures
     for name, read in _SINGLE_FILES.items():
-        if isinstance(figures[name], Missing):
+        if isinstance(figures[name], Missing) and table is not _ASLEEP:
             figures[name] = first(read(card), figures[name])
     return figures
 
@@ -148,11 +146,6 @@ def _microwatts(path: Path) -> Measured:
     return divided(read_number(path), 1e6)
 
 
-def _power(card: _Card) -> Measured:
-    """MI200 has the average, MI300 the moment."""
-    return first(_microwatts(card.hwmon / "power1_average"), _microwatts(card.hwmon / "power1_input"))
-
-
 def _labelled(card: _Card, kind: str, label: str) -> Measured:
     """The input of a sensor (`temp`, `freq`) in its raw unit, found by label: numbers differ between GPUs."""
     for path in sorted(card.hwmon.glob(f"{kind}*_label")):
@@ -164,7 +157,8 @@ def _labelled(card: _Card, kind: str, label: str) -> Measured:
 _SINGLE_FILES: dict[str, Callable[[_Card], Measured]] = {
     "gfx_percent": lambda card: percent(read_number(card.folder / "gpu_busy_percent")),
     "memory_percent": lambda card: percent(read_number(card.folder / "mem_busy_percent")),
-    "power_w": _power,
+    # MI200 has the average, MI300 the moment.
+    "power_w": lambda card: first(*(_microwatts(card.hwmon / name) for name in ("power1_average", "power1_input"))),
     "temperature_hotspot_c": lambda card: divided(_labelled(card, "temp", "junction"), 1e3),
     "temperature_memory_c": lambda card: divided(_labelled(card, "temp", "mem"), 1e3),
     "gfx_clock_mhz": lambda card: divided(_labelled(card, "freq", "sclk"), 1e6),

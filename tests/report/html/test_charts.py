@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.result import Result
-from loadgen.report.html.charts import distribution, has_curve, latency_curve, user_curve
-from loadgen.report.html.style import log_axis, ramp
+from loadgen.report.html.charts import distribution, has_curve, latency_curve, log_axis, ramp, user_curve
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace

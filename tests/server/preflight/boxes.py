@@ -7,8 +7,8 @@ from loadgen.metrics.journal import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.server.preflight.box import Box
-from loadgen.server.preflight.check import box_findings, gpus_of_box
+from loadgen.server.preflight.check import look_at_box
+from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform
 from tests.server.gpu_trees import initial_namespace, write
 
@@ -42,9 +42,7 @@ def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:
 
 
 def check(box: Box, profile: Profile, platform: Platform = "cpu") -> list[Finding]:
-    started = profile.server.engine in ("vllm", "docker")
-    gpus, unknown = gpus_of_box(box, platform) if started else ([], [])
-    return [*unknown, *box_findings(profile, stages_of(profile), box, platform=platform, gpus=gpus)]
+    return look_at_box(profile, stages_of(profile), box, platform)[1]
 
 
 def only(box: Box, profile: Profile, platform: Platform = "cpu") -> Finding:

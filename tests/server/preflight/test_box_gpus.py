@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.box_gpus import is_vllm, leftovers
+from loadgen.server.preflight.facts import Box
 from loadgen.server.process.locks import ServerRecord, record_path
 from loadgen.server.process.tree import ProcessId
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_nvidia_smi, add_process, write
@@ -184,7 +184,7 @@ def test_what_this_process_started_is_no_leftover(tmp_path: Path) -> None:
 
 def test_a_real_process_is_a_leftover_to_everybody_but_who_started_it() -> None:
     look = (
-        "from loadgen.server.preflight.box import Box; from loadgen.server.preflight.box_gpus import leftovers\n"
+        "from loadgen.server.preflight.facts import Box; from loadgen.server.preflight.box_gpus import leftovers\n"
         "print(*(one.info.id.pid for group in leftovers(Box()) for one in group))"
     )
     with subprocess.Popen(["VLLM::EngineCore", "60"], executable=shutil.which("sleep")) as process:

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.metrics.journal import Finding
 from loadgen.profile.schema import Profile
-from loadgen.server.preflight.box import Box
+from loadgen.server.preflight.facts import Box
 from tests.server.gpu_trees import GIB, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
 

@@ -11,8 +11,8 @@ from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
-from loadgen.server.preflight.box import Box
 from loadgen.server.preflight.check import blocked_words, check_profile
+from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform, platform_here
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of

@@ -10,6 +10,7 @@ from loadgen.server.preflight.facts import Facts, ModelFacts, facts_of, model_fa
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.preflight.installation import newest_recorded
 from loadgen.server.preflight.rules import RULES, rule_findings
+from loadgen.server.process.gpu_memory import GpuMemory
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}
 GROUPED = ModelFacts(attention_heads=64, kv_heads=8)
@@ -196,7 +197,7 @@ def ids(facts: Facts) -> set[str]:
 
 
 def test_every_rule_has_its_cases() -> None:
-    assert list(CASES) == [rule.id for rule in RULES]
+    assert list(CASES) == [rule.id for rule, _ in RULES]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -213,7 +214,7 @@ def test_what_is_unknown_leaves_the_rules_silent() -> None:
 def test_rules_speak_of_flags_and_variables_that_exist() -> None:
     known = newest_recorded()
     others = {"HIP_FORCE_DEV_KERNARG", "NCCL_MIN_NCHANNELS"}
-    for rule in RULES:
+    for rule, _ in RULES:
         assert set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", rule.fix)) <= {*known.variables, *others}
         for flag in re.findall(r"^([a-z]+(?:-[a-z]+)+) =", rule.fix):
             assert flag in known.flags
@@ -221,7 +222,9 @@ def test_rules_speak_of_flags_and_variables_that_exist() -> None:
 
 def test_a_finding_says_what_was_seen() -> None:
     (finding,) = [finding for finding in rule_findings(llama(args=tp(8), peak_streams=128)) if "through" in finding.id]
-    assert finding.seen == ("tensor-parallel-size = 8 for 128 streams, where 2 of 192 GiB hold the 131 GiB of weights")
+    assert finding.seen == (
+        "tensor-parallel-size = 8 for 128 streams, where 2 of 192.0 GiB hold the 131.3 GiB of weights"
+    )
     assert (finding.severity, finding.source) == ("info", "Serving LLMs on AMD MI300X: Best Practices, case 7")
 
 
@@ -241,10 +244,11 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
         {"args": {"tensor_parallel": 8, "no-enable-prefix-caching": True}, "env": AITER, "instances": 2},
         {"shapes": [[1024, 8192], [8192, 1024]], "concurrency": [4, 128]},
     )
-    facts = facts_of(asked, stages_of(asked), platform="rocm", model=GROUPED, hbm_bytes=MI300X, gpus=8)
+    facts = facts_of(asked, stages_of(asked), "rocm", [GpuMemory(str(n), n, "MI300X", 0, MI300X) for n in range(8)])
     assert facts.args == {"tensor-parallel-size": 8, "enable-prefix-caching": False}
     assert facts.env["NCCL_MIN_NCHANNELS"] == "112"
     assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.gpus) == (True, 8, 2, 8)
+    assert facts.hbm_bytes == MI300X
     assert (facts.peak_streams, facts.longest_prompt, facts.longest_stream) == (128, 8192, 9216)
     assert (facts.goal, facts.random_prompts) == ("throughput", True)
 
@@ -252,7 +256,7 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_open_loop_has_no_concurrency_and_a_container_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "112")
     asked = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER}, {"rate": [4.0]})
-    facts = facts_of(asked, stages_of(asked), platform=None, model=None, hbm_bytes=None)
+    facts = facts_of(asked, stages_of(asked), None)
     assert (facts.peak_streams, facts.goal, facts.env) == (None, None, AITER)
 
 

@@ -78,8 +78,11 @@ def test_a_run_by_hand_is_drawn_once_for_each_load() -> None:
     first, second, third = (stage(n, size, 2.0, running=n == 3) for n, size in ((1, 8), (2, 16), (3, 16)))
     both = replace(curve_point(third), output_tokens_per_s=700.0)
     by_hand = replace(running(10.0), stages=(first, second, third), curve=(curve_point(first), both))
-    assert [(one.name, one.output) for one in points_of(by_hand)] == [("8", first.output_tokens_per_s), ("16", 700.0)]
-    assert points_of(by_hand)[1].latency["e2e"] == third.latency["e2e"]
+    assert [(one.name, one.output) for one in points_of(by_hand)] == [
+        ("8", first.throughput.output_tokens_per_s),
+        ("16", 700.0),
+    ]
+    assert points_of(by_hand)[1].latency["e2e"] == third.latency_ms["e2e"]
     assert len(table(view_of(by_hand))) == 3
     assert tables.loads(view_of(by_hand)).startswith("| load | held |")
 

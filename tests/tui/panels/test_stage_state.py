@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
-from tests.tui.scripted import running, summary
+from tests.tui.scripted import NO_REQUESTS, running, summary
 from tui.charts.timeline import Timeline
 from tui.panels import header, health, latency, load, messages, results, stages
 from tui.panels.frame import Frame, Wanted
@@ -15,6 +15,7 @@ from tui.widgets.rows import Rows, width_of
 
 replace = msgspec.structs.replace
 WAITS = "not measured before the streams of a higher load had ended"
+CARRIED_IN = msgspec.structs.replace(NO_REQUESTS, carried_in=56)
 
 
 def at(snapshot: Snapshot) -> Frame:
@@ -40,7 +41,7 @@ def load_lines(snapshot: Snapshot, width: int, height: int) -> list[str]:
 def test_a_strip_says_it_in_its_title() -> None:
     assert WAITS in load_lines(with_stage(waits_for=WAITS), 80, 4)[0]
     assert "─ E2E needs 9 s more: e  by plan" in load_lines(with_stage(e2e_needs_s=9.2), 80, 4)[0]
-    both = with_stage(e2e_needs_s=9.2, slo_needs="ttft_p99 needs 120 more streams", carried_in=56)
+    both = with_stage(e2e_needs_s=9.2, slo_needs="ttft_p99 needs 120 more streams", requests=CARRIED_IN)
     assert (
         "E2E needs 9 s more: e  ttft_p99 needs 120 more streams  56 carried in  by plan" in load_lines(both, 90, 4)[0]
     )
@@ -53,14 +54,17 @@ def test_a_tall_panel_has_lines_for_it_in_the_place_of_hints_and_its_numbers_sta
     waits = load_lines(with_stage(waits_for=WAITS), 38, 8)
     assert len(plain) == len(waits) == 8 and plain[:5] == waits[:5]
     assert " ".join(line.strip() for line in waits[5:7]) == WAITS
-    needs = load_lines(with_stage(e2e_needs_s=9.2, carried_in=56), 38, 8)
+    needs = load_lines(with_stage(e2e_needs_s=9.2, requests=CARRIED_IN), 38, 8)
     assert [line.strip() for line in needs[5:7]] == ["E2E needs 9 s more: e", "56 carried in"]
-    everything = with_stage(waits_for=f"{WAITS} and its first wave had its first tokens", carried_in=56)
+    everything = with_stage(waits_for=f"{WAITS} and its first wave had its first tokens", requests=CARRIED_IN)
     assert len(load_lines(everything, 38, 8)) == 8
 
 
 def test_a_low_panel_says_the_first_thing() -> None:
-    assert "─ E2E needs 9 s more" in load_lines(with_stage(e2e_needs_s=9.2, carried_in=5), 32, 5)[0]
+    assert (
+        "─ E2E needs 9 s more"
+        in load_lines(with_stage(e2e_needs_s=9.2, requests=replace(NO_REQUESTS, carried_in=5)), 32, 5)[0]
+    )
     assert " not measured before" in load_lines(with_stage(waits_for=WAITS), 32, 5)[0]
 
 
@@ -81,8 +85,8 @@ def test_what_is_not_known_of_e2e_is_no_number() -> None:
 @pytest.mark.parametrize("middle", [0.9, 15.0, 2310.0, 99_900.0])
 def test_a_lower_bound_has_its_sign_and_every_number_its_place(middle: float) -> None:
     bounded = replace(summary(middle), censored=3, lower_bounds=("mean", "p99", "p999", "max"))
-    known = with_stage(latency={**running().stages[-1].latency, "ttft": summary(middle)})
-    waiting = with_stage(latency={**running().stages[-1].latency, "ttft": bounded})
+    known = with_stage(latency_ms={**running().stages[-1].latency_ms, "ttft": summary(middle)})
+    waiting = with_stage(latency_ms={**running().stages[-1].latency_ms, "ttft": bounded})
     for panel in (latency.latency, stages.stages):
         before, after = (lines(panel(at(one), 80, 8), 80) for one in (known, waiting))
         assert any("≥" in line for line in after)
@@ -107,7 +111,9 @@ def test_a_ramp_says_what_it_is_and_where() -> None:
 
 
 def test_the_failures_view_accounts_for_every_request() -> None:
-    shown = lines(messages.failures(at(with_stage(failed=3, completed=509, unsent=4, scheduled=580)), 80, 20), 80)
+    sent = running().stages[-1].requests
+    requests = replace(sent, failed=3, completed=509, unsent=4, scheduled=580)
+    shown = lines(messages.failures(at(with_stage(requests=requests)), 80, 20), 80)
     assert shown[1] == " run      360 sent = 320 completed + 40 open"
     assert shown[2] == " stage 4  580 scheduled, 4 never sent; 576 sent = 509 completed + 3 failed + 64"
     assert shown[3] == "          open"
