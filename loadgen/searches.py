@@ -6,9 +6,8 @@ and reports read the rows.
 
 from __future__ import annotations
 
-import pkgutil
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 PLAN_KEYS = ("ladder", "ramp", "soak", "search")
 SearchName = Literal["slo", "knee"]
@@ -21,14 +20,10 @@ class SearchKind:
     name: SearchName
     label: str  # what it finds
     choice: str  # what it offers an operator
-    maker: str  # `module:function`, `(PlanSettings, start, probe) -> Plan`
+    maker: str  # `module:function`, `(PlanSettings, start, probe) -> Plan`; not imported before it is needed
     needs_limits: bool = False  # it goes by the limits of `[slo]`
     from_below: bool = False  # it needs loads far below what it finds, and begins there
     refuses_rate: str = ""  # why it cannot go by the rate of an open loop; empty where it can
-
-    def load(self) -> Any:  # noqa: ANN401 - the maker is as `maker` says
-        """The maker; its module is imported here and not before."""
-        return pkgutil.resolve_name(self.maker)
 
 
 SEARCHES: dict[str, SearchKind] = {

@@ -106,7 +106,7 @@ class BaselineWatch:
         index, now_s = stage.started.index, record.last_tick.t_s
         if self._known is not None and self._known[0] == index and now_s < self._known[1] + _EVERY_S:
             return self._known[2]
-        nothing = StageHardware([], None, {}, [])  # energy is known when the stage is over
+        nothing = StageHardware()  # energy is known when the stage is over
         result = stage_result(
             stage, started_at="", now_s=now_s, limits=record.limits, urls=(), machine=nothing, with_hdr=False
         )

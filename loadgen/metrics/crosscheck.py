@@ -9,12 +9,12 @@ disagreement. Nor is what the engine says and cannot be (`EngineStage.doubts`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineStage
 from loadgen.metrics.result import TruthCheck, Verdict
+from loadgen.metrics.stage_record import FIRST_TOKENS, StageRecord
 
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
 """A client that sees first tokens earlier than the engine made them, by more than both, is wrong or measures others."""
@@ -23,29 +23,17 @@ OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
 PREFIX_HIT_RATE = 0.01
 
 
-class ClientAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client says of a stage."""
-
-    ttft_ms: float | None  # mean over all first tokens, those of the first wave and of warm-up streams too
-    first_tokens: int
-    completed: int
-    failed: int
-    open_at_end: int  # streams carried over or cut off
-    warmup: int
-    input_tokens: int
-    output_tokens: int
-    counted_by_events: bool  # the server reported no usage
-    alone: bool  # no stream of an earlier stage was open when it began
-
-
-def truth_check(client: ClientAccount, engine: EngineStage) -> TruthCheck:
+def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
     """Compare what both say of a stage."""
-    other_streams, other_requests = _other_streams(client, engine), _other_requests(client, engine)
+    ttft, counters = Histogram(), stage.counters
+    for name in FIRST_TOKENS:
+        ttft.add(stage.histogram(name))
+    other_streams, other_requests = _other_streams(stage, ttft.count, engine), _other_requests(stage, engine)
     timed = engine if other_streams is None else EngineStage()
     counted = engine if other_requests is None else EngineStage()
-    client_ms = client.ttft_ms if other_streams is None else None
+    client_ms = ttft.mean_ms() if other_streams is None else None
     outside_ms = _difference(client_ms, timed.ttft_mean_ms)
-    wrong = [*_ttft_words(outside_ms, timed.ttft_mean_ms), *_total_words(client, counted)]
+    wrong = [*_ttft_words(outside_ms, timed.ttft_mean_ms), *_total_words(counters, counted)]
     return TruthCheck(
         ttft_client_ms=client_ms,
         ttft_server_ms=timed.ttft_mean_ms,
@@ -53,11 +41,11 @@ def truth_check(client: ClientAccount, engine: EngineStage) -> TruthCheck:
         queue_ms=timed.queue_mean_ms,
         prefill_ms=timed.prefill_mean_ms,
         frontend_ms=_frontend_ms(timed),
-        requests_client=client.completed,
+        requests_client=counters["completed"],
         requests_server=counted.ttft_count,
-        input_tokens_client=client.input_tokens,
+        input_tokens_client=counters["input_tokens"],
         input_tokens_server=counted.prompt_tokens,
-        output_tokens_client=client.output_tokens,
+        output_tokens_client=counters["output_tokens"],
         output_tokens_server=counted.generation_tokens,
         agrees=None if other_streams is not None and other_requests is not None else not wrong,
         why="; ".join([*wrong, *_not_compared(other_streams, other_requests)]),
@@ -85,24 +73,24 @@ def _first(reasons: Iterable[tuple[str | None, bool]]) -> str | None:
     return next((words for words, holds in reasons if holds and words is not None), None)
 
 
-def _open_around(client: ClientAccount, engine: EngineStage) -> str | None:
+def _open_around(stage: StageRecord, engine: EngineStage) -> str | None:
     """Why the engine may have counted other streams than the client; None where it cannot."""
     reasons = (
         (f"the server cannot be believed: {engine.doubts.get('all')}", "all" in engine.doubts),
         ("the server does not say", engine.ttft_count is None and engine.generation_tokens is None),
-        ("streams of the stage before were open when it began", not client.alone),
-        ("streams were open when the stage ended", client.open_at_end > 0),
+        ("streams of the stage before were open when it began", not stage.alone),
+        ("streams were open when the stage ended", stage.counters["carried_over"] + stage.counters["unfinished"] > 0),
         ("the server does not say whether it was idle", engine.idle_around is None),
         ("the server was not idle when its figures were read", engine.idle_around is False),
     )
     return _first(reasons)
 
 
-def _other_streams(client: ClientAccount, engine: EngineStage) -> str | None:
-    ours, theirs = client.first_tokens, engine.ttft_count
+def _other_streams(stage: StageRecord, ours: int, engine: EngineStage) -> str | None:
+    theirs = engine.ttft_count
     reasons = (
         (f"the server cannot be believed: {engine.doubts.get('ttft')}", "ttft" in engine.doubts),
-        (_open_around(client, engine), True),
+        (_open_around(stage, engine), True),
         ("the server does not say", theirs is None),
         (f"the client saw {ours} first tokens, the server made {theirs}", not ours or ours != theirs),
     )
@@ -125,25 +113,26 @@ def _ttft_words(outside_ms: float | None, server_ms: float | None) -> Iterator[s
         yield f"{outside_ms:.1f} ms of the TTFT pass between server and client (server {server_ms:.1f} ms)"
 
 
-def _other_requests(client: ClientAccount, engine: EngineStage) -> str | None:
+def _other_requests(stage: StageRecord, engine: EngineStage) -> str | None:
     """Why the totals are not of the same requests; None when they are."""
+    counters = stage.counters
     reasons = (
-        (_open_around(client, engine), True),
-        ("warm-up is in the server's only", client.warmup > 0),
-        ("streams failed", client.failed > 0),
-        ("the server reported no usage, events were counted", client.counted_by_events),
+        (_open_around(stage, engine), True),
+        ("warm-up is in the server's only", counters["warmup"] > 0),
+        ("streams failed", counters["failed"] + counters["warmup_failed"] > 0),
+        ("the server reported no usage, events were counted", counters["counted_by_events"] > 0),
     )
     return _first(reasons)
 
 
-def _total_words(client: ClientAccount, engine: EngineStage) -> list[str]:
+def _total_words(counters: Mapping[str, int], engine: EngineStage) -> list[str]:
     pairs = (
-        ("requests", client.completed, engine.ttft_count),
-        ("input tokens", client.input_tokens, engine.prompt_tokens),
-        ("output tokens", client.output_tokens, engine.generation_tokens),
+        ("requests", counters["completed"], engine.ttft_count),
+        ("input tokens", counters["input_tokens"], engine.prompt_tokens),
+        ("output tokens", counters["output_tokens"], engine.generation_tokens),
     )
     differing = [(what, ours, theirs) for what, ours, theirs in pairs if theirs is not None and ours != theirs]
-    others = engine.ttft_count is not None and engine.ttft_count > client.completed
+    others = engine.ttft_count is not None and engine.ttft_count > counters["completed"]
     words = [f"{what}: client {ours}, server {theirs}" for what, ours, theirs in differing]
     return [*words, *(["somebody else uses this server"] if others else [])]
 

@@ -150,7 +150,7 @@ class HardwareRecord:
         return [gpu for gpu in self.gpus if (gpu.socket or gpu.index) in sockets] or list(self.gpus)
 
     def _holds_a_model(self, gpu: GpuStatic, looks: Sequence[GpuSample]) -> bool:
-        most = max((look.hbm_used_bytes for look in looks if look.hbm_used_bytes is not None), default=None)
+        most = max(_known(looks, "hbm_used_bytes"), default=None)
         if most is None:
             return False
         first = self.first[gpu.index].hbm_used_bytes if gpu.index in self.first else None
@@ -164,12 +164,8 @@ def _series(columns: Sequence[str]) -> TimeSeries:
 
 def host_means(looks: Sequence[HostSample], start_s: float, end_s: float) -> dict[str, float | None]:
     """The means of the host's figures over a window; None where nothing was known."""
-    inside = [look for look in looks if start_s <= look.t_s <= end_s]
-    means: dict[str, float | None] = {}
-    for name in _HOST_MEANS:
-        known = [value for look in inside if (value := getattr(look, name)) is not None]
-        means[name] = round(sum(known) / len(known), 3) if known else None
-    return means
+    known = {name: _known([look for look in looks if start_s <= look.t_s <= end_s], name) for name in _HOST_MEANS}
+    return {name: round(sum(values) / len(values), 3) if values else None for name, values in known.items()}
 
 
 def gpu_stages(gpus: Sequence[GpuStatic], looks: Mapping[int, Sequence[GpuSample]]) -> list[GpuStage]:
@@ -196,9 +192,7 @@ def _gpu_stage(gpu: GpuStatic, looks: Sequence[GpuSample]) -> GpuStage:
         index=gpu.index,
         name=gpu.name,
         looks=len(looks),
-        hbm_used_bytes_max=max(
-            (look.hbm_used_bytes for look in looks if look.hbm_used_bytes is not None), default=None
-        ),
+        hbm_used_bytes_max=max(_known(looks, "hbm_used_bytes"), default=None),
         hbm_total_bytes=gpu.hbm_total_bytes,
         throttled_percent=mean_throttle(looks),
         pcie_replays=_gain(looks, "pcie_replays"),
@@ -211,8 +205,12 @@ def _gpu_stage(gpu: GpuStatic, looks: Sequence[GpuSample]) -> GpuStage:
     )
 
 
+def _known(looks: Sequence[GpuSample] | Sequence[HostSample], name: str) -> list[Any]:
+    return [value for look in looks if (value := getattr(look, name)) is not None]
+
+
 def _figure(looks: Sequence[GpuSample], name: str) -> GpuFigure | None:
-    values = np.array([value for look in looks if (value := getattr(look, name)) is not None], dtype=np.float64)
+    values = np.array(_known(looks, name), dtype=np.float64)
     if len(values) == 0:
         return None
     p50, p95 = np.percentile(values, (50, 95), method="higher")
@@ -222,7 +220,7 @@ def _figure(looks: Sequence[GpuSample], name: str) -> GpuFigure | None:
 
 def _gain(looks: Sequence[GpuSample], name: str) -> int | None:
     """What a counter gained from the first look to the last; None if it is unknown or was reset in between."""
-    known = [value for look in looks if (value := getattr(look, name)) is not None]
+    known = _known(looks, name)
     if len(known) < 2 or any(after < before for before, after in pairwise(known)):
         return None
     return int(known[-1] - known[0])

@@ -188,7 +188,7 @@ class Record:
             self.current.workers = line.workers
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
-            self.current.gauges.add(line.engine)
+            self.current.add_gauges(line.engine)
         point = self._point(line)
         self.points = [*self.points[-_POINTS_KEPT:], point]
         self.series.add(point.t_s, {name: getattr(point, name) for name in _SERIES})

@@ -11,29 +11,7 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.verdicts import ClientFacts, cap_held_back, client_limit
 
 E2E_WINDOWS = 3.0  # A window of so many times E2E knows it
-_FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
-
-
-class EngineGauges:
-    """The engine's gauges over the ticks of a stage."""
-
-    def __init__(self) -> None:
-        self._waiting = 0.0
-        self._ticks = 0
-        self.kv_usage_max: float | None = None
-
-    def add(self, view: EngineView | None) -> None:
-        """Take a tick; one without the engine's word changes nothing."""
-        if view is None or view.waiting is None:
-            return
-        self._waiting += view.waiting
-        self._ticks += 1
-        if view.kv_usage is not None:
-            self.kv_usage_max = max(view.kv_usage, self.kv_usage_max or 0.0)
-
-    @property
-    def waiting_mean(self) -> float | None:
-        return self._waiting / self._ticks if self._ticks else None
+FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 
 
 class StageRecord:
@@ -55,7 +33,8 @@ class StageRecord:
         self.open_sent = 0  # streams that count in `sent` and are not over
         self.alone = True  # no stream of an earlier stage was open when it began
         self.looks = GpuSamples({})
-        self.gauges = EngineGauges()
+        self._waiting = self._waiting_ticks = 0.0  # requests in the engine's queue, added over so many ticks
+        self.kv_usage_max: float | None = None
 
     @property
     def counters(self) -> dict[str, int]:
@@ -71,6 +50,19 @@ class StageRecord:
         while len(self.parts) <= number:
             self.parts.append(StageRecord(self.started, self))
         return self.parts[number]
+
+    def add_gauges(self, view: EngineView | None) -> None:
+        """Take the engine's word at a tick; without it nothing changes."""
+        if view is None or view.waiting is None:
+            return
+        self._waiting += view.waiting
+        self._waiting_ticks += 1
+        if view.kv_usage is not None:
+            self.kv_usage_max = max(view.kv_usage, self.kv_usage_max or 0.0)
+
+    @property
+    def waiting_mean(self) -> float | None:
+        return self._waiting / self._waiting_ticks if self._waiting_ticks else None
 
     def pack(self) -> None:
         """Take less memory: it is long over."""
@@ -129,7 +121,7 @@ class StageRecord:
 
     def _expected_e2e_s(self) -> float | None:
         """How long its longer streams take: as they did, or as their first tokens and gaps say."""
-        first = next((mean for name in _FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
+        first = next((mean for name in FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
         gap = self.histogram("itl").mean_ms()
         seen = self.histogram("e2e").percentile_ms(90)
         made_up = None if first is None or gap is None else first + gap * (self.started.osl - 1)
@@ -176,7 +168,7 @@ class StageRecord:
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.counters["reads"],
             coalesced_share=client.coalesced_share,
-            ttfts=sum(self.histogram(name).count for name in _FIRST_TOKENS),
+            ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
             unsure_ttfts=client.counters["unsure_ttfts"],
             # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
             held_mean=self.held_mean if stands and window_s > 1 else None,

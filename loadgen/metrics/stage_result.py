@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.crosscheck import ClientAccount, truth_check, truth_verdicts
+from loadgen.metrics.crosscheck import truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.energy import window_energy
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
-from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import (
     Concurrency,
     EnergyResult,
@@ -24,7 +23,6 @@ from loadgen.metrics.result import (
     Target,
     Throughput,
     Tokens,
-    TruthCheck,
     Verdict,
 )
 from loadgen.metrics.samples import GpuStage
@@ -48,7 +46,8 @@ def stage_result(
 ) -> StageResult:
     """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
     started, counters, why = stage.started, stage.counters, stage.limit()
-    truth, judgement = truth_of(stage), judge(stage, limits)
+    judgement = judge(stage, limits)
+    truth = truth_check(stage, stage.engine) if stage.engine is not None else None
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     return StageResult(
         index=started.index,
@@ -143,28 +142,6 @@ def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
         yield Verdict("tail", subject, f"{words}: give it more, or a duration", bad=False)
 
 
-def truth_of(stage: StageRecord) -> TruthCheck | None:
-    """Client against engine; None before the engine has had its word."""
-    if stage.engine is None:
-        return None
-    counters, ttft = stage.counters, Histogram()
-    for name in ("ttft", "first_wave_ttft", "warmup_ttft"):
-        ttft.add(stage.histogram(name))
-    account = ClientAccount(
-        ttft_ms=ttft.mean_ms(),
-        first_tokens=ttft.count,
-        completed=counters["completed"],
-        failed=counters["failed"] + counters["warmup_failed"],
-        open_at_end=counters["carried_over"] + counters["unfinished"],
-        warmup=counters["warmup"],
-        input_tokens=counters["input_tokens"],
-        output_tokens=counters["output_tokens"],
-        counted_by_events=counters["counted_by_events"] > 0,
-        alone=stage.alone,
-    )
-    return truth_check(account, stage.engine)
-
-
 def requests_of(stage: StageRecord) -> Requests:
     metrics, unsent = stage.metrics, stage.counters["unsent"]
     counts: dict[str, Any] = {name: stage.counters[name] for name in _REQUESTS}
@@ -192,17 +169,17 @@ _BUSY_FROM_PERCENT = 5.0
 class StageHardware(msgspec.Struct, frozen=True):
     """What a stage did to the machine."""
 
-    gpu: list[GpuStage]
-    energy: EnergyResult | None
-    host: dict[str, float | None]
-    verdicts: list[Verdict]
+    gpu: list[GpuStage] = []
+    energy: EnergyResult | None = None
+    host: dict[str, float | None] = {}
+    verdicts: list[Verdict] = []
 
 
 def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardware:
     """Everything over the window so far; without a window there is none."""
     start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
     if start_ns is None or end_ns is None:
-        return StageHardware([], None, {}, [])
+        return StageHardware()
     start_s, end_s = start_ns / 1e9, end_ns / 1e9
     gpus = gpu_stages(hardware.gpus, stage.looks.within(start_s, end_s))
     host = host_means(stage.looks.host, start_s, end_s)
@@ -226,8 +203,8 @@ def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, floa
     return StageFacts(
         client_limit=stage.limit(),
         capped=stage.capped(),
-        waiting=stage.gauges.waiting_mean,
-        kv_usage=stage.gauges.kv_usage_max,
+        waiting=stage.waiting_mean,
+        kv_usage=stage.kv_usage_max,
         preemptions=engine.preemptions if engine is not None else None,
         gfx_percent=_mean([gpu.gfx_percent.mean for gpu in busy if gpu.gfx_percent is not None]),
         memory_percent=_mean([gpu.memory_percent.mean for gpu in busy if gpu.memory_percent is not None]),

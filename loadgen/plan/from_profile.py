@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -73,7 +74,8 @@ def next_stages(profile: Profile) -> Plan:
 def search_plan(profile: Profile, start: float) -> Plan:
     """The search of a profile, from a load on."""
     assert profile.plan.search is not None
-    plan: Plan = SEARCHES[profile.plan.search].load()(profile.plan, start, partial(search_stage, profile))
+    maker = pkgutil.resolve_name(SEARCHES[profile.plan.search].maker)
+    plan: Plan = maker(profile.plan, start, partial(search_stage, profile))
     return plan
 
 

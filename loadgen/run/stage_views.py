@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from loadgen.metrics.crosscheck import truth_check
 from loadgen.metrics.curve import LoadCurve, distribution_of, load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.record import Record
@@ -14,7 +15,7 @@ from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_energy, throughput_of, truth_of
+from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_energy, throughput_of
 from loadgen.report.notes import notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
@@ -61,7 +62,7 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
     started, ended = stage.started, stage.ended
     judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
-    truth = truth_of(stage)
+    truth = truth_check(stage, stage.engine) if stage.engine is not None else None
     return msgspec.structs.replace(
         _measured(stage, max(0.0, (ended.t_s if ended is not None else now_s) - started.t_s)),
         slo_met=met_limits(judgement) if stage.counters["sent"] else None,

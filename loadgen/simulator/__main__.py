@@ -181,8 +181,13 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
     uvicorn_log(f"Started server process [{os.getpid()}]")
     uvicorn_log("Waiting for application startup.")
     uvicorn_log("Application startup complete.")
+
+    def crash() -> None:
+        log("EngineCore encountered a fatal error: simulated by --die-after-s", level="ERROR", source="core.py:710")
+        os._exit(1)
+
     if options.die_after_s is not None:
-        loop.call_later(options.die_after_s, _crash)
+        loop.call_later(options.die_after_s, crash)
     try:
         await log_throughput(service, log)
     finally:
@@ -191,11 +196,6 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
         uvicorn_log("Waiting for application shutdown.")
         uvicorn_log("Application shutdown complete.")
         uvicorn_log(f"Finished server process [{os.getpid()}]")
-
-
-def _crash() -> None:
-    log("EngineCore encountered a fatal error: simulated by --die-after-s", level="ERROR", source="core.py:710")
-    os._exit(1)
 
 
 def main(words: Sequence[str] | None = None) -> None:

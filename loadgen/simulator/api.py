@@ -65,12 +65,6 @@ class Generate(msgspec.Struct):
     n: int = 1
 
     @property
-    def wanted_tokens(self) -> int | None:
-        """How many tokens the answer may have; None if the client does not say."""
-        limits = (self.max_output_tokens, self.max_completion_tokens, self.max_tokens)
-        return next((limit for limit in limits if limit is not None), None)
-
-    @property
     def conversation(self) -> list[Message]:
         if isinstance(self.input, str):
             return [Message("user", self.input)]
@@ -142,9 +136,6 @@ def prompt_ids(body: Generate, *, chat: bool) -> list[int]:
 
 RESPONSES = "/v1/responses"
 VERSION = "0.32.0+simulator"
-WHOLE = ("max_num_seqs", "max_num_batched_tokens")
-DEFAULT_MAX_TOKENS = 16  # of a completion that names none; a chat's is all that fits
-PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class Api:
@@ -194,12 +185,15 @@ class Api:
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
             raise RequestRefused(405, "Method Not Allowed", kind="Method Not Allowed")
-        if self._api_key and request.path.startswith("/v1/"):
-            return route if request.headers.get("authorization") == f"Bearer {self._api_key}" else _unauthorized
+        allowed = not self._api_key or request.headers.get("authorization") == f"Bearer {self._api_key}"
+        if request.path.startswith("/v1/") and not allowed:
+            # Not the shape of the other errors, in vLLM either.
+            return lambda connection, _: connection.respond(401, encode({"error": "Unauthorized"}))
         return route
 
     def _metrics(self, connection: Connection, _request: Request) -> None:
-        connection.respond(200, self._service.metrics.text(self._service.engine).encode(), kind=PROMETHEUS)
+        text = self._service.metrics.text(self._service.engine)
+        connection.respond(200, text.encode(), kind="text/plain; version=1.0.0; charset=utf-8")
 
     def _models(self, connection: Connection, _request: Request) -> None:
         common = {"object": "model", "created": self._started, "owned_by": "vllm", "permission": []}
@@ -230,11 +224,17 @@ class Api:
         reply(connection, {"prompt": tokens.decode(body.tokens)})
 
     def _truth(self, connection: Connection, request: Request) -> None:
-        engine, truth = self._service.engine, self._service.truth
-        if request.query:
-            reply(connection, truth.history.window(**_window(request.query)))
-        else:
+        engine, truth, query = self._service.engine, self._service.truth, request.query
+        if not query:
             reply(connection, truth.report(late_steps=engine.late_steps, steps=engine.steps))
+            return
+        names = {"since": "since_ns", "until": "until_ns"}
+        try:
+            window = {names[name]: int(value) for name, value in parse_qsl(query, strict_parsing=True)}
+        except (KeyError, ValueError):
+            text = f"expected since=UNIX_NS and until=UNIX_NS, or one of them, not {query!r}"
+            raise RequestRefused(400, text) from None
+        reply(connection, truth.history.window(**window))
 
     def _reset(self, connection: Connection, _request: Request) -> None:
         self._service.truth.reset()
@@ -261,7 +261,8 @@ class Api:
             raise RequestRefused(400, f"cannot be changed while the engine runs: {', '.join(sorted(fixed))}")
         try:
             # JSON does not tell 8 from 8.0.
-            typed: dict[str, Any] = {name: int(value) if name in WHOLE else value for name, value in changes.items()}
+            whole = ("max_num_seqs", "max_num_batched_tokens")
+            typed: dict[str, Any] = {name: int(value) if name in whole else value for name, value in changes.items()}
             self._service.engine.physics = replace(self._service.engine.physics, **typed)
         except (ProfileError, TypeError) as error:
             raise RequestRefused(400, str(error)) from None
@@ -277,26 +278,22 @@ class Api:
         service.truth.faults.update(faults.keys())
         if self._fails_at_once(connection, faults):
             service.truth.requests["failed"] += 1
-            return
-        self._start(connection, request, faults)
+        else:
+            self._start(connection, request, faults)
 
     def _fails_at_once(self, connection: Connection, faults: dict[str, Fault]) -> bool:
         """Give the answer of a fault that needs no request."""
-        if "close_on_reuse" in faults:
+        kind = next((kind for kind in ("close_on_reuse", "not_http", "silent", *REFUSALS) if kind in faults), None)
+        if kind == "close_on_reuse":
             connection.lost()
-            return True
-        if "not_http" in faults:
+        elif kind == "not_http":
             connection.write(NOT_HTTP)
             connection.close()
-            return True
-        if "silent" in faults:
-            return True
-        for kind, status in REFUSALS.items():
-            if kind in faults:
-                error = RequestRefused(status, f"Simulated: {kind}.", kind="SimulatedError")
-                connection.respond(status, encode(error.body), headers="retry-after: 1\r\n" if status == 429 else "")
-                return True
-        return False
+        elif kind in REFUSALS:
+            status = REFUSALS[kind]
+            error = RequestRefused(status, f"Simulated: {kind}.", kind="SimulatedError")
+            connection.respond(status, encode(error.body), headers="retry-after: 1\r\n" if status == 429 else "")
+        return kind is not None
 
     def _start(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> None:
         service, chat = self._service, request.path != "/v1/completions"
@@ -342,9 +339,9 @@ class Api:
 
     def _limit(self, body: Generate, prompt: int, *, chat: bool) -> int:
         length = self._service.engine.physics.max_model_len
-        wanted = body.wanted_tokens
-        if wanted is None:
-            wanted = max(1, length - prompt) if chat else DEFAULT_MAX_TOKENS
+        given = (body.max_output_tokens, body.max_completion_tokens, body.max_tokens)
+        default = max(1, length - prompt) if chat else 16
+        wanted = next((limit for limit in given if limit is not None), default)
         if wanted < 1:
             raise RequestRefused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
         if prompt + wanted > length:
@@ -373,23 +370,9 @@ def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Bas
         good = ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else AnswerStream(exchange)
         return FaultyStream(good, faults) if faults else good
     whole = WholeAnswer(exchange)
-    for kind in ("reset", "truncate", "stall"):
-        if kind in faults:
-            return FaultyWhole(whole, faults[kind])
-    return whole
-
-
-def _unauthorized(connection: Connection, _request: Request) -> None:
-    connection.respond(401, encode({"error": "Unauthorized"}))  # not the shape of the other errors, in vLLM either
+    fault = next((faults[kind] for kind in ("reset", "truncate", "stall") if kind in faults), None)
+    return whole if fault is None else FaultyWhole(whole, fault)
 
 
 def reply(connection: Connection, body: dict[str, Any]) -> None:
     connection.respond(200, encode(body))
-
-
-def _window(query: str) -> dict[str, int]:
-    names = {"since": "since_ns", "until": "until_ns"}
-    try:
-        return {names[name]: int(value) for name, value in parse_qsl(query, strict_parsing=True)}
-    except (KeyError, ValueError):
-        raise RequestRefused(400, f"expected since=UNIX_NS and until=UNIX_NS, or one of them, not {query!r}") from None

@@ -249,10 +249,6 @@ class GroundTruth:
         self.stamps["kernel" if kernel_stamp else "user"] += 1
         return self.history.arrived(received_ns)
 
-    def step(self) -> None:
-        """The tokens of a step are about to be written."""
-        self.history.step(time.time_ns(), self.open)
-
     def ended(self, served: ServedStream, outcome: Outcome) -> None:
         """An answer is over, one way or another."""
         self.open -= 1

@@ -96,7 +96,7 @@ class Service:
 
     def _tick(self) -> None:
         now_ns = time.monotonic_ns()
-        self.truth.step()
+        self.truth.history.step(time.time_ns(), self.truth.open)
         emission = self.engine.finish(now_ns)
         self.metrics.step(emission, now_ns)
         for sequence in emission.joined:

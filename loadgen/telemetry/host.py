@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from loadgen.amd_kernel import text_in
 from loadgen.metrics.samples import HostSample, Reading, gained, rate
 
 _FREQUENCY_EVERY_S = 10.0
@@ -111,18 +112,12 @@ def read_frequency(sysfs: Path) -> dict[str, Any]:
     """MHz and governor of a few cores, spread over all; None where the kernel does not tell."""
     folders = sorted(sysfs.glob("devices/system/cpu/cpu[0-9]*/cpufreq"))
     chosen = folders[:: max(1, -(-len(folders) // _FREQUENCY_CORES))]
-    texts = [_text(folder / "scaling_cur_freq") for folder in chosen]
+    # Empty where the driver does not tell, or the core went off line.
+    texts = [text_in(folder / "scaling_cur_freq") for folder in chosen]
     mhz = [int(text) / 1000 for text in texts if text.isdigit()]
-    governors = sorted({_text(folder / "scaling_governor") for folder in chosen} - {""})
+    governors = sorted({text_in(folder / "scaling_governor") for folder in chosen} - {""})
     mean_mhz = sum(mhz) / len(mhz) if mhz else None
     return {"cpu_mhz": mean_mhz, "cpu_mhz_min": min(mhz, default=None), "governor": ", ".join(governors) or None}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # the driver does not tell, or the core went off line
-        return ""
 
 
 def _totals() -> dict[str, int]:

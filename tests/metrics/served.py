@@ -95,7 +95,7 @@ def result_of(stage: StageRecord, limits: Limits = NO_LIMITS) -> StageResult:
         now_s=60.0,
         limits=limits,
         urls=[],
-        machine=StageHardware(gpu=[], energy=None, host={}, verdicts=[]),
+        machine=StageHardware(),
     )
 
 

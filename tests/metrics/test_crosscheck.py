@@ -5,30 +5,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.crosscheck import ClientAccount, truth_check, truth_verdicts, unintended_hits
+from loadgen.metrics.crosscheck import truth_check, truth_verdicts, unintended_hits
 from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Line, RunStarted, StageStarted, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult
+from loadgen.metrics.stage_record import StageRecord
+from tests.report.test_table import counted
 
 
 def latency(mean: float, count: int = 64) -> EngineLatencyMs:
     return EngineLatencyMs(count=count, mean=mean)
 
 
-CLIENT = ClientAccount(
-    ttft_ms=112.0,
-    first_tokens=64,
-    completed=64,
-    failed=0,
-    open_at_end=0,
-    warmup=0,
-    input_tokens=640,
-    output_tokens=320,
-    counted_by_events=False,
-    alone=True,
-)
+def client(*, ttft_ms: float = 112.0, first_tokens: int = 64, alone: bool = True, **counters: int) -> StageRecord:
+    said = {"completed": 64, "input_tokens": 640, "output_tokens": 320} | counters
+    return counted(ttft_ms, first_tokens, alone=alone, **said)
+
+
 ENGINE = EngineStage(
     ttft_mean_ms=100.0,
     ttft_count=64,
@@ -42,7 +37,7 @@ ENGINE = EngineStage(
 
 
 def test_both_agree_and_the_difference_has_names() -> None:
-    check = truth_check(CLIENT, ENGINE)
+    check = truth_check(client(), ENGINE)
     assert (check.agrees, check.why) == (True, "")
     assert (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms) == (112.0, 100.0, 12.0)
     assert (check.queue_ms, check.prefill_ms, check.frontend_ms) == (20.0, 70.0, 10.0)
@@ -52,7 +47,7 @@ def test_both_agree_and_the_difference_has_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "engine", "why"),
+    ("said", "engine", "why"),
     [
         ({"ttft_ms": 130.0}, {}, "30.0 ms of the TTFT pass between server and client (server 100.0 ms)"),
         ({"ttft_ms": 90.0}, {}, "the client saw first tokens 10.0 ms before the server made them, on average"),
@@ -72,15 +67,15 @@ def test_both_agree_and_the_difference_has_names() -> None:
         ),
     ],
 )
-def test_they_do_not_agree(client: dict[str, Any], engine: dict[str, Any], why: str) -> None:
-    check = truth_check(_changed(CLIENT, client), _changed(ENGINE, engine))
+def test_they_do_not_agree(said: dict[str, Any], engine: dict[str, Any], why: str) -> None:
+    check = truth_check(client(**said), _changed(ENGINE, engine))
     assert (check.agrees, check.why) == (False, why)
 
 
 @pytest.mark.parametrize(
-    ("client", "engine", "why"),
+    ("said", "engine", "why"),
     [
-        ({"open_at_end": 1}, {}, "streams were open when the stage ended"),
+        ({"carried_over": 1}, {}, "streams were open when the stage ended"),
         ({"alone": False}, {}, "streams of the stage before were open when it began"),
         ({}, {"idle_around": None}, "the server does not say whether it was idle"),
         ({}, {"idle_around": False}, "the server was not idle when its figures were read"),
@@ -88,9 +83,9 @@ def test_they_do_not_agree(client: dict[str, Any], engine: dict[str, Any], why: 
         ({}, {"doubts": {"all": "it was restarted"}}, "the server cannot be believed: it was restarted"),
     ],
 )
-def test_what_may_be_of_other_streams_is_not_told(client: dict[str, Any], engine: dict[str, Any], why: str) -> None:
+def test_what_may_be_of_other_streams_is_not_told(said: dict[str, Any], engine: dict[str, Any], why: str) -> None:
     # They would not agree.
-    check = truth_check(_changed(CLIENT, {"output_tokens": 1, "ttft_ms": 900.0} | client), _changed(ENGINE, engine))
+    check = truth_check(client(**{"output_tokens": 1, "ttft_ms": 900.0} | said), _changed(ENGINE, engine))
     assert (check.agrees, check.why) == (None, f"TTFT and totals not compared: {why}")
     times = (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms, check.queue_ms, check.prefill_ms)
     assert {*times, check.frontend_ms} == {None}
@@ -100,41 +95,41 @@ def test_what_may_be_of_other_streams_is_not_told(client: dict[str, Any], engine
 @pytest.mark.parametrize("theirs", [61, 63, 65, 67])
 def test_almost_as_many_streams_are_others(theirs: int) -> None:
     """5 % of the streams with ten times the TTFT move its mean by 45 %."""
-    check = truth_check(CLIENT, _changed(ENGINE, {"ttft_count": theirs}))
+    check = truth_check(client(), _changed(ENGINE, {"ttft_count": theirs}))
     assert (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms) == (None, None, None)
     assert f"TTFT not compared: the client saw 64 first tokens, the server made {theirs}" in check.why
 
 
 def test_a_ttft_that_is_not_believed_leaves_the_totals() -> None:
-    check = truth_check(CLIENT, _changed(ENGINE, {"ttft_mean_ms": None, "doubts": {"ttft": "a mean of 1e+03 s"}}))
+    check = truth_check(client(), _changed(ENGINE, {"ttft_mean_ms": None, "doubts": {"ttft": "a mean of 1e+03 s"}}))
     assert (check.agrees, check.why) == (True, "TTFT not compared: the server cannot be believed: a mean of 1e+03 s")
     assert (check.ttft_server_ms, check.output_tokens_server) == (None, 320)
 
 
 @pytest.mark.parametrize(
-    ("client", "why"),
+    ("said", "why"),
     [
         ({"warmup": 4}, "warm-up is in the server's only"),
         ({"failed": 1}, "streams failed"),
-        ({"counted_by_events": True}, "the server reported no usage, events were counted"),
+        ({"counted_by_events": 1}, "the server reported no usage, events were counted"),
     ],
 )
-def test_totals_that_lack_streams_are_not_compared(client: dict[str, Any], why: str) -> None:
-    check = truth_check(_changed(CLIENT, {"output_tokens": 1} | client), ENGINE)
+def test_totals_that_lack_streams_are_not_compared(said: dict[str, Any], why: str) -> None:
+    check = truth_check(client(**{"output_tokens": 1} | said), ENGINE)
     assert (check.agrees, check.why) == (True, f"totals not compared: {why}")
 
 
 def test_nothing_to_compare() -> None:
-    check = truth_check(CLIENT, EngineStage())
+    check = truth_check(client(), EngineStage())
     assert check.agrees is None
     assert check.why == "TTFT and totals not compared: the server does not say"
-    silent = truth_check(_changed(CLIENT, {"ttft_ms": None, "first_tokens": 0}), _changed(ENGINE, {"ttft_count": 0}))
+    silent = truth_check(client(first_tokens=0), _changed(ENGINE, {"ttft_count": 0}))
     assert silent.ttft_outside_ms is None
 
 
 def test_queue_and_prefill_of_other_requests_are_no_parts_of_the_ttft() -> None:
     engine = _changed(ENGINE, {"latency_ms": ENGINE.latency_ms | {"queue": latency(20.0, count=60)}})
-    assert truth_check(CLIENT, engine).frontend_ms is None
+    assert truth_check(client(), engine).frontend_ms is None
 
 
 @pytest.mark.parametrize(
@@ -154,14 +149,14 @@ def test_prefix_hits_that_nobody_wanted(rate: float | None, intended: float, fla
 
 
 def test_verdicts() -> None:
-    check = truth_check(_changed(CLIENT, {"ttft_ms": 130.0}), ENGINE)
+    check = truth_check(client(ttft_ms=130.0), ENGINE)
     found = truth_verdicts("stage 1", check, _changed(ENGINE, {"prefix_hit_rate": 0.25}))
     assert [(verdict.id, verdict.subject, verdict.bad) for verdict in found] == [
         ("truth", "stage 1", True),
         ("prefix-cache", "stage 1", True),
     ]
     assert found[1].text.startswith("25.0% of the prompt tokens came from the prefix cache, 0% were meant to")
-    assert truth_verdicts("stage 1", truth_check(CLIENT, ENGINE), ENGINE) == []
+    assert truth_verdicts("stage 1", truth_check(client(), ENGINE), ENGINE) == []
     assert truth_verdicts("stage 1", None, None) == []
 
 

@@ -1,10 +1,11 @@
 """The table, from a result that a run could have left."""
 
 import msgspec
+import numpy as np
 
-from loadgen.metrics.crosscheck import ClientAccount, truth_check
+from loadgen.metrics.crosscheck import truth_check
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineStage
+from loadgen.metrics.journal import EngineStage, StageStarted
 from loadgen.metrics.result import (
     ClientResult,
     Concurrency,
@@ -17,6 +18,7 @@ from loadgen.metrics.result import (
     Throughput,
     Tokens,
 )
+from loadgen.metrics.stage_record import StageRecord
 from loadgen.report.table import result_table
 
 
@@ -62,18 +64,17 @@ def stage(completed: int, **errors: int) -> StageResult:
     )
 
 
-SAME = ClientAccount(
-    ttft_ms=20.125,
-    first_tokens=80,
-    completed=80,
-    failed=0,
-    open_at_end=0,
-    warmup=0,
-    input_tokens=327_463,
-    output_tokens=81_920,
-    counted_by_events=False,
-    alone=True,
-)
+def counted(ttft_ms: float, first_tokens: int, *, alone: bool = True, **counters: int) -> StageRecord:
+    """A stage whose client has counted this, and seen so many first tokens after as long."""
+    stage = StageRecord(StageStarted(t_s=0.0, index=0, concurrency=1, rate=None, isl=10, osl=5))
+    stage.alone = alone
+    stage.metrics.counters |= counters
+    stage.metrics.latency["ttft"] = Histogram()
+    stage.metrics.latency["ttft"].record_us(np.full(first_tokens, round(ttft_ms * 1000), dtype=np.int64))
+    return stage
+
+
+SAME = counted(20.125, 80, completed=80, input_tokens=327_463, output_tokens=81_920)
 
 
 def result(*stages: StageResult, state: str = "complete") -> Result:

@@ -172,7 +172,9 @@ def _remedy(found: Found) -> str:
 def _find() -> Found:
     spec = importlib.util.find_spec("amdsmi")
     folder = Path(spec.origin).parent if spec and spec.origin else None
-    library = _loaded_library()
+    # ctypes keeps a library that it has loaded even if binding its symbols failed.
+    loaded = re.search(r"/.*libamd_smi.*", Path("/proc/self/maps").read_text())
+    library = Path(loaded[0]) if loaded else None
     return Found(
         wrapper=_version_in(folder) if folder else "",
         wrapper_path=str(folder or ""),
@@ -193,15 +195,6 @@ def rocm_version(root: Path) -> str:
     with contextlib.suppress(OSError):
         return (root / ".info/version").read_text().strip().partition("-")[0]
     return ""
-
-
-def _loaded_library() -> Path | None:
-    """Where the library that this process has loaded lies; ctypes keeps it even if binding its symbols failed."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.partition("/")[2]
-        if "libamd_smi" in path:
-            return Path("/" + path)
-    return None
 
 
 def _roomy(layout: type[ctypes.Structure]) -> Any:  # noqa: ANN401 - a structure of the wrapper
