@@ -23,9 +23,7 @@ from typing import NamedTuple
 REPLAY = "replay"  # the arrival of a recorded schedule
 MOST_TOKENS = 10_000_000
 FROM_DATA = "data"
-_TAIL = 4.0
-"""Standard deviations after which a distribution without bounds is cut off."""
-_NOMINAL_STEPS = 4096
+_TAIL = 4.0  # standard deviations after which a distribution without bounds is cut off
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _EXPECTED = (
     "expected an integer, uniform:LOW:HIGH, normal:MEAN:SD[:LOW:HIGH], lognormal:MEDIAN:SIGMA[:LOW:HIGH], "
@@ -36,8 +34,7 @@ _EXPECTED = (
 class Lengths(NamedTuple):
     """A distribution of lengths in tokens."""
 
-    at: Callable[[float], int]
-    """The length of a request that has drawn this number from 0 to 1."""
+    at: Callable[[float], int]  # the length of a request that has drawn this number from 0 to 1
     shortest: int
     longest: int
 
@@ -46,8 +43,8 @@ class Lengths(NamedTuple):
         """The mean, rounded: what a stage is called by."""
         if self.shortest == self.longest:
             return self.longest
-        total = sum(self.at((step + 0.5) / _NOMINAL_STEPS) for step in range(_NOMINAL_STEPS))
-        return max(1, round(total / _NOMINAL_STEPS))
+        steps = 4096
+        return max(1, round(sum(self.at((step + 0.5) / steps) for step in range(steps)) / steps))
 
 
 def parse_lengths(text: str | int) -> Lengths:

@@ -19,12 +19,8 @@ BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim"]
 TelemetryMode = Literal["auto", BackendName, "off"]
 
 _LIBRARY_FOLDERS = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "usr/lib",
-    "usr/local/nvidia/lib64",
-    "usr/lib/wsl/lib",
+    *("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib"),
+    *("usr/local/nvidia/lib64", "usr/lib/wsl/lib"),
 )
 
 

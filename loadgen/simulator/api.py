@@ -369,9 +369,8 @@ def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> Bas
     if stream:
         good = ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else AnswerStream(exchange)
         return FaultyStream(good, faults) if faults else good
-    whole = WholeAnswer(exchange)
     fault = next((faults[kind] for kind in ("reset", "truncate", "stall") if kind in faults), None)
-    return whole if fault is None else FaultyWhole(whole, fault)
+    return WholeAnswer(exchange) if fault is None else FaultyWhole(exchange, fault)
 
 
 def reply(connection: Connection, body: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from random import Random
 
 from loadgen.errors import ProfileError
-from loadgen.simulator.answers import AnswerStream, BaseAnswer, WholeAnswer
+from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, WholeAnswer
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, chunk
 from loadgen.simulator.vllm_events import DONE, encode
 
@@ -207,21 +207,20 @@ class FaultyStream(BaseAnswer):
                 self._exchange.connection.write(data[start:stop])
 
 
-class FaultyWhole(BaseAnswer):
+class FaultyWhole(WholeAnswer):
     """An answer in one piece that does not arrive, or late."""
 
-    def __init__(self, whole: WholeAnswer, fault: Fault) -> None:
-        self._whole = whole
+    def __init__(self, exchange: Exchange, fault: Fault) -> None:
+        super().__init__(exchange)
         self._fault = fault
 
     def end(self) -> None:
-        exchange = self._whole.exchange
-        connection = exchange.connection
+        connection = self.exchange.connection
         if self._fault.kind == "stall":
             if self._fault.seconds:
                 connection.server.loop.call_later(self._fault.seconds, self._late)
             return
-        exchange.settle("failed")
+        self.exchange.settle("failed")
         if self._fault.kind == "reset":
             connection.reset()
         else:
@@ -229,5 +228,5 @@ class FaultyWhole(BaseAnswer):
             connection.close()
 
     def _late(self) -> None:
-        if self._whole.exchange.connection.fd >= 0:
-            self._whole.end()
+        if self.exchange.connection.fd >= 0:
+            super().end()

@@ -15,8 +15,8 @@ VOCABULARY = 128_256
 BOS, START, END, NEWLINE = 1, 2, 3, 4
 WORDS = [" " + a + b + c + d for a, b, c, d in product("bdfghjklmnprstvz", "aeiou", repeat=2)]
 FIRST_WORD = 256
+# The words of answers, in the order in which they come; an answer starts at one of them and goes round.
 ANSWER = [word.encode() for word in WORDS[:: len(WORDS) // 64][:64]]
-"""The words of answers, in the order in which they come; an answer starts at one of them and goes round."""
 ANSWER_IDS = [FIRST_WORD + WORDS.index(word.decode()) for word in ANSWER]
 _PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s|.")
 _AFTER_WORDS = FIRST_WORD + len(WORDS)

@@ -57,15 +57,12 @@ def _device_files(vendor: Vendor, root: Path) -> Iterator[DeviceFile]:
         for path in paths:
             usable = os.access(path, os.R_OK | os.W_OK)
             name = f"/{path.relative_to(root)}"
-            yield DeviceFile(name, "usable" if usable else "denied", _owner(path), "" if usable else vendor.denied_fix)
-
-
-def _owner(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError as error:
-        return error.strerror or ""
-    return f"{stat.filemode(status.st_mode)} {_user_name(status.st_uid)}:{_group_name(status.st_gid)}"
+            try:
+                status = path.stat()
+                owner = f"{stat.filemode(status.st_mode)} {_user_name(status.st_uid)}:{_group_name(status.st_gid)}"
+            except OSError as error:
+                owner = error.strerror or ""
+            yield DeviceFile(name, "usable" if usable else "denied", owner, "" if usable else vendor.denied_fix)
 
 
 def _user_name(number: int) -> str:

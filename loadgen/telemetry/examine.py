@@ -212,13 +212,12 @@ def unit_checks(gpu: GpuStatic, sample: GpuSample, samples: Sequence[GpuSample])
         *((f"throttle_percent.{reason}", share, _PERCENT) for reason, share in throttling),
         *_energy(samples),
     ]
-    return tuple(_check(name, raw, limits) for name, raw, limits in found if raw is not None)
-
-
-def _check(quantity: str, raw: float, limits: _Range) -> UnitCheck:
-    value = raw / limits.divisor
-    plausible = limits.low <= value <= limits.high
-    return UnitCheck(quantity, raw, value, limits.unit, limits.low, limits.high, plausible)
+    checks: list[UnitCheck] = []
+    for name, raw, (low, high, unit, divisor) in found:
+        if raw is not None:
+            value = raw / divisor
+            checks.append(UnitCheck(name, raw, value, unit, low, high, plausible=low <= value <= high))
+    return tuple(checks)
 
 
 def _energy(samples: Sequence[GpuSample]) -> Iterator[tuple[str, float, _Range]]:

@@ -172,22 +172,19 @@ def _remedy(found: Found) -> str:
 def _find() -> Found:
     spec = importlib.util.find_spec("amdsmi")
     folder = Path(spec.origin).parent if spec and spec.origin else None
+    version = None
+    if folder:
+        with contextlib.suppress(OSError):
+            version = re.search(r"""__version__\s*=\s*["']([^"']+)""", (folder / "_version.py").read_text())
     # ctypes keeps a library that it has loaded even if binding its symbols failed.
     loaded = re.search(r"/.*libamd_smi.*", Path("/proc/self/maps").read_text())
     library = Path(loaded[0]) if loaded else None
     return Found(
-        wrapper=_version_in(folder) if folder else "",
+        wrapper=version[1] if version else "",
         wrapper_path=str(folder or ""),
         library_path=str(library or ""),
         rocm=rocm_version(library.parent.parent) if library else "",
     )
-
-
-def _version_in(folder: Path) -> str:
-    with contextlib.suppress(OSError):
-        match = re.search(r"""__version__\s*=\s*["']([^"']+)""", (folder / "_version.py").read_text())
-        return match[1] if match else ""
-    return ""
 
 
 def rocm_version(root: Path) -> str:
