@@ -18,16 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from loadgen.cores import usable_cores
 from loadgen.errors import WorkerError
 from loadgen.fleet.worker_process import WorkerProcess
-from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.metrics.deltas import StageDelta, StreamRow
+from loadgen.metrics.journal import TickNumbers
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress
-from loadgen.stream.samples import StreamLimits
-from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, Vocabulary
-from loadgen.worker.realtime import realtime_budget
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.workload.arrivals import share_of
 
 _LONGEST_CHECK_S = 2 * TICK_NS / 1e9
@@ -35,49 +33,28 @@ _ENOUGH_TOKENS = 100  # for a guess at how fast they come
 _ANSWERED = "all requests were answered"
 
 
-class FleetTick(msgspec.Struct, frozen=True):
+class FleetTick(TickNumbers, frozen=True, kw_only=True):
     """What all workers did in a tick, merged."""
 
-    span_s: float  # the time it covers
-    stages: dict[int, StageDelta]
-    instances: tuple[dict[int, StageDelta], ...]  # the same by the server that was driven, where there are several
-    client: ClientDelta
-    held: int
-    queued: int
-    open_stages: dict[int, int]
-    open_sent: dict[int, int]  # open streams that count in `sent`, by their stage
     first_wave_waiting: int | None
     """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
     finished: int | None  # the running stage, once every worker that lives has had all its requests answered
-    finished_why: str = ""
+    finished_why: str
     deaths: tuple[str, ...] = ()  # one message for each worker that died since the last tick
     news: tuple[str, ...] = ()  # what else became of the workers
-    rss_bytes: int = 0
-    rows: dict[int, list[StreamRow]] = {}  # of the streams that ended, by worker, if they are asked for
-
-
-class FleetSettings(msgspec.Struct, frozen=True):
-    """What every worker is told at its start."""
-
-    addresses: tuple[ServerAddress, ...]  # the servers
-    vocabulary: Vocabulary
-    seed: int
-    timeout_s: float
-    stall_timeout_s: float
-    connect_timeout_s: float
-    verify_tls: bool = True
-    realtime: bool = False
-    """Workers run before all other processes, where the system lets them and while they take little."""
-    rows: bool = False  # A row for each stream comes with the ticks
+    rows: dict[int, list[StreamRow]]  # of the streams that ended, by worker, if they are asked for
 
 
 class Fleet:
     """The workers of a run: `start`, `wait_ready`, then commands and `tick` in any order, then `close` and `rest`."""
 
-    def __init__(self, settings: FleetSettings, workers: int, *, most: int | None = None) -> None:
-        """It may grow to `most` workers; None leaves it as it is."""
+    def __init__(
+        self, settings: Configure, addresses: Sequence[ServerAddress], workers: int, *, most: int | None = None
+    ) -> None:
+        """Workers have `settings`, but for their number and address; there may be `most` of them, None: no more."""
         self._settings = settings
-        self._servers = len(settings.addresses)
+        self._addresses = addresses
+        self._servers = len(addresses)
         self._begin_with = workers
         self._most = workers if most is None else most
         self._workers: list[WorkerProcess] = []
@@ -155,10 +132,8 @@ class Fleet:
 
     async def _start(self, worker: WorkerProcess) -> None:
         await worker.start()
-        settings = msgspec.structs.asdict(self._settings)
-        address = settings.pop("addresses")[worker.instance]
-        budget = realtime_budget(usable_cores(), self._most) if settings.pop("realtime") else 0.0
-        worker.send(Configure(worker=worker.number, address=address, realtime_share=budget, **settings))
+        address = self._addresses[worker.instance]
+        worker.send(msgspec.structs.replace(self._settings, worker=worker.number, address=address))
 
     def _check_silence(self) -> None:
         """End the workers that have been silent for too long."""
@@ -192,41 +167,24 @@ class Fleet:
         self._learn_pace()
         self.grow(workers_for(None, [stage], servers=self._servers, token_s=self._token_s))
         self._running, self._sharing = index, self._sharers(stage)
-        ranks = len(self._sharing)
         start_ns = time.monotonic_ns()
         for worker in self._workers:
             if worker not in self._sharing:
                 worker.share = None
                 worker.send(EndLoad(abort=False))
         for rank, worker in enumerate(self._sharing):
-            worker.share = _share(stage.concurrency, rank, ranks)
-            worker.send(
-                BeginStage(
-                    index=index,
-                    template=templates[worker.instance],
-                    isl=stage.isl,
-                    osl=stage.osl,
-                    rank=rank,
-                    ranks=ranks,
-                    concurrency=worker.share,
-                    rate=stage.rate,
-                    arrival=stage.arrival,
-                    rate_points=stage.rate_points,
-                    max_concurrency=_share(stage.max_concurrency, rank, ranks),
-                    work=stage.work,
-                    start_ns=start_ns,
-                    warmup_requests=stage.warmup_requests,
-                    warmup_ns=int(stage.warmup_s * 1e9),
-                    requests=stage.requests,
-                    waits=waits,
-                    first_wave_apart=first_wave_apart,
-                    steps=tuple(
-                        (int(at_s * 1e9), None if stage.concurrency is None else share_of(int(load), rank, ranks))
-                        for at_s, load in stage.steps
-                    ),
-                    limits=_limits_of(stage),
-                )
+            command = BeginStage(
+                index=index,
+                stage=stage,
+                template=templates[worker.instance],
+                rank=rank,
+                ranks=len(self._sharing),
+                start_ns=start_ns,
+                waits=waits,
+                first_wave_apart=first_wave_apart,
             )
+            worker.share = command.share(stage.concurrency)
+            worker.send(command)
 
     def streams_at_start(self, stage: Stage) -> int:
         """How many streams are open once all have filled their shares of a closed loop, before the surplus ends.
@@ -234,8 +192,10 @@ class Fleet:
         More than it wants where shares are dealt anew: workers that have come fill theirs while others still have more.
         """
         sharing = self._sharers(stage)
-        shares = {worker.number: _share(stage.concurrency, rank, len(sharing)) for rank, worker in enumerate(sharing)}
-        return sum(max(worker.held, shares.get(worker.number) or 0) for worker in self._ready)
+        shares = {
+            worker.number: share_of(stage.concurrency or 0, rank, len(sharing)) for rank, worker in enumerate(sharing)
+        }
+        return sum(max(worker.held, shares.get(worker.number, 0)) for worker in self._ready)
 
     def _sharers(self, stage: Stage) -> list[WorkerProcess]:
         """Who takes part: as many for each server."""
@@ -293,15 +253,16 @@ class Fleet:
         ticks: list[Tick] = []
         by_server: list[list[dict[int, StageDelta]]] = [[] for _ in range(self._servers)]
         for worker in self._workers:
-            taken = worker.take()
-            ticks += taken.ticks
-            by_server[worker.instance].append(_merge_stages([*(tick.stages for tick in taken.ticks), taken.lost]))
+            new, lost = worker.take()
+            ticks += new
+            by_server[worker.instance].append(_merge_stages([*(tick.stages for tick in new), lost]))
         instances = tuple(_merge_stages(stages, peak=sum) for stages in by_server)
         deaths = tuple(death for worker in self._workers if (death := worker.take_death()) is not None)
-        client = _merge_clients([tick.client for tick in ticks])
+        client = ClientMetrics()
+        for tick in ticks:
+            client.add(tick.client)
         last = [worker.last for worker in self._ready if worker.last is not None]
-        open_stages: Counter[int] = Counter()
-        open_sent: Counter[int] = Counter()
+        open_stages, open_sent = Counter[int](), Counter[int]()
         for tick in last:
             open_stages.update(tick.open_stages)
             if tick.running is not None:
@@ -310,18 +271,21 @@ class Fleet:
         for tick in ticks:
             if tick.rows:
                 rows.setdefault(tick.worker, []).extend(tick.rows)
+        before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
+        sharing = [worker.last for worker in self._sharing if worker.alive]
+        begun = [tick.first_wave_waiting for tick in sharing if tick is not None and tick.running == self._running]
         finished_why = self._finished_why()
         news, self._news = tuple(self._news), []
         return FleetTick(
-            span_s=self._span_s(ticks),
+            span_s=(self._last_number - before if before else 1) * TICK_NS / 1e9,
             stages=_merge_stages(instances, peak=sum),
             instances=instances if self._servers > 1 else (),
-            client=msgspec.structs.replace(client, workers_lost=len(deaths)) if deaths else client,
+            client=msgspec.structs.replace(client.encode(), workers_lost=len(deaths)),
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
             open_sent=dict(open_sent),
-            first_wave_waiting=self._first_wave_waiting(),
+            first_wave_waiting=sum(begun) if begun and len(begun) == len(sharing) else None,
             finished=self._running if finished_why else None,
             finished_why=finished_why,
             deaths=deaths,
@@ -329,16 +293,6 @@ class Fleet:
             rss_bytes=sum(tick.rss_bytes for tick in last),
             rows=rows,
         )
-
-    def _first_wave_waiting(self) -> int | None:
-        last = [worker.last for worker in self._sharing if worker.alive]
-        begun = [tick.first_wave_waiting for tick in last if tick is not None and tick.running == self._running]
-        return sum(begun) if begun and len(begun) == len(last) else None
-
-    def _span_s(self, ticks: Sequence[Tick]) -> float:
-        """From the last merged tick to the newest of these."""
-        before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
-        return (self._last_number - before if before else 1) * TICK_NS / 1e9
 
     def _finished_why(self) -> str:
         """Why the running stage is over; empty while one who has a share of it is not done and lives."""
@@ -351,19 +305,6 @@ class Fleet:
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
 
 
-def _share(total: int | None, rank: int, ranks: int) -> int | None:
-    return None if total is None else share_of(total, rank, ranks)
-
-
-def _limits_of(stage: Stage) -> StreamLimits | None:
-    limits_ns = {metric: int(limit_ms * 1e6) for metric, limit_ms in stage.limits_ms.items()}
-    if not limits_ns:
-        return None
-    # The mean of a stream's ITLs is its TPOT.
-    tpot_ns = min((limits_ns[name] for name in ("tpot", "itl") if name in limits_ns), default=None)
-    return StreamLimits(ttft_ns=limits_ns.get("ttft"), tpot_ns=tpot_ns, e2e_ns=limits_ns.get("e2e"))
-
-
 def _merge_stages(
     parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
 ) -> dict[int, StageDelta]:
@@ -372,21 +313,10 @@ def _merge_stages(
     for stages in parts:
         for index, delta in stages.items():
             by_stage.setdefault(index, []).append(delta)
-    return {index: _merged(deltas, peak) for index, deltas in by_stage.items()}
-
-
-def _merged(deltas: list[StageDelta], peak: Callable[[Iterable[int]], int]) -> StageDelta:
     # One worker is the usual case, and its delta is the sum already.
-    if len(deltas) == 1:
-        return deltas[0]
-    total = StageMetrics.of(*deltas).encode()
-    return msgspec.structs.replace(total, peak=peak(delta.peak for delta in deltas))
-
-
-def _merge_clients(deltas: list[ClientDelta]) -> ClientDelta:
-    if len(deltas) == 1:
-        return deltas[0]
-    total = ClientMetrics()
-    for delta in deltas:
-        total.add(delta)
-    return total.encode()
+    return {
+        index: deltas[0]
+        if len(deltas) == 1
+        else msgspec.structs.replace(StageMetrics.of(*deltas).encode(), peak=peak(delta.peak for delta in deltas))
+        for index, deltas in by_stage.items()
+    }

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,13 +23,6 @@ SILENT_S = 5.0
 START_S = 60.0
 _CLOSE_S = 2.0
 _KILLED_S = 2.0  # not even SIGKILL ends a process that the kernel holds; it is not waited for any longer
-
-
-class Taken(NamedTuple):
-    """What a worker did since that was last taken."""
-
-    ticks: list[Tick]
-    lost: dict[int, StageDelta]  # the streams that it took with it when it died, by stage
 
 
 class WorkerProcess:
@@ -73,9 +65,9 @@ class WorkerProcess:
         """There is a tick to be taken."""
         return bool(self._ticks)
 
-    def take(self) -> Taken:
-        """What it did since the last call."""
-        taken = Taken(self._ticks, self._lost)
+    def take(self) -> tuple[list[Tick], dict[int, StageDelta]]:
+        """The ticks since the last call, and by stage the streams that it took with it when it died."""
+        taken = self._ticks, self._lost
         self._ticks, self._lost = [], {}
         return taken
 
@@ -136,17 +128,14 @@ class WorkerProcess:
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if not await self._has_ended(_CLOSE_S):
+        # All that it said has been read then, and its status taken.
+        _, running = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
+        if running:
             self.end(f"worker {self.number} did not end by itself within {_CLOSE_S:g} s and was killed")
-            await self._has_ended(_KILLED_S)
+            await asyncio.wait(running, timeout=_KILLED_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _has_ended(self, timeout_s: float) -> bool:
-        """Whether all that it said has been read and its status taken."""
-        _, running = await asyncio.wait(self._tasks, timeout=timeout_s)
-        return not running
 
     async def _read_ticks(
         self, process: asyncio.subprocess.Process, output: asyncio.StreamReader, errors: asyncio.Task[None]
@@ -161,7 +150,8 @@ class WorkerProcess:
             pass
         status = await process.wait()
         await errors
-        self._gone(f"worker {self.number} {_ending(status)}{_last_words(self._stderr)}")
+        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
+        self._gone(": ".join([f"worker {self.number} {_ending(status)}", *lines[-1:]]))
 
     def _take(self, tick: Tick) -> None:
         before = self._first_number if self.last is None else self.last.number
@@ -196,8 +186,3 @@ def _ending(status: int) -> str:
     # Those for realtime use have numbers only.
     known = -status in set(signal.Signals)
     return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
-
-
-def _last_words(stderr: bytes) -> str:
-    lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    return f": {lines[-1]}" if lines else ""

@@ -45,9 +45,11 @@ def _point(place: _Place, total: LoadSum) -> CurvePoint:
 class LoadCurve:
     """The curve of the stages that are over, to which those that go on are added for a look."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Iterable[StageRecord] = ()) -> None:
         self._sums: dict[_Place, LoadSum] = {}
         self._points: dict[_Place, CurvePoint] = {}
+        for stage in stages:
+            self.add(stage)
 
     def add(self, stage: StageRecord) -> None:
         """Take in a stage to which nothing more comes."""
@@ -55,21 +57,23 @@ class LoadCurve:
             self._sums.setdefault(place, LoadSum()).add(part)
             self._points[place] = _point(place, self._sums[place])
 
-    def points(self, running: Iterable[StageRecord] = ()) -> tuple[CurvePoint, ...]:
-        """A point for each load at which something was measured, by shape, direction and load."""
-        present: dict[_Place, LoadSum] = {}
-        for stage in running:
-            for place, part in _parts(stage):
-                if place not in present:
-                    present[place] = LoadSum()
-                    present[place].add(self._sums.get(place, LoadSum()))
-                present[place].add(part)
-        points = self._points | {place: _point(place, total) for place, total in present.items()}
+    def points(self, others: Iterable[LoadCurve] = ()) -> tuple[CurvePoint, ...]:
+        """A point for each load at which something was measured, also in `others`, by shape, direction and load."""
+        sums, points = self._sums.copy(), self._points.copy()
+        for other in others:
+            for place, part in other._sums.items():
+                if place not in sums:
+                    sums[place], points[place] = part, other._points[place]
+                    continue
+                total = LoadSum()
+                total.add(sums[place])
+                total.add(part)
+                sums[place], points[place] = total, _point(place, total)
         return tuple(points[place] for place in sorted(points))
 
 
 def load_curve(stages: Iterable[StageRecord]) -> tuple[CurvePoint, ...]:
-    return LoadCurve().points(stages)
+    return LoadCurve(stages).points()
 
 
 def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:

@@ -263,10 +263,9 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
     settled: bool  # false: its transient had not ended within the time for it
 
 
-class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """What happened in a quarter of a second."""
+class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What all workers did in a quarter of a second, and hold at its end."""
 
-    t_s: float
     span_s: float  # since the tick before
     stages: dict[int, StageDelta]
     client: ClientDelta
@@ -276,12 +275,18 @@ class Ticked(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """
     queued: int = 0
     open_stages: dict[int, int] = {}
-    workers: int = 1
     rss_bytes: int | None = None  # memory of all workers
-    engine: EngineView | None = None
-    engine_again: bool = False  # in a file only: `engine` is what it was in the tick before
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` by the server that the load went to, where there are several."""
+
+
+class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
+    """A quarter of a second is over."""
+
+    t_s: float
+    workers: int = 1
+    engine: EngineView | None = None
+    engine_again: bool = False  # in a file only: `engine` is what it was in the tick before
 
 
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

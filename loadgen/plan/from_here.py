@@ -7,12 +7,10 @@ whether the loop is open or closed stay as they are. What cannot be had is refus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from loadgen.errors import ProfileError
 from loadgen.metrics.journal import SearchResult
@@ -27,15 +25,11 @@ _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}
 _BELOW = 8  # A knee is seen from both sides: its search begins at this part of the present load
 
 
-class PlanFromHere(msgspec.Struct, frozen=True):
-    """A plan from where the load stands."""
+def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> tuple[Plan, int]:
+    """The plan that a request becomes from the present stage, and how many stages it has: 0 for a search.
 
-    plan: Plan
-    stages: int | None  # how many there will be; None for a search, which decides as it goes
-
-
-def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> PlanFromHere:
-    """The plan that a request becomes from the present stage; raises `ProfileError` for one that cannot be had."""
+    Raises `ProfileError` for one that cannot be had.
+    """
     if asked.duration_s is not None and asked.duration_s <= 0:
         raise ProfileError(f"each {asked.duration_s:g} s: a stage lasts longer than that")
     if asked.kind in SEARCHES and SEARCHES[asked.kind].needs_limits and not profile.slo.asks:
@@ -43,19 +37,23 @@ def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> Plan
     planned = _profile_with(asked, profile, present)
     if planned.plan.search is None:
         stages = [_as_now(stage, present) for stage in stages_of(planned)]
-        return PlanFromHere(listed(stages), len(stages))
-    plan = partial(_next_as_now, search_plan(planned, present.load), present)
+        return listed(stages), len(stages)
+    search = search_plan(planned, present.load)
     # What is wrong with a probe shows before the present stage is over.
-    plan([])
-    return PlanFromHere(plan, None)
+    search([])
+
+    def following(done: Sequence[Measured]) -> Stage | SearchResult | None:
+        found = search(done)
+        return _as_now(found, present) if isinstance(found, Stage) else found
+
+    return following, 0
 
 
 def _profile_with(asked: PlanRequest, profile: Profile, present: Stage) -> Profile:
     """The profile with the plan that is asked for, and with nothing in it that would make another."""
     # What is sent is taken over from the present stage.
     changes: dict[str, Any] = {"isl": present.isl, "osl": present.osl, "shapes": [], "passes": 1}
-    changes |= {"data": None, "prefix": None, "turns": None}
-    changes |= {"rate": [], "rate_points": [], "arrival": "poisson"}
+    changes |= {"data": None, "prefix": None, "turns": None, "rate": [], "rate_points": [], "arrival": "poisson"}
     if asked.duration_s is not None:
         changes |= {"requests": None, "duration": asked.duration_s}
     load = profile.load.model_copy(update=changes)
@@ -72,7 +70,10 @@ def _settings(asked: PlanRequest, before: PlanSettings, present: Stage) -> PlanS
     try:
         return PlanSettings.model_validate(before.model_dump() | changes)
     except ValidationError as error:
-        raise ProfileError(_words(error.errors()[-1])) from None
+        details = error.errors()[-1]
+        message = details["msg"].removeprefix("Value error, ")
+        key = ".".join(str(part) for part in details["loc"] if part in _KEYS)
+        raise ProfileError(f"{key}: {message[:1].lower()}{message[1:]}" if key else message) from None
 
 
 def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict[str, Any]:
@@ -84,17 +85,6 @@ def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict
         case search:
             least = max(1.0, load // _BELOW) if SEARCHES[search].from_below else min(before.least, load)
             return {"search": search, "least": least, "most": max(before.most, load)}
-
-
-def _words(details: ErrorDetails) -> str:
-    message = details["msg"].removeprefix("Value error, ")
-    key = ".".join(str(part) for part in details["loc"] if isinstance(part, str) and part in _KEYS)
-    return f"{key}: {message[:1].lower()}{message[1:]}" if key else message
-
-
-def _next_as_now(plan: Plan, present: Stage, done: Sequence[Measured]) -> Stage | SearchResult | None:
-    following = plan(done)
-    return _as_now(following, present) if isinstance(following, Stage) else following
 
 
 def _as_now(stage: Stage, present: Stage) -> Stage:

@@ -13,7 +13,7 @@ from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.metrics.difference import fewest_streams
 from loadgen.metrics.result import Limits
-from loadgen.plan.stage import Measured, Plan, Stage
+from loadgen.plan.stage import Plan, Stage
 from loadgen.profile.load import Load, PlanSettings, Ramp, StageSettings
 from loadgen.profile.schema import Profile
 from loadgen.profile.values import mean_rate, per_stream_limits_ms
@@ -37,12 +37,11 @@ def stages_of(profile: Profile) -> list[Stage]:
         return once
     if profile.plan.search is not None:
         raise ProfileError("load.passes: a search goes through its probes once; leave it out")
-    return [_pass(stage, number, again) for number, stage in enumerate(once) for again in range(passes)]
-
-
-def _pass(stage: Stage, number: int, again: int) -> Stage:
-    label = f"{stage.title}, pass {again + 1}"
-    return msgspec.structs.replace(stage, label=label, work=stage.work.pass_of(number))
+    return [
+        msgspec.structs.replace(stage, label=f"{stage.title}, pass {again + 1}", work=stage.work.pass_of(number))
+        for number, stage in enumerate(once)
+        for again in range(passes)
+    ]
 
 
 def _stages_once(profile: Profile) -> list[Stage]:
@@ -52,8 +51,7 @@ def _stages_once(profile: Profile) -> list[Stage]:
     if plan.ramp is not None:
         return [_ramp_stage(profile, plan.ramp)]
     if plan.soak is not None:
-        soak = StageSettings(**_settings(profile)[0], duration=plan.soak, label="soak")
-        return [_stage(profile, soak)]
+        return [_stage(profile, StageSettings(**_settings(profile)[0], duration=plan.soak, label="soak"))]
     if plan.search is not None:
         return [search_stage(profile, value) for value in (search_start(profile), plan.most)]
     shapes: list[tuple[int | str, int | str]] = [*load.shapes] or [(load.isl, load.osl)]
@@ -66,9 +64,7 @@ def _stages_once(profile: Profile) -> list[Stage]:
 
 def next_stages(profile: Profile) -> Plan:
     """The plan of a profile as a function of what has been measured."""
-    if profile.plan.search is not None:
-        return search_plan(profile, search_start(profile))
-    return listed(stages_of(profile))
+    return listed(stages_of(profile)) if profile.plan.search is None else search_plan(profile, search_start(profile))
 
 
 def search_plan(profile: Profile, start: float) -> Plan:
@@ -81,11 +77,7 @@ def search_plan(profile: Profile, start: float) -> Plan:
 
 def listed(stages: Sequence[Stage]) -> Plan:
     """One stage after another, whatever they measure."""
-
-    def following(done: Sequence[Measured]) -> Stage | None:
-        return stages[len(done)] if len(done) < len(stages) else None
-
-    return following
+    return lambda done: stages[len(done)] if len(done) < len(stages) else None
 
 
 def ladder_loads(ladder: int | list[float]) -> list[float]:
@@ -107,9 +99,8 @@ def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
     """One stage whose load moves by steps; what it measures is kept by the step."""
     by = profile.plan.by
     loads = ramp_loads(ramp, by=by)
-    own = StageSettings(
-        **_setting(by, loads[0]), duration=ramp.over, warmup=0, label=f"ramp {ramp.start:g} to {ramp.end:g}"
-    )
+    label = f"ramp {ramp.start:g} to {ramp.end:g}"
+    own = StageSettings(**_setting(by, loads[0]), duration=ramp.over, warmup=0, label=label)
     stage = _stage(profile.model_copy(update={"plan": profile.plan.model_copy(update={"settle": None})}), own)
     steps = tuple((ramp.over * step / len(loads), load) for step, load in enumerate(loads))
     if by == "concurrency":
@@ -219,8 +210,7 @@ def _bounded(stage: Stage) -> Stage:
 def _settled(stage: Stage, plan: PlanSettings) -> Stage:
     """Bounded by time: the number of requests, if there is one, becomes the least that must be complete."""
     assert plan.settle is not None
-    default_s = SETTLED_S if stage.requests is None else _SHORTEST_S
-    duration_s = stage.duration_s or default_s
+    duration_s = stage.duration_s or (SETTLED_S if stage.requests is None else _SHORTEST_S)
     return msgspec.structs.replace(
         stage,
         requests=None,

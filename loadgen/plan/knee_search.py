@@ -19,7 +19,7 @@ the probes, or far from the best of them, is not resolved.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -48,6 +48,10 @@ class Point(msgspec.Struct, frozen=True):
     rate: float
     error_percent: float | None = None
 
+    @property
+    def power(self) -> float:
+        return self.rate * self.rate / self.held
+
 
 class Knee(msgspec.Struct, frozen=True):
     """The concurrency of most power, and the 95 % interval in which it lies."""
@@ -61,21 +65,17 @@ def knee_search(plan: PlanSettings, _start: float, probe: Callable[[float], Stag
     """The search as a plan, from `plan.least` on; `probe` makes the stage of a load."""
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
-        latest = {point.stage.load: point for point in done if not point.abandoned}
-        points = _points(latest.values())
+        latest = {one.stage.load: one for one in done if not one.abandoned}
+        points = [
+            Point(one.held, one.output_tokens_per_s, one.error_percent)
+            for one in latest.values()
+            if one.held and one.output_tokens_per_s
+        ]
+        points.sort(key=lambda point: point.held)
         asked = _wanted(latest, points, plan)
         return probe(asked) if asked is not None else _found(points, plan, done)
 
     return following
-
-
-def _points(measured: Iterable[Measured]) -> list[Point]:
-    points = [
-        Point(one.held, one.output_tokens_per_s, one.error_percent)
-        for one in measured
-        if one.held and one.output_tokens_per_s
-    ]
-    return sorted(points, key=lambda point: point.held)
 
 
 def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettings) -> float | None:
@@ -83,28 +83,17 @@ def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettin
     if not latest:
         return plan.least
     highest = max(latest)
-    powers = [_power(point) for point in points]
+    powers = [point.power for point in points]
     fallen = len(points) >= _FEWEST and powers[-1] < FALLEN * max(powers)
     if not fallen and highest < plan.most and points:
         return min(plan.most, 2 * highest)
-    refined = sum(1 for load in latest if not _is_rung(load, plan))
+    refined = sum(load != plan.most and not math.log2(load / plan.least).is_integer() for load in latest)
     knee = knee_of(points)
     if knee is None or refined >= REFINEMENTS or not plan.least <= knee.at <= plan.most:
         return None
-    return next((load for load in _around(knee.at) if plan.least <= load <= plan.most and load not in latest), None)
-
-
-def _is_rung(load: float, plan: PlanSettings) -> bool:
-    return load == plan.most or math.log2(load / plan.least).is_integer()
-
-
-def _around(knee: float) -> list[float]:
-    """The knee itself, and both sides of it."""
-    return [float(max(1, round(knee * factor))) for factor in (1.0, 1.5, 0.67)]
-
-
-def _power(point: Point) -> float:
-    return point.rate * point.rate / point.held
+    # The knee itself, and both sides of it.
+    around = [float(max(1, round(knee.at * factor))) for factor in (1.0, 1.5, 0.67)]
+    return next((load for load in around if plan.least <= load <= plan.most and load not in latest), None)
 
 
 def knee_of(points: Sequence[Point]) -> Knee | None:
@@ -178,20 +167,12 @@ def _most_power(coefficients: Vector) -> float | None:
 
 def _variance_of_log(fit: _Fit) -> float:
     """The variance of the logarithm of the knee, by its derivatives after each coefficient."""
-    slopes = []
-    for index, coefficient in enumerate(fit.coefficients):
-        sides = [_most_power(_moved(fit.coefficients, index, sign * 1e-4 * coefficient)) for sign in (1, -1)]
-        above, below = sides
+    slopes = np.zeros(len(fit.coefficients))
+    for index, step in enumerate(1e-4 * np.diag(fit.coefficients)):
+        above, below = _most_power(fit.coefficients + step), _most_power(fit.coefficients - step)
         assert above is not None and below is not None, "coefficients above 0 stay so"
-        slopes.append(math.log(above / below) / (2e-4 * coefficient))
-    slope = np.array(slopes)
-    return float(slope @ fit.covariance @ slope)
-
-
-def _moved(coefficients: Vector, index: int, by: float) -> Vector:
-    moved = coefficients.copy()
-    moved[index] += by
-    return moved
+        slopes[index] = math.log(above / below) / (2 * step[index])
+    return float(slopes @ fit.covariance @ slopes)
 
 
 def _found(points: list[Point], plan: PlanSettings, done: Sequence[Measured]) -> SearchResult:
@@ -221,7 +202,7 @@ def _problem(points: list[Point], knee: Knee | None, plan: PlanSettings) -> str 
             f"the curve does not bend within {tried}: throughput still pays for latency there; "
             f"raise plan.most ({plan.most:g})"
         )
-    best = max(points, key=_power).held
+    best = max(points, key=lambda point: point.power).held
     if not best / _NEAR <= knee.at <= best * _NEAR:
         return f"the curve says {knee.at:.0f}, but the best probe is {best:.0f}"
     if knee.high - knee.low > 2 * _PRECISE * knee.at:

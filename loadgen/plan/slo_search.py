@@ -63,13 +63,14 @@ def _wanted(points: dict[float, Measured], plan: PlanSettings, start: float) -> 
         return min(plan.most, 2 * met) if met < plan.most else None
     if met is None:
         return max(plan.least, _whole(missed / 2, plan)) if missed > plan.least else None
-    if missed - met <= max(_grain(plan), plan.precision * met):
+    if missed - met <= _span(plan, plan.precision * met):
         return None
     return _whole((met + missed) / 2, plan)
 
 
-def _grain(plan: PlanSettings) -> float:
-    return 1.0 if plan.by == "concurrency" else 0.0
+def _span(plan: PlanSettings, span: float) -> float:
+    """A difference between loads; that of two concurrencies is at least 1."""
+    return max(1.0, span) if plan.by == "concurrency" else span
 
 
 def _whole(load: float, plan: PlanSettings) -> float:
@@ -86,7 +87,7 @@ def _unsure(points: dict[float, Measured], plan: PlanSettings, tried: set[float]
     if met is None or missed is None or _near_enough(low, high, met, plan):
         return None
     for bound, sure, side in ((met, low, -1), (missed, high, 1)):
-        farther = [_whole(bound + side * max(_grain(plan), share * bound), plan) for share in _FARTHER]
+        farther = [_whole(bound + side * _span(plan, share * bound), plan) for share in _FARTHER]
         if sure is not None:
             farther = [_whole(bound + share * (sure - bound), plan) for share in _BETWEEN]
         for load in farther if sure != bound else []:
@@ -98,19 +99,15 @@ def _unsure(points: dict[float, Measured], plan: PlanSettings, tried: set[float]
 def _sure_bounds(points: dict[float, Measured]) -> tuple[float | None, float | None]:
     """The highest load that surely met, and above what met the lowest that surely missed."""
     met, _ = _bounds(points)
-    low = max((load for load in _sure(points, "met") if met is not None and load <= met), default=None)
-    high = min((load for load in _sure(points, "missed") if met is None or load > met), default=None)
-    return low, high
-
-
-def _sure(points: dict[float, Measured], verdict: str) -> list[float]:
-    return [load for load, point in points.items() if point.verdict == verdict]
+    low = [load for load, point in points.items() if point.verdict == "met" and met is not None and load <= met]
+    high = [load for load, point in points.items() if point.verdict == "missed" and (met is None or load > met)]
+    return max(low, default=None), min(high, default=None)
 
 
 def _near_enough(low: float | None, high: float | None, met: float, plan: PlanSettings) -> bool:
     if low is None or high is None:
         return False
-    return high - low <= max(_grain(plan), max(NEAR, plan.precision) * met)
+    return high - low <= _span(plan, max(NEAR, plan.precision) * met)
 
 
 def _found(points: dict[float, Measured], plan: PlanSettings, kept: Sequence[Measured]) -> SearchResult:

@@ -34,34 +34,21 @@ class Stage(StageLoad, frozen=True):
     max_duration_s: float = 0.0  # the longest measured time of a settled stage that waits for streams to complete
     ends_saturated: bool = True
     """It is over when the queue of its open loop grows without bound; false: that is only noted."""
-    limits_ms: dict[str, float] = msgspec.field(
-        default_factory=dict
-    )  # limits that each stream is held to by itself, by metric
+    limits_ms: dict[str, float] = msgspec.field(default_factory=dict)  # of each stream by itself, by metric
     judged: Limits | None = None  # A probe of a search is over as soon as it is sure whether it keeps to these
     certain: bool = False  # it goes on past its time until that is sure
 
     def by_hand(self, **changes: object) -> Stage:
         """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
-        endless: dict[str, object] = {
-            "requests": None,
-            "duration_s": None,
-            "warmup_requests": 0,
-            "warmup_s": 0.0,
-            "label": "",
-            "settle_s": 0.0,
-            "min_completed": 0,
-            "max_duration_s": 0.0,
-            "steps": (),
-            "judged": None,
-            "certain": False,
-        }
-        timed = {"rate_points": (), "arrival": "poisson" if self.arrival == REPLAY else self.arrival}
-        work = (
-            Work()
-            if "isl" in changes or "osl" in changes
-            else self.work.by_hand(in_conversations=changes.get("rate") is None)
-        )
-        return msgspec.structs.replace(self, **{**endless, **timed, "work": work, **changes})
+        endless: dict[str, object] = {"requests": None, "duration_s": None, "warmup_requests": 0, "warmup_s": 0.0}
+        endless |= {"label": "", "settle_s": 0.0, "min_completed": 0, "max_duration_s": 0.0, "steps": ()}
+        endless |= {"judged": None, "certain": False, "rate_points": ()}
+        endless["arrival"] = "poisson" if self.arrival == REPLAY else self.arrival
+        if "isl" in changes or "osl" in changes:
+            work = Work()
+        else:
+            work = self.work.by_hand(in_conversations=changes.get("rate") is None)
+        return msgspec.structs.replace(self, **endless | {"work": work} | changes)
 
     @property
     def title(self) -> str:
@@ -112,9 +99,8 @@ class Measured(msgspec.Struct, frozen=True):
 
     def after(self, *, saturated: bool, abandoned: bool) -> Measured:
         """The same of a stage that ended before its time; one whose queue grew without bound misses every limit."""
-        if saturated:
-            return msgspec.structs.replace(self, verdict="missed", met=False, abandoned=abandoned)
-        return msgspec.structs.replace(self, abandoned=abandoned)
+        missed = {"verdict": "missed", "met": False} if saturated else {}
+        return msgspec.structs.replace(self, abandoned=abandoned, **missed)
 
 
 Plan = Callable[[Sequence[Measured]], Stage | SearchResult | None]
@@ -149,11 +135,8 @@ def workers_for(wanted: int | None, stages: Sequence[Stage], *, servers: int, to
 
     A wanted number is what it is; otherwise no more than `most_workers`.
     """
-    most = most_workers(wanted, servers=servers)
-    if wanted is not None:
-        return most
-    needed = max((_needed(stage, token_s) for stage in stages), default=1)
-    return min(most, _for_each(servers, needed))
+    needed = wanted or max((_needed(stage, token_s) for stage in stages), default=1)
+    return min(most_workers(wanted, servers=servers), _for_each(servers, needed))
 
 
 def most_workers(wanted: int | None, *, servers: int) -> int:

@@ -66,7 +66,7 @@ def _as_list(value: object) -> object:
 
 
 def _check_ladder(value: object) -> object:
-    if isinstance(value, list) and not value:
+    if value == []:
         raise ValueError("a ladder of nothing; expected the highest load, such as 64, or a list, such as [1, 8, 64]")
     return value
 

@@ -11,30 +11,24 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled
+from loadgen.metrics.record import Record
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.from_here import plan_from_here
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.schema import Profile
-from loadgen.run.stage_watch import StageWatch, enough
+from loadgen.run.stage_watch import StageWatch, enough, measured_of
 from loadgen.stream.request import RequestTemplate
 
 TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the requests of a stage, a template for each server
 Boundary = Callable[[int | None, int | None], None]
 """(index of the stage that ended, index of the one that begins): what the engine's metrics are cut by."""
-
-
-class Measure(Protocol):
-    """What has been measured in a stage that is over, by its index."""
-
-    def __call__(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured: ...
 
 
 class LoadController:
@@ -45,14 +39,14 @@ class LoadController:
         self,
         plan: Plan,
         known: Sequence[Stage],
-        measure: Measure,
+        record: Record,
         log: Callable[[Line], None],
         clock_s: Callable[[], float],
     ) -> None:
         """`known` are the stages of the plan, as far as that can be said; the first is shown until it begins."""
         self._plan: Plan | None = plan
         self._done: list[Measured] = []
-        self._measure = measure
+        self._record = record
         self._log = log
         self._clock_s = clock_s
         self._fleet: Fleet | None = None
@@ -70,13 +64,11 @@ class LoadController:
         """What begins once there is a server, and whether by hand: what the operator asked for while there is none, or
         what ran on the one before."""
         self._before_hold: Stage | None = None  # the running stage with its end, while the operator holds it open
-        self._next_index = 0
         self._finished = False
         self.current: Stage | None = None
         self.index = -1
         self.manual = False  # the operator set the running stage, which has no end of its own
-        self.stages_planned = len(known)
-        """The number of the last stage, as far as that is known, with what the operator begins beside the plan."""
+        self.stages_planned = len(known)  # as far as that is known, with what the operator begins beside the plan
         self.variant: str | None = None  # of the profile whose server runs
 
     def attach(self, fleet: Fleet, templates_of: TemplatesOf, boundary: Boundary) -> None:
@@ -95,12 +87,12 @@ class LoadController:
         stage = self.current
         if self._fleet is None:
             return
-        if stage is not None:
+        if stage is None:
+            self._fleet.end_load(abort=True)
+        else:
             self._note_done(abandoned=True)
             self._switch(None, reason, manual=False, abort=True)
             self._pending = (stage.by_hand(rate=stage.rate), True)
-        else:
-            self._fleet.end_load(abort=True)
         self._fleet = None
 
     @property
@@ -147,7 +139,8 @@ class LoadController:
         """The running or paused stage is over; the plan learns of its own."""
         stage, manual = self._paused or (self._before_hold or self.current, self.manual)
         if stage is not None and not manual:
-            self._done.append(self._measure(self.index, stage, saturated=saturated, abandoned=abandoned))
+            numbers = measured_of(stage, self._record.stages[self.index], self._record.limits)
+            self._done.append(numbers.after(saturated=saturated, abandoned=abandoned))
 
     def _go_on(self, reason: str) -> None:
         self._paused = None
@@ -164,10 +157,9 @@ class LoadController:
         if self._fleet is None or self._templates_of is None:
             return
         self._cancel_timer()
-        ended = self.index if self.current is not None else None
+        ended = None
         if self.current is not None:
-            self._last = self.present
-        if ended is not None:
+            self._last, ended = self.present, self.index
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
         self.current, self.manual, self._pending, self._before_hold = stage, manual, None, None
         if stage is None:
@@ -183,7 +175,7 @@ class LoadController:
 
     def _begin(self, stage: Stage, ended: int | None) -> None:
         assert self._fleet is not None and self._templates_of is not None
-        self.index, self._next_index = self._next_index, self._next_index + 1
+        self.index += 1
         # The last tick may be older than the last change of the load.
         lasting = (self._last.concurrency or 0) if ended is not None else 0
         held = max(self._open_streams, lasting)
@@ -230,20 +222,17 @@ class LoadController:
         known = watch.saturated
         watch.beat(tick, record, self._clock_s() - self._begun_s)
         if watch.saturated is not None and known is None:
-            self._saturated(stage, watch.saturated)
+            # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
+            if stage.ends_saturated and stage.requests is None and not self.manual:
+                self.advance(watch.saturated, saturated=True)
+            else:
+                self._event("load", watch.saturated)
         elif self._window_s is None and (watch.settled or watch.late):
             self._open_window(watch.settled)
         elif self._window_s is not None and not self.manual:
             why = enough(stage, record, self._clock_s() - self._window_s, self._max_duration_s)
             if why is not None:
                 self.advance(why)
-
-    def _saturated(self, stage: Stage, why: str) -> None:
-        # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
-        if stage.ends_saturated and stage.requests is None and not self.manual:
-            self.advance(why, saturated=True)
-        else:
-            self._event("load", why)
 
     def _open_window(self, settled: bool) -> None:
         if self._fleet is None or self.current is None or self._window_s is not None:
@@ -319,13 +308,13 @@ class LoadController:
             self._refuse("plan", "the run is ending")
             return
         try:
-            planned = plan_from_here(asked, profile, self.present)
+            plan, stages = plan_from_here(asked, profile, self.present)
         except ProfileError as error:
             self._refuse("plan", str(error))
             return
         self._event("load", f"{asked.words} from here")
-        self._plan, self._done = planned.plan, []
-        self.stages_planned = self._next_index + (planned.stages or 0)
+        self._plan, self._done = plan, []
+        self.stages_planned = self.index + 1 + stages
         if self._fleet is None:
             self._pending = self._paused = None
         else:
@@ -335,8 +324,7 @@ class LoadController:
         """Let the running stage go on without an end of its own."""
         stage = self.current
         if stage is None or self.manual or self.held_open:
-            why = "nothing runs" if stage is None else f"{stage.title} has no end of its own"
-            self._refuse("hold", why)
+            self._refuse("hold", "nothing runs" if stage is None else f"{stage.title} has no end of its own")
             return
         self._event("load", f"{stage.title} is held")
         if stage.requests is not None:

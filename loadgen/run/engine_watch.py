@@ -10,9 +10,10 @@ What is shown as a rate is over the last `WINDOW_S` seconds.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -32,9 +33,7 @@ from loadgen.server.vllm.engine_metrics import (
 )
 
 _PERIOD_S = 1.0
-_SHORTEST_SPAN_S = 0.5
-"""Between two readings for a rate: that of a boundary may follow the poll at once, and then a step of the counter is no
-speed."""
+_SHORTEST_SPAN_S = 0.5  # of a rate: a boundary may be read right after the poll, and a step of the counter is no speed
 _AT_ONCE_S = 0.1  # A reading between two stages is of their boundary if that follows so soon
 _RESTARTED = "its counters went back: it was restarted, or miscounts"
 
@@ -85,7 +84,11 @@ class EngineWatch:
             # Nothing has been sent since the first reading.
             self._began[begun] = self._latest
             return
-        task = asyncio.create_task(self._read_and_assign(ended, begun))
+
+        async def read() -> None:
+            self._assign(ended, begun, await self._read())
+
+        task = asyncio.create_task(read())
         self._readings.add(task)
         task.add_done_callback(self._readings.discard)
 
@@ -99,20 +102,16 @@ class EngineWatch:
         await asyncio.gather(*self._readings)
 
     async def close(self) -> None:
-        if self._poll is not None:
-            self._poll.cancel()
-        for task in self._readings:
-            task.cancel()
-        await asyncio.gather(*([self._poll] if self._poll else []), *self._readings, return_exceptions=True)
+        tasks = {*self._readings, *([self._poll] if self._poll is not None else [])}
         self._poll = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(_PERIOD_S)
             await self._read()
-
-    async def _read_and_assign(self, ended: int | None, begun: int | None) -> None:
-        self._assign(ended, begun, await self._read())
 
     def _assign(self, ended: int | None, begun: int | None, reading: _Reading) -> None:
         if begun is not None:
@@ -122,12 +121,11 @@ class EngineWatch:
             self._measured(ended, before, reading)
 
     def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
-        between = _Interval(
-            span_s=after.ended_s - before.began_s,
-            oldest_s=None if before.idle_s is None else after.ended_s - before.idle_s,
-        )
-        each = [_stage_numbers(*pair, between) for pair in zip(before.samples, after.samples, strict=True)]
-        whole = _stage_numbers(sum_of(before.samples), sum_of(after.samples), between)
+        # No request that was open had begun more than `oldest_s` before the end.
+        oldest_s = None if before.idle_s is None else after.ended_s - before.idle_s
+        numbers_of = partial(_stage_numbers, span_s=after.ended_s - before.began_s, oldest_s=oldest_s)
+        each = [numbers_of(*pair) for pair in zip(before.samples, after.samples, strict=True)]
+        whole = numbers_of(sum_of(before.samples), sum_of(after.samples))
         if any(each):
             instances = tuple(each) if len(each) > 1 else ()
             engine = whole or EngineStage()
@@ -188,24 +186,20 @@ def _rate(count: float | None, span_s: float) -> float | None:
     return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
 
 
-class _Interval(NamedTuple):
-    """What is known of the time between two readings."""
-
-    span_s: float
-    oldest_s: float | None  # no request that was open had begun more than this before its end
-
-
-def _stage_numbers(before: EngineSample | None, after: EngineSample | None, between: _Interval) -> EngineStage | None:
+def _stage_numbers(
+    before: EngineSample | None, after: EngineSample | None, *, span_s: float, oldest_s: float | None
+) -> EngineStage | None:
     if before is None or after is None:
         return None
     change = delta(before, after)
     if change is None:
         return EngineStage(doubts={"all": _RESTARTED})
-    doubts = engine_doubts(before, after, span_s=between.span_s, oldest_s=between.oldest_s)
+    doubts = engine_doubts(before, after, span_s=span_s, oldest_s=oldest_s)
     found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in LATENCIES if name not in doubts}
     latency = {name: _latency_ms(known) for name, known in found.items() if known is not None}
     idle = is_idle(before), is_idle(after)
-    engines = {name: _stage_numbers(before.engines.get(name), one, between) for name, one in after.engines.items()}
+    numbers_of = partial(_stage_numbers, span_s=span_s, oldest_s=oldest_s)
+    engines = {name: numbers_of(before.engines.get(name), one) for name, one in after.engines.items()}
     return EngineStage(
         **{f"{name}_mean_ms": known.mean for name, known in latency.items()},
         ttft_count=None if change.ttft is None else int(change.ttft.count),
@@ -222,17 +216,10 @@ def _stage_numbers(before: EngineSample | None, after: EngineSample | None, betw
 
 
 def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
-    return EngineLatencyMs(
-        count=int(latency.count),
-        mean=latency.mean_s * 1000,
-        p50=_ms(latency.p50_s),
-        p90=_ms(latency.p90_s),
-        p99=_ms(latency.p99_s),
-    )
-
-
-def _ms(value_s: float | None) -> float | None:
-    return None if value_s is None else value_s * 1000
+    percentiles = [
+        None if value_s is None else value_s * 1000 for value_s in (latency.p50_s, latency.p90_s, latency.p99_s)
+    ]
+    return EngineLatencyMs(int(latency.count), latency.mean_s * 1000, *percentiles)
 
 
 def _whole(value: float | None) -> int | None:
@@ -257,15 +244,10 @@ def _sum(name: str, values: list[Any]) -> Any:  # noqa: ANN401 - a number, a map
     if isinstance(values[0], Mapping):
         return {key: sum(value.get(key, 0.0) for value in values) for key in sorted({*chain(*values)})}
     if isinstance(values[0], EngineHistogram):
-        return _histogram(values)
+        buckets = Counter[float]()
+        for part in values:
+            buckets.update(dict(part.buckets))
+        return EngineHistogram(
+            sum(part.sum_s for part in values), sum(part.count for part in values), tuple(sorted(buckets.items()))
+        )
     return max(values) if name == "kv_usage" else sum(values)
-
-
-def _histogram(parts: Iterable[EngineHistogram]) -> EngineHistogram:
-    sum_s, count = 0.0, 0.0
-    buckets: dict[float, float] = {}
-    for part in parts:
-        sum_s, count = sum_s + part.sum_s, count + part.count
-        for bound, below in part.buckets:
-            buckets[bound] = buckets.get(bound, 0.0) + below
-    return EngineHistogram(sum_s, count, tuple(sorted(buckets.items())))

@@ -2,7 +2,7 @@
 
 Everything here goes through httpx and nothing is timed. The first request is sent here too, so that a refused key, an
 unknown field or a broken model is one clear message before the load starts, and not a table of failures. What is found
-is what the workers are told: `fleet_settings` for all of a run, `templates_of` for a stage.
+is what the workers are told: `worker_settings` for all of a run, `templates_of` for a stage.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from loadgen.cores import usable_cores
 from loadgen.errors import ServerError
-from loadgen.fleet.fleet import FleetSettings
 from loadgen.plan.stage import Stage, check_lengths
 from loadgen.profile.load import Load
 from loadgen.profile.schema import Profile
@@ -33,8 +33,9 @@ from loadgen.stream.request import (
     own_fields,
     request_template,
 )
-from loadgen.worker.messages import Vocabulary
-from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts, token_prompts
+from loadgen.worker.messages import Configure, Vocabulary, prompts_of
+from loadgen.worker.realtime import realtime_budget
+from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts
 
 _REPEATS = 8
 _FEWEST_WORDS = 4
@@ -68,7 +69,11 @@ async def probe(client: ServerClient, model: str | None, load: Load, plan: Seque
     longest = min((each.max_model_len for each in asked if each.max_model_len), default=served.max_model_len)
     check_lengths(list(plan), longest, where=where)
     notes: list[str] = []
-    vocabulary = await _vocabulary(client, served.id, load.endpoint, notes)
+    if load.endpoint == "completions":
+        vocabulary = Vocabulary(ids=await _safe_ids(client, served.id, notes))
+    else:
+        words, overhead = await _safe_words(client, served.id, notes)
+        vocabulary = Vocabulary(words=words, overhead=overhead)
     options = await _accepted_options(client, served.id, load, vocabulary, notes)
     await _check_models(client, [name for name in load.models if name != served.id], load, vocabulary, options)
     return Served(
@@ -123,13 +128,6 @@ async def resolve_target(url: str) -> ServerAddress:
 
 
 # Prompts.
-
-
-async def _vocabulary(client: ServerClient, model: str, endpoint: str, notes: list[str]) -> Vocabulary:
-    if endpoint == "completions":
-        return Vocabulary(ids=await _safe_ids(client, model, notes))
-    words, overhead = await _safe_words(client, model, notes)
-    return Vocabulary(words=words, overhead=overhead)
 
 
 async def _safe_ids(client: ServerClient, model: str, notes: list[str]) -> tuple[int, ...]:
@@ -192,7 +190,11 @@ async def _accepted_options(
     client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, notes: list[str]
 ) -> dict[str, Any]:
     """The richest set of body fields that the server takes, found by sending one short request."""
-    attempts = _attempts(load)
+    eos = {"ignore_eos": True} if load.ignore_eos else {}
+    attempts: list[dict[str, Any]] = [{**eos, **_USAGE}, {**eos, **_PLAIN_USAGE}, _PLAIN_USAGE, {}]
+    if load.endpoint == "responses":
+        # Its last event has the usage, whatever was asked for.
+        attempts = [eos, {}] if eos else [{}]
     refusal = ""
     for options in attempts:
         status, answer = await _first_request(client, model, load, vocabulary, options)
@@ -200,20 +202,11 @@ async def _accepted_options(
             missing = [name for name in attempts[0] if name not in options]
             if refusal:
                 notes.append(f"the server refused some fields, left out: {', '.join(missing) or 'continuous usage'}")
-            return dict(options)
+            return options
         refusal = refusal or f"HTTP {status}: {answer}"
         if status not in (400, 422):
             break
     raise ServerError(f"{client.base_url}: the first request failed: {refusal}")
-
-
-def _attempts(load: Load) -> list[dict[str, Any]]:
-    """Fields to ask for, the best first."""
-    eos = {"ignore_eos": True} if load.ignore_eos else {}
-    if load.endpoint == "responses":
-        # Its last event has the usage, whatever was asked for.
-        return [eos, {}] if eos else [{}]
-    return [{**eos, **_USAGE}, {**eos, **_PLAIN_USAGE}, _PLAIN_USAGE, {}]
 
 
 async def _check_models(
@@ -230,10 +223,7 @@ async def _first_request(
     client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, options: dict[str, Any]
 ) -> tuple[int, str]:
     isl = min(16, load.isl) if isinstance(load.isl, int) else 16
-    if load.endpoint == "completions":
-        prompt = token_prompts(vocabulary.ids, 0)(0, 0, isl)
-    else:
-        prompt = text_prompts(vocabulary.words, 0, overhead=vocabulary.overhead)(0, 0, isl)
+    prompt = prompts_of(vocabulary, 0)(0, 0, isl)
     fields = common_fields(
         load.endpoint, model=model, temperature=load.temperature, options=options, extra=load.extra_body
     )
@@ -253,28 +243,20 @@ def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], sta
     )
     key = api_key(profile.server)
     cancel = None if load.cancel is None else Cancellation(share=load.cancel.share, after_s=load.cancel.after)
-    return [
-        msgspec.structs.replace(
-            request_template(base_url, load.endpoint, fields, osl=stage.osl, api_key=key),
-            models=model_shares(load.models),
-            cancel=cancel,
-        )
-        for base_url in base_urls
-    ]
+    own = {"models": model_shares(load.models), "cancel": cancel}
+    templates = [request_template(url, load.endpoint, fields, osl=stage.osl, api_key=key) for url in base_urls]
+    return [msgspec.structs.replace(template, **own) for template in templates]
 
 
-def fleet_settings(
-    profile: Profile, served: Served, targets: Sequence[ServerAddress], seed: int, *, rows: bool
-) -> FleetSettings:
-    """What all workers of a run have in common; with `rows` they send one for each stream."""
-    load = profile.load
-    return FleetSettings(
-        addresses=tuple(targets),
+def worker_settings(load: Load, served: Served, seed: int, *, workers: int, rows: bool) -> Configure:
+    """What all workers of a run have in common, `workers` at most; with `rows` they send one for each stream."""
+    return Configure(
+        address=served.target,
         vocabulary=served.vocabulary,
         seed=seed,
         timeout_s=load.timeout_s,
         stall_timeout_s=load.stall_timeout_s,
         connect_timeout_s=load.connect_timeout_s,
-        realtime=load.realtime,
+        realtime_share=realtime_budget(usable_cores(), workers) if load.realtime else 0.0,
         rows=rows,
     )

@@ -159,15 +159,13 @@ def points_of(series: TimeSeries) -> tuple[SeriesPoint, ...]:
     """A time series as points; of rows that were merged the highest values and, just after them, the lowest."""
     columns = series.columns()
     names = [name for name in columns if not name.endswith("_min")]
-    lowest = [columns.get(f"{name}_min", columns[name]) for name in names]
-    merged = len(columns) > len(names)
     points = []
-    for high, low in zip(zip(*(columns[name] for name in names), strict=True), zip(*lowest, strict=True), strict=True):
-        point: dict[str, Any] = dict(zip(names, high, strict=True))
-        points.append(SeriesPoint(**point))
-        if merged and high != low:
-            point = dict(zip(names, low, strict=True))
-            points.append(SeriesPoint(**(point | {"t_s": point["t_s"] + _SAME_MOMENT_S})))
+    for row in range(len(columns["t_s"])):
+        highest: dict[str, Any] = {name: columns[name][row] for name in names}
+        lowest: dict[str, Any] = {name: columns.get(f"{name}_min", columns[name])[row] for name in names}
+        points.append(SeriesPoint(**highest))
+        if lowest != highest:
+            points.append(SeriesPoint(**lowest | {"t_s": lowest["t_s"] + _SAME_MOMENT_S}))
     return tuple(points)
 
 

@@ -8,6 +8,7 @@ measured, started or written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,16 +17,7 @@ import msgspec
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import (
-    BEAT_S,
-    InstanceView,
-    LoadView,
-    Phase,
-    ReplayView,
-    SeriesPoint,
-    ServerView,
-    Snapshot,
-)
+from loadgen.metrics.snapshot import BEAT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
@@ -35,7 +27,6 @@ from loadgen.store.files import read_journal
 from loadgen.store.runs import RESULT
 
 SLOWEST, FASTEST = 1.0, 100.0
-_LOG_NAMES = ("server.log", "server-0.log")
 _END_BYTES = 1 << 20
 
 
@@ -62,12 +53,12 @@ class Replay:
         self._views = StageViews()
         self._log = _log_of(journal.parent)
         self._past: list[SeriesPoint] = []
+        self._wake = asyncio.Event()
         self._position_s = self._last_s = 0.0
-        self._speed = min(max(speed, SLOWEST), FASTEST)
+        self.set_speed(speed)
         self._paused = False
         self._stepping = False
         self._stopped = False
-        self._wake = asyncio.Event()
 
     def set_speed(self, speed: float) -> None:
         """So many seconds of the run in one of the operator's, 1 to 100."""
@@ -95,23 +86,16 @@ class Replay:
         drawn_s = clock_s()
         while self._next is not None and not self._stopped:
             self._wake.clear()
-            await self._beat()
-            now_s, before_s = clock_s(), drawn_s
-            drawn_s = now_s
+            # Until it is time to draw, or something was asked for.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), BEAT_S)
+            before_s, drawn_s = drawn_s, clock_s()
             if self._stepping:
                 self._stepping = False
                 self._to_next_tick()
             elif not self._paused:
-                self._play_to(min(self._position_s + (now_s - before_s) * self._speed, self._length_s))
+                self._play_to(min(self._position_s + (drawn_s - before_s) * self._speed, self._length_s))
             yield self._snapshot()
-
-    async def _beat(self) -> None:
-        """Until it is time to draw, or something was asked for."""
-        try:
-            async with asyncio.timeout(BEAT_S):
-                await self._wake.wait()
-        except TimeoutError:
-            return
 
     def _play_to(self, position_s: float) -> None:
         self._position_s = position_s
@@ -144,6 +128,7 @@ class Replay:
         past, self._past = tuple(self._past[:-1]), []
         record, position_s = self._record, self._position_s
         finished, result = record.finished, self._journal.with_name(RESULT)
+        started = record.shown.started if record.shown is not None else None
         return snapshot_of(
             record,
             self._views,
@@ -152,13 +137,21 @@ class Replay:
             phase=phase_of(record),
             profile=str(self._run.profile.get("name", self._run.run_id)),
             server=_server_view(record, position_s, self._log),
-            load=_load_view(record, position_s, self._run.stages_planned),
+            load=load_view(
+                started,
+                record,
+                position_s,
+                stage=started.index + 1 if started is not None else 0,
+                stages_planned=max(self._run.stages_planned, len(record.stages)),
+                paused=phase_of(record) == "paused",
+                manual=started is not None and started.manual,
+            ),
             workers=record.workers,
             telemetry=telemetry_words(record.hardware.meta),
             reason=finished.reason if finished is not None else "",
             past=past,
             replay=ReplayView(position_s, self._length_s, self._speed, self._paused),
-            result_path=result if finished is not None and result.exists() else None,
+            result_path=str(result) if finished is not None and result.exists() else None,
         )
 
 
@@ -171,16 +164,8 @@ def phase_of(record: Record) -> Phase:
         return "running"
     if server is None:
         return "checking"
-    match server.state:
-        case "starting":
-            return "starting"
-        case "ready":
-            return _phase_between_stages(record)
-        case _:
-            return "stopping"
-
-
-def _phase_between_stages(record: Record) -> Phase:
+    if server.state != "ready":
+        return "starting" if server.state == "starting" else "stopping"
     if not record.stages:
         return "probing"
     changes = [event.kind for event in record.events if event.kind in ("pause", "resume", "load")]
@@ -208,7 +193,7 @@ def _length_s(journal: Path) -> float:
 
 
 def _log_of(folder: Path) -> tuple[str, ...]:
-    for name in _LOG_NAMES:
+    for name in ("server.log", "server-0.log"):
         tail = LogTail(folder / name)
         while tail.poll():
             pass
@@ -234,17 +219,4 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
         log_tail=log,
         diagnosis=server.diagnosis,
         instances=tuple(InstanceView(url=each.url, state=server.state, pid=each.pid) for each in server.instances),
-    )
-
-
-def _load_view(record: Record, t_s: float, stages_planned: int) -> LoadView:
-    started = record.shown.started if record.shown is not None else None
-    return load_view(
-        started,
-        record,
-        t_s=t_s,
-        stage=started.index + 1 if started is not None else 0,
-        stages_planned=max(stages_planned, len(record.stages)),
-        paused=phase_of(record) == "paused",
-        manual=started.manual if started is not None else False,
     )

@@ -23,7 +23,7 @@ from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
 from loadgen.plan.from_profile import next_stages, stages_of
-from loadgen.plan.stage import Measured, Stage
+from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.run import operations as asked
 from loadgen.run.controller import LoadController
@@ -32,8 +32,8 @@ from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
 from loadgen.run.stage_views import StageViews
-from loadgen.run.stage_watch import FailureBreaker, measured_of
-from loadgen.run.view import live_load, snapshot_of
+from loadgen.run.stage_watch import FailureBreaker
+from loadgen.run.view import load_view, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words, check_profile
 from loadgen.store.files import RowsFormat
@@ -100,7 +100,7 @@ class Run:
             replay=replay,
         )
         self._controller = LoadController(
-            next_stages(profile), self.plan, self._measured, self._log, self._writer.clock_s
+            next_stages(profile), self.plan, self._record, self._log, self._writer.clock_s
         )
         self._controller.variant = variant
         self._breaker = FailureBreaker()
@@ -286,7 +286,6 @@ class Run:
             self._start_allowed.clear()
 
     def _enter(self, phase: Phase) -> None:
-        """A new phase is shown at once."""
         self._phase = phase
         self._beat.set()
 
@@ -332,10 +331,6 @@ class Run:
             return "running"
         return "holding" if self._hold_open and not self._record.open_streams else "draining"
 
-    def _measured(self, index: int, stage: Stage, *, saturated: bool, abandoned: bool) -> Measured:
-        numbers = measured_of(stage, self._record.stages[index], self._record.limits)
-        return numbers.after(saturated=saturated, abandoned=abandoned)
-
     # The end.
 
     async def _close(self) -> None:
@@ -349,7 +344,6 @@ class Run:
         self._phase = "done"
 
     async def _end_session(self, reason: str) -> None:
-        """End the load on this server; what ran begins again on the next."""
         self._controller.detach(reason)
         await self._session.close()
 
@@ -361,7 +355,7 @@ class Run:
     # What the screen draws.
 
     def _snapshot(self) -> Snapshot:
-        record, session, t_s = self._record, self._session, self._writer.clock_s()
+        record, session, load, t_s = self._record, self._session, self._controller, self._writer.clock_s()
         return snapshot_of(
             record,
             self._views,
@@ -370,15 +364,24 @@ class Run:
             phase=self._phase,
             profile=session.profile.name,
             server=session.view(t_s, record.hardware, starting=self._phase == "starting"),
-            load=live_load(self._controller, record, t_s),
+            load=load_view(
+                load.current or load.last,
+                record,
+                t_s,
+                stage=load.index + 1,
+                stages_planned=max(load.stages_planned, load.index + 1),
+                paused=load.paused,
+                manual=load.manual,
+                held_open=load.held_open,
+            ),
             workers=session.workers,
             telemetry=self._hardware.words,
             ending=self._ending,
             reason=self._reason or str(self._failure or ""),
             waiting_for=[str(process) for process in session.servers.waiting_for],
             gpus_stale=self._hardware.stale,
-            variants=self._variants,
-            result_path=self._writer.written,
+            variants=tuple(self._variants),
+            result_path=str(self._writer.written) if self._writer.written is not None else None,
             baseline=self._baseline,
         )
 

@@ -31,7 +31,6 @@ from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_
 
 _LOG_LINES = 200
 _LOOK_S = 1.0
-_ON_GPU = ("vllm", "docker")
 Tell = Callable[[str, str], None]  # an event: its kind and its words
 _TELLING: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "stopped")
 """The state of several is the first of these that any of them is in."""
@@ -72,12 +71,11 @@ class Servers:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
-        held = await level_now() if self.settings.engine in _ON_GPU else NOT_CHECKED
-        alone = len(self._each) == 1
+        held = await level_now() if self.settings.engine in ("vllm", "docker") else NOT_CHECKED
         self.managed = [
             ManagedServer(
                 server,
-                log_path=folder / ("server.log" if alone else f"server-{number}.log"),
+                log_path=folder / ("server.log" if self.count == 1 else f"server-{number}.log"),
                 profile=self._profile.name,
                 gpu_memory=held,
             )
@@ -111,9 +109,9 @@ class Servers:
 
     def remember_start(self) -> str | None:
         """Keep how long the start took, for the next one; returns why, where that was not possible."""
-        if not self.managed:
-            return None
-        return remember_start(cache_folder("starts"), start_key(self._profile), self.milestones)
+        return (
+            remember_start(cache_folder("starts"), start_key(self._profile), self.milestones) if self.managed else None
+        )
 
     async def _raise_when_dead(self, number: int, server: ManagedServer) -> None:
         await server.died.wait()
@@ -150,9 +148,8 @@ class Servers:
             await asyncio.wait({stopping}, timeout=BEAT_S)
         for report in await stopping:
             tell("server" if report.clean else "error", f"server {report.sentence}")
-        if not self.managed:
-            return None
-        return "died" if self.died else "stopped"
+        stopped: ServerState = "died" if self.died else "stopped"
+        return stopped if self.managed else None
 
     async def stop(self) -> list[StopReport]:
         """End all trees at once; end the load and close its connections first. Attached servers are let go."""
@@ -208,9 +205,8 @@ class Servers:
     @property
     def milestones(self) -> tuple[Milestone, ...]:
         """How far the start is: of the slowest."""
-        if self._most_telling is None:
-            return ()
-        return with_expectations(self._most_telling.milestones, self._expected, now_s=time.monotonic())
+        milestones = self._most_telling.milestones if self._most_telling is not None else ()
+        return with_expectations(milestones, self._expected, now_s=time.monotonic())
 
     @property
     def expected_s(self) -> float | None:

@@ -22,7 +22,7 @@ from loadgen.plan.stage import Stage, most_workers, workers_for
 from loadgen.profile.schema import Profile
 from loadgen.run.controller import Boundary, TemplatesOf
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.probe import Served, fleet_settings, probe, probe_twin, templates_of
+from loadgen.run.probe import Served, probe, probe_twin, templates_of, worker_settings
 from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
 from loadgen.server.supervisor import ServerState
@@ -30,7 +30,7 @@ from loadgen.server.vllm.client import ServerClient, api_key
 from loadgen.stream.request import ServerAddress
 
 _LAST_TICKS = 4
-_LAST_READING_S = 2.0
+_LAST_READING_S = 2.0  # A server that hangs is not waited for
 
 
 class Session:
@@ -61,11 +61,10 @@ class Session:
         """One to take its place, as it is or as one of the variants; raises `ProfileError` where that cannot be."""
         if self.servers.settings.engine == "attach":
             raise ProfileError("vramp has only attached to this server; restart it where it was started")
-        if variant is None:
-            return Session(self.profile, self.variant, self._plan, self._writer)
-        if variant not in variants:
+        if variant is not None and variant not in variants:
             raise ProfileError(f"no variant {variant!r}; there are: {', '.join(variants) or 'none'}")
-        return Session(variants[variant], variant, self._plan, self._writer)
+        profile = self.profile if variant is None else variants[variant]
+        return Session(profile, variant or self.variant, self._plan, self._writer)
 
     # Its life.
 
@@ -101,9 +100,10 @@ class Session:
     async def drive(self, seed: int) -> Fleet:
         """Start the workers, which send a row for each stream if those are kept; raises `WorkerError`."""
         assert self.served is not None
-        settings = fleet_settings(self.profile, self.served, self._targets, seed, rows=self._writer.keeps_rows)
-        most = most_workers(self.profile.load.workers, servers=self.servers.count)
-        fleet = self.fleet = Fleet(settings, self._workers, most=most)
+        load = self.profile.load
+        most = most_workers(load.workers, servers=self.servers.count)
+        settings = worker_settings(load, self.served, seed, workers=most, rows=self._writer.keeps_rows)
+        fleet = self.fleet = Fleet(settings, self._targets, self._workers, most=most)
         await fleet.start()
         await fleet.wait_ready()
         return fleet
@@ -115,9 +115,8 @@ class Session:
         return tick
 
     def _write(self, tick: FleetTick, workers: int) -> None:
-        engine = self._watch.view if self._watch is not None else None
-        model = self.served.model if self.served is not None else None
-        self._writer.tick(tick, engine=engine, workers=workers, model=model)
+        assert self._watch is not None and self.served is not None
+        self._writer.tick(tick, engine=self._watch.view, workers=workers, model=self.served.model)
 
     def check(self, fleet: Fleet, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
@@ -133,10 +132,8 @@ class Session:
             if self.fleet is None or not self.fleet.size or not self._writer.record.open_streams:
                 break
             await self.tick(self.fleet)
-        if self._watch is not None:
-            # A server that hangs is not waited for.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._watch.settle(), _LAST_READING_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.settle(), _LAST_READING_S)
         await self._open.aclose()
         if self.fleet is not None:
             workers = self.fleet.size
@@ -146,10 +143,10 @@ class Session:
                 self._write(rest, workers)
 
     async def read_engines(self) -> None:
-        """Nothing is open: read the engines before the next stage sends anything; one that hangs is not waited for."""
-        if self._watch is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._watch.read_between(), _LAST_READING_S)
+        """Nothing is open: read the engines before the next stage sends anything."""
+        assert self._watch is not None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._watch.read_between(), _LAST_READING_S)
 
     async def settle(self) -> None:
         """Wait for the engines' numbers on the stages that are over."""

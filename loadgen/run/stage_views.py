@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.metrics.crosscheck import truth_check
-from loadgen.metrics.curve import LoadCurve, distribution_of, load_curve
+from loadgen.metrics.curve import LoadCurve, distribution_of
 from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import CurvePoint, EnergyResult, TruthCheck
@@ -25,30 +25,30 @@ class StageViews:
     """The views of a record's stages; one of which nothing more can come is computed once."""
 
     def __init__(self) -> None:
-        self._views: tuple[StageView, ...] = ()  # as last computed
         self._settled: dict[int, StageView] = {}
         self._curve = LoadCurve()
+        self._running: dict[int, LoadCurve] = {}  # of each stage that goes on, as last looked at
         self._energy: dict[int, tuple[int, EnergyResult | None]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
-        self._views = tuple(self._view(index, stage, record) for index, stage in record.stages.items())
-        return self._views
+        return tuple(self._view(index, stage, record) for index, stage in record.stages.items())
 
-    def curve(self, record: Record) -> tuple[CurvePoint, ...]:
-        """The load curve of all stages; a moving load that is the only one has its own."""
-        if len(self._views) == 1 and (alone := self._views[0].curve):
-            return alone
-        return self._curve.points(stage for index, stage in record.stages.items() if index not in self._settled)
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """The load curve of all stages, as `of` saw them."""
+        return self._curve.points(self._running.values())
 
     def _view(self, index: int, stage: StageRecord, record: Record) -> StageView:
         if index in self._settled:
             return self._settled[index]
-        view = msgspec.structs.replace(stage_view(stage, record), energy=self._energy_of(index, stage, record))
+        curve = self._running[index] = LoadCurve([stage])
+        own = curve.points() if stage.started.steps else ()
+        view = stage_view(stage, record, curve=own, energy=self._energy_of(index, stage, record))
         tick = record.last_tick
         silent = tick is not None and index not in tick.open_stages
         if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
             self._settled[index] = view
             self._curve.add(stage)
+            del self._running[index]
         return view
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
@@ -58,7 +58,8 @@ class StageViews:
         return self._energy[index][1]
 
 
-def stage_view(stage: StageRecord, record: Record) -> StageView:
+def stage_view(stage: StageRecord, record: Record, **known: object) -> StageView:
+    """One stage as the screen shows it; `known` are other fields."""
     started, ended = stage.started, stage.ended
     judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
@@ -73,8 +74,8 @@ def stage_view(stage: StageRecord, record: Record) -> StageView:
         waits_for=stage.waits_for,
         e2e_needs_s=_beyond_its_end(stage),
         moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
-        curve=load_curve([stage]) if started.steps else (),
         notes=_notes(stage) if ended is not None else (),
+        **known,
     )
 
 

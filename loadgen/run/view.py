@@ -6,12 +6,11 @@ A record says what has happened; a run that goes on, or the replay that plays it
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.journal import EngineView, Milestone, RunState, StageStarted
+from loadgen.metrics.journal import EngineView, Milestone, RunState, StageLoad
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Comparison, Verdict
 from loadgen.metrics.snapshot import (
@@ -20,7 +19,6 @@ from loadgen.metrics.snapshot import (
     GpuView,
     LoadView,
     Phase,
-    ReplayView,
     SeriesPoint,
     ServerView,
     Snapshot,
@@ -28,11 +26,7 @@ from loadgen.metrics.snapshot import (
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
-from loadgen.plan.stage import Stage
 from loadgen.run.stage_views import StageViews, distributions, whole_view
-
-if TYPE_CHECKING:
-    from loadgen.run.controller import LoadController
 
 _CPU_POINTS = 8
 
@@ -42,27 +36,19 @@ def snapshot_of(
     views: StageViews,
     *,
     t_s: float,
-    unix_s: float,
     phase: Phase,
-    profile: str,
     server: ServerView,
-    load: LoadView,
     workers: int,
-    telemetry: str,
     ending: RunState | None = None,
     reason: str = "",
     waiting_for: Sequence[str] = (),
-    gpus_stale: bool = False,
-    variants: Iterable[str] = (),
-    result_path: Path | None = None,
-    past: tuple[SeriesPoint, ...] = (),
-    replay: ReplayView | None = None,
     baseline: BaselineWatch | None = None,
+    **known: Any,  # noqa: ANN401 - fields, each of its own type
 ) -> Snapshot:
     """The state of a run now: what its record says, with what only the run that goes on, or the replay, can know.
 
-    `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for; `past` are points
-    before the newest that no snapshot has told.
+    `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for; `known` are other
+    fields of the snapshot.
     """
     client, counters = client_view(record, workers), record.total.counters
     text, healthy = headline(
@@ -79,13 +65,10 @@ def snapshot_of(
     found = gpu_verdicts(record.hardware.facts())
     return Snapshot(
         t_s=t_s,
-        unix_s=unix_s,
         phase=phase,
-        profile=profile,
         headline=text,
         healthy=healthy,
         server=server,
-        load=load,
         point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
@@ -93,8 +76,8 @@ def snapshot_of(
         whole=whole_view(list(record.stages.values()), record.total),
         recent=record.recent(),
         distributions=distributions(record),
-        curve=views.curve(record),
-        errors=error_views(record.total),
+        curve=views.curve(),
+        errors=_error_views(record.total),
         events=tuple(record.events),
         findings=record.findings,
         reference=_references(record, phase),
@@ -102,17 +85,12 @@ def snapshot_of(
         gpus=tuple(
             GpuView(gpu, record.hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in record.hardware.gpus
         ),
-        gpus_stale=gpus_stale,
-        telemetry=telemetry,
         host=record.hardware.host,
         slo_ms=record.limits.latency_ms,
         search=record.search,
-        variants=tuple(variants),
-        result_path=str(result_path) if result_path is not None else None,
-        past=past,
-        replay=replay,
         baseline=baseline.view(record) if baseline is not None else None,
         baseline_distribution=baseline.distribution(record) if baseline is not None else None,
+        **known,
     )
 
 
@@ -139,16 +117,12 @@ def client_view(record: Record, workers: int) -> ClientView:
     )
 
 
-def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
+def _error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
     """Failures by kind, the most frequent first."""
     views = [
-        ErrorView(
-            kind=kind,
-            count=count,
-            message=(total.messages.get(kind) or [""])[0],
-            examples=tuple(total.messages.get(kind) or ()),
-        )
+        ErrorView(kind, count, message=examples[0] if examples else "", examples=tuple(examples))
         for kind, count in total.errors.items()
+        for examples in (total.messages.get(kind, []),)
     ]
     return tuple(sorted(views, key=lambda view: -view.count))
 
@@ -156,24 +130,21 @@ def error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """Verdicts on GPUs and the running stage, as far as the last samples tell; the bad ones first."""
     found = list(of_gpus)
-    if record.current is not None:
-        found += stage_verdicts(f"stage {record.current.started.index + 1}", _facts_now(record.current, record))
+    stage, engine, host = record.current, record.engine, record.hardware.host
+    if stage is not None:
+        busy = [sample for sample in record.hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
+        facts = StageFacts(
+            client_limit=stage.limit(),
+            capped=stage.capped(),
+            waiting=engine.waiting if engine is not None else None,
+            kv_usage=engine.kv_usage if engine is not None else None,
+            gfx_percent=_mean(sample.gfx_percent for sample in busy),
+            memory_percent=_mean(sample.memory_percent for sample in busy),
+            host_percent=host.cpu_percent if host is not None else None,
+            busiest_core_percent=host.cpu_busiest_percent if host is not None else None,
+        )
+        found += stage_verdicts(f"stage {stage.started.index + 1}", facts)
     return tuple(sorted(found, key=lambda verdict: not verdict.bad))
-
-
-def _facts_now(stage: StageRecord, record: Record) -> StageFacts:
-    hardware, engine = record.hardware, record.engine
-    busy = [sample for sample in hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
-    return StageFacts(
-        client_limit=stage.limit(),
-        capped=stage.capped(),
-        waiting=engine.waiting if engine is not None else None,
-        kv_usage=engine.kv_usage if engine is not None else None,
-        gfx_percent=_mean(sample.gfx_percent for sample in busy),
-        memory_percent=_mean(sample.memory_percent for sample in busy),
-        host_percent=hardware.host.cpu_percent if hardware.host is not None else None,
-        busiest_core_percent=hardware.host.cpu_busiest_percent if hardware.host is not None else None,
-    )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -182,67 +153,38 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def load_view(
-    asked: Stage | StageStarted | None,
+    asked: StageLoad | None,
     record: Record,
-    *,
     t_s: float,
-    stage: int,
-    stages_planned: int,
-    paused: bool,
-    manual: bool,
-    held_open: bool = False,
+    **known: Any,  # noqa: ANN401 - fields, each of its own type
 ) -> LoadView:
-    """The load at a moment: what is asked for and what is held."""
+    """The load at a moment: what is asked for and what is held; `known` are the other fields."""
     tick, running = record.last_tick, record.current
-    elapsed_s = t_s - running.started.t_s if running is not None else 0.0
     concurrency, rate = (asked.concurrency, asked.rate) if asked is not None else (None, None)
     if running is not None and running.started.steps:
         load = running.started.load_at(running.measured_s(t_s)) or 0.0
         concurrency, rate = (int(load), None) if rate is None else (None, load)
     return LoadView(
-        stage=stage,
-        stages_planned=stages_planned,
         concurrency=concurrency,
         rate=rate,
         held=tick.held if tick is not None else 0,
         queued=tick.queued if tick is not None else 0,
         isl=asked.isl if asked is not None else 0,
         osl=asked.osl if asked is not None else 0,
-        paused=paused,
-        manual=manual,
-        held_open=held_open,
-        stage_elapsed_s=elapsed_s,
-        stage_progress=_progress(asked, running, elapsed_s) if asked is not None else None,
+        stage_elapsed_s=t_s - running.started.t_s if running is not None else 0.0,
+        stage_progress=_progress(asked, running, t_s) if asked is not None and running is not None else None,
+        **known,
     )
 
 
-def live_load(load: LoadController, record: Record, t_s: float) -> LoadView:
-    """The load of a run that goes on."""
-    return load_view(
-        load.current or load.last,
-        record,
-        t_s=t_s,
-        stage=load.index + 1,
-        stages_planned=max(load.stages_planned, load.index + 1),
-        paused=load.paused,
-        manual=load.manual,
-        held_open=load.held_open,
-    )
-
-
-def _progress(stage: Stage | StageStarted, running: StageRecord | None, elapsed_s: float) -> float | None:
+def _progress(stage: StageLoad, running: StageRecord, t_s: float) -> float | None:
     """How much of a bounded stage is done, 0 to 1; None without a bound."""
-    if running is None or (stage.requests is None and stage.duration_s is None):
-        return None
-    done = 0.0
+    done = []
     if stage.duration_s is not None:
-        measured_s = running.measured_s(running.started.t_s + elapsed_s)
-        done = measured_s / stage.duration_s
+        done.append(running.measured_s(t_s) / stage.duration_s)
     if stage.requests is not None:
-        counters = running.counters
-        ended = sum(counters[name] for name in OUTCOMES)
-        done = max(done, ended / stage.requests)
-    return min(1.0, done)
+        done.append(sum(running.counters[name] for name in OUTCOMES) / stage.requests)
+    return min(1.0, max(done)) if done else None
 
 
 def headline(
@@ -258,33 +200,24 @@ def headline(
     waiting_for: Sequence[str] = (),
 ) -> tuple[str, bool]:
     """What the run does in a line of words, for the header, and whether all is well; `reason` is one line."""
-    ends_well = state in ("complete", "stopped")
+    if phase == "running":
+        return _load_headline(client, engine, errors=errors, completed=completed)
     waits = f"stopping: waits for {', '.join(waiting_for)}" if waiting_for else ""
-    match phase:
-        case "done":
-            return f"{state}: {reason}", ends_well
-        case "checking":
-            return "preflight: looking at profile, installation and box", True
-        case "blocked":
-            return "preflight: the start would fail", False
-        case "restarting":
-            return waits or "stopping: the server, to start it again", True
-        case "failed":
-            return reason, False
-        case "stopping":
-            return waits or f"stopping: {reason}", ends_well
-        case "starting":
-            return f"server starting: {_milestone_words(milestones)}", True
-        case "probing":
-            return "server ready: asking what it serves", True
-        case "paused":
-            return "paused", True
-        case "draining":
-            return "draining: waiting for the streams on their way", True
-        case "holding":
-            return "the plan is done, the server is up", True
-        case "running":
-            return _load_headline(client, engine, errors=errors, completed=completed)
+    words: dict[Phase, str] = {
+        "checking": "preflight: looking at profile, installation and box",
+        "blocked": "preflight: the start would fail",
+        "starting": f"server starting: {_milestone_words(milestones)}",
+        "probing": "server ready: asking what it serves",
+        "paused": "paused",
+        "draining": "draining: waiting for the streams on their way",
+        "holding": "the plan is done, the server is up",
+        "restarting": waits or "stopping: the server, to start it again",
+        "stopping": waits or f"stopping: {reason}",
+        "failed": reason,
+        "done": f"{state}: {reason}",
+    }
+    ends_badly = phase in ("stopping", "done") and state not in ("complete", "stopped")
+    return words[phase], not (ends_badly or phase in ("blocked", "failed"))
 
 
 def _milestone_words(milestones: tuple[Milestone, ...]) -> str:

@@ -19,7 +19,17 @@ import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.baseline import Baseline, with_baseline
-from loadgen.metrics.journal import EngineView, Happened, Line, RunFinished, RunStarted, RunState, ServerChanged, Ticked
+from loadgen.metrics.journal import (
+    EngineView,
+    Happened,
+    Line,
+    RunFinished,
+    RunStarted,
+    RunState,
+    ServerChanged,
+    Ticked,
+    TickNumbers,
+)
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.profile.schema import Profile
@@ -75,9 +85,9 @@ class RunWriter:
         server = document["server"]
         server["env"] = masked_environment(profile.server.env)
         masked = masked_environment({name: str(value) for name, value in server["args"].items()})
-        server["args"] = {
-            name: value if masked[name] == str(value) else masked[name] for name, value in server["args"].items()
-        }
+        for name, value in server["args"].items():
+            if masked[name] != str(value):
+                server["args"][name] = masked[name]
         server["url"] = masked_text(server["url"]) if server["url"] else None
         document["load"]["seed"] = seed
         document["load"]["extra_body"] = masked_document(document["load"]["extra_body"])
@@ -123,17 +133,9 @@ class RunWriter:
         self.log(
             Ticked(
                 t_s=self.clock_s(),
-                span_s=tick.span_s,
-                stages=tick.stages,
-                client=tick.client,
-                held=tick.held,
-                open_sent=tick.open_sent,
-                queued=tick.queued,
-                open_stages=tick.open_stages,
                 workers=workers,
-                rss_bytes=tick.rss_bytes,
                 engine=engine,
-                instances=tick.instances,
+                **{name: getattr(tick, name) for name in TickNumbers.__struct_fields__},
             )
         )
         self._log_problems(self._files.write_rows(tick.rows, model))

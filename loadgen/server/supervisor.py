@@ -67,7 +67,6 @@ class ManagedServer:
         self._cpu: CpuTime | None = None
         self._lock: DriveLock | None = None
         self._kill_command: list[str] | None = None
-        self._record: Path | None = None
         self._startup = StartupWatch(time.monotonic())
         self._guard: subprocess.Popen[bytes] | None = None
         self._seen: set[tree.ProcessId] = set()
@@ -105,15 +104,13 @@ class ManagedServer:
         try:
             await self._launch()
             await asyncio.wait_for(self._started.wait(), timeout=15.0)
-        except TimeoutError:
+            if self.pid is None:
+                raise ServerError(f"cannot start {self.command[0]}: {self._failure or 'its guard ended'}")
+        except BaseException as error:
             await self.stop()
-            raise ServerError("the guard of the server did not start; is the machine out of memory?") from None
-        except BaseException:
-            await self.stop()
+            if isinstance(error, TimeoutError):
+                raise ServerError("the guard of the server did not start; is the machine out of memory?") from None
             raise
-        if self.pid is None:
-            await self.stop()
-            raise ServerError(f"cannot start {self.command[0]}: {self._failure or 'its guard ended'}")
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Return once the server answers; `ServerError` if it dies first or takes too long; it is not stopped."""
@@ -126,9 +123,8 @@ class ManagedServer:
                 if not await until_ready(client, self._ended_once):
                     raise ServerError(self._explained(f"the server {self.exit} before it was ready", "starting"))
         except TimeoutError:
-            raise ServerError(
-                self._explained(f"the server did not become ready within {limit_s:g} s", "starting")
-            ) from None
+            late = f"the server did not become ready within {limit_s:g} s"
+            raise ServerError(self._explained(late, "starting")) from None
         if self.state == "starting":
             self.state = "ready"
         self._startup.finish(time.monotonic())
@@ -184,7 +180,6 @@ class ManagedServer:
         await asyncio.to_thread(guard_client.tell, self._guard, self._order(argv))
 
     def _order(self, argv: list[str]) -> dict[str, Any]:
-        self._record = record_path(self.port)
         stop_command, self._kill_command = stop_commands(self._server, port=self.port) or (None, None)
         both = {"log_path": str(self.log.path.absolute()), "kill_command": self._kill_command}
         facts = both | {
@@ -201,7 +196,7 @@ class ManagedServer:
             "cwd": str(guard_client.PACKAGE_ROOT if self._server.engine == "simulator" else Path.cwd()),
             "stop_timeout_s": self._server.stop_timeout_s,
             "stop_command": stop_command,
-            "record": {"path": str(self._record), "facts": facts},
+            "record": {"path": str(record_path(self.port)), "facts": facts},
         }
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
@@ -247,8 +242,8 @@ class ManagedServer:
         environment = server_environment(self._server)
         self._report = await end_without_guard(self._seen, self._kill_command, environment=environment)
         self.processes = self._report.left
-        if self._record is not None and not self._report.left:
-            self._record.unlink(missing_ok=True)
+        if not self._report.left:
+            record_path(self.port).unlink(missing_ok=True)
 
     async def _follow_log(self) -> None:
         while True:

@@ -50,6 +50,11 @@ Unanswered = Callable[["Channel", Stream], None]
 class Channel:
     """One connection; `begin` puts a stream on it, `feed` and `lost` are for the transport."""
 
+    __slots__ = (
+        "stream usable served answered write close_transport output_began _client _ended _unanswered _parser _stamp_ns "
+        "_coalesced_ns _splitter _slow _between_chunks _plain _status _body"
+    ).split()
+
     def __init__(self, client: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
         self._client = client
         self._ended = ended
@@ -58,7 +63,6 @@ class Channel:
         self.stream: Stream | None = None
         self.usable = False  # connected, and nothing has happened that forbids another request
         self.served = 0
-        self.answered = False
         self.write: Callable[[bytes], bool] = _not_connected
         """Whether all of it has gone to the kernel; if not, `sent_late` tells when it has."""
         self.close_transport: Callable[[], None] = lambda: None

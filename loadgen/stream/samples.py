@@ -8,7 +8,7 @@ stage that are still open record here too, because what happens under a load bel
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -24,6 +24,14 @@ class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     ttft_ns: int | None = None
     tpot_ns: int | None = None
     e2e_ns: int | None = None
+
+    @classmethod
+    def of(cls, limits_ms: Mapping[str, float]) -> StreamLimits | None:
+        """The limits that hold for each stream, by metric; None without any."""
+        limits_ns = {metric: int(limit_ms * 1e6) for metric, limit_ms in limits_ms.items()}
+        # The mean of a stream's ITLs is its TPOT.
+        tpot_ns = min((limits_ns[name] for name in ("tpot", "itl") if name in limits_ns), default=None)
+        return cls(ttft_ns=limits_ns.get("ttft"), tpot_ns=tpot_ns, e2e_ns=limits_ns.get("e2e")) if limits_ns else None
 
     def met(self, ttft_ns: int, tpot_ns: int, e2e_ns: int) -> bool:
         """Whether a stream with these times is good."""
@@ -176,21 +184,21 @@ def gap_histograms(
     return {"itl": itl.encode() if itl.count else None, "chunk_gap": chunk_gap.encode()}
 
 
-class ClientSamples:
+class ClientSamples(msgspec.Struct, eq=False):
     """What one worker did since its last tick: shared by all its connections, which hold on to its lists."""
 
-    def __init__(self) -> None:
-        self.output_tokens = 0  # that arrived, ever
-        self.input_tokens = 0  # as `requests`, of streams that completed, ever
-        self.requests = 0
-        self.reads = 0
-        self.coalesced_reads = 0
-        self.unstamped_reads = 0
-        self.unsure_ttfts = 0
-        self.connects = 0
-        self.read_lag_ns: list[int] = []  # of a sample of the stamped reads; under TLS, the loop's lag at other times
-        self.send_lag_ns: list[int] = []
-        self._drained_tokens = self._drained_requests = 0
+    output_tokens: int = 0  # that arrived, ever
+    input_tokens: int = 0  # as `requests`, of streams that completed, ever
+    requests: int = 0
+    reads: int = 0
+    coalesced_reads: int = 0
+    unstamped_reads: int = 0
+    unsure_ttfts: int = 0
+    connects: int = 0
+    read_lag_ns: list[int] = []  # of a sample of the stamped reads; under TLS, the loop's lag at other times
+    send_lag_ns: list[int] = []
+    drained_tokens: int = 0
+    drained_requests: int = 0
 
     def drain(self, cpu_ns: int, realtime_ns: int = 0, send_due: Callable[[], None] = lambda: None) -> ClientDelta:
         """Everything since the last drain, with the CPU that it took; `send_due` as in `StageSamples.drain`."""
@@ -204,13 +212,13 @@ class ClientSamples:
             coalesced_reads=self.coalesced_reads,
             unstamped_reads=self.unstamped_reads,
             unsure_ttfts=self.unsure_ttfts,
-            requests=self.requests - self._drained_requests,
-            output_tokens=self.output_tokens - self._drained_tokens,
+            requests=self.requests - self.drained_requests,
+            output_tokens=self.output_tokens - self.drained_tokens,
             connects=self.connects,
             read_lag=read_lag,
             send_lag=encoded_histogram(_rounded(self.send_lag_ns)),
         )
-        self._drained_tokens, self._drained_requests = self.output_tokens, self.requests
+        self.drained_tokens, self.drained_requests = self.output_tokens, self.requests
         self.reads = self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()

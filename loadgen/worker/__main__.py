@@ -20,10 +20,9 @@ import uvloop
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
-from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, prompts_of
 from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, waited_ns
 from loadgen.worker.timing import ClockWatch
-from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 _NOTHING = StageDelta()
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -36,7 +35,7 @@ async def run_worker() -> None:
     output, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     settings = messages.decode_command(await reader.readline())
     assert isinstance(settings, Configure)
-    driver = Driver(settings, _prompts(settings), _tls_context(settings))
+    driver = Driver(settings, prompts_of(settings.vocabulary, settings.seed), _tls_context(settings))
     # What exists now stays: the collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -107,13 +106,6 @@ def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_
     rows.clear()
     driver.stages = {index: run for index, run in driver.stages.items() if not run.over}
     return tick
-
-
-def _prompts(settings: Configure) -> Prompts:
-    vocabulary = settings.vocabulary
-    if vocabulary.words:
-        return text_prompts(vocabulary.words, settings.seed, overhead=vocabulary.overhead)
-    return token_prompts(vocabulary.ids, settings.seed)
 
 
 def _tls_context(settings: Configure) -> ssl.SSLContext | None:

@@ -29,8 +29,6 @@ from loadgen.workload.prompts import Prompts
 _SLICE = 16
 _PREPARE_S = 5.0  # a stage begins after this time, whatever is still missing of its connections
 _PREPARED_OPEN_LOOP = 64
-_BACKOFF_FIRST_S = 0.01
-_BACKOFF_MOST_S = 1.0
 
 
 class Driver:
@@ -71,7 +69,7 @@ class Driver:
         """End the running stage and begin another, once it can send what it begins with."""
         run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
         self._coming = None
-        if command.concurrency is None:
+        if run.concurrency is None:
             self._begin_run(run)
             return
         self._coming, self._coming_by_s = run, time.monotonic() + _PREPARE_S
@@ -102,17 +100,16 @@ class Driver:
         command = run.command
         self._end_current()
         run.begin(list(self._streams()))
-        self.stages[command.index] = run
-        self.current = run
+        self.stages[command.index] = self.current = run
         self._failures_in_row = 0
         measured_at_s = (command.start_ns + command.warmup_ns - time.monotonic_ns()) / 1e9
         self._loop.call_later(max(0.0, measured_at_s), self._warmup_over, run)
         self._prepare_soon()
-        if command.rate is None:
+        if run.rate is None:
             self._fill_soon()
         else:
             self._connect_ahead(run)
-            self.arrivals.begin(command.start_ns, command.rate / command.ranks, run.next_arrival)
+            self.arrivals.begin(command.start_ns, run.rate, run.next_arrival)
 
     def _warmup_over(self, run: StageRun) -> None:
         if run is self.current:
@@ -184,8 +181,7 @@ class Driver:
     # Open loop.
 
     def _may_send(self, run: StageRun) -> bool:
-        most = run.command.max_concurrency
-        return most is None or len(self.open) < most
+        return run.max_concurrency is None or len(self.open) < run.max_concurrency
 
     def _arrived(self) -> None:
         run = self.current
@@ -211,12 +207,12 @@ class Driver:
 
     def _connect_ahead(self, run: StageRun) -> None:
         """Keep connections for the next quarter of a second: a request that waits for its own is late."""
-        wanted = min(AT_ONCE, 4 + int((run.command.rate or 0.0) / run.command.ranks / 4))
+        wanted = min(AT_ONCE, 4 + int((run.rate or 0.0) / 4))
         self._connect_for(run, wanted, free=len(self._connections.free))
 
     def _connect_for(self, run: StageRun, wanted: int, *, free: int) -> None:
-        if run.command.max_concurrency is not None:
-            wanted = min(wanted, run.command.max_concurrency - len(self.open))
+        if run.max_concurrency is not None:
+            wanted = min(wanted, run.max_concurrency - len(self.open))
         self._connections.open_up_to(wanted - free, self._connected, partial(self._connect_failed, run))
 
     # Streams.
@@ -282,15 +278,13 @@ class Driver:
     def _refill(self, channel: Channel, stamp_ns: int) -> bool:
         """Send the next request on the channel that has just become free, without a turn of the loop."""
         run = self.current
-        if run is None:
-            return False
-        if self.arrivals.waiting and self._may_send(run):
+        if run is not None and self.arrivals.waiting and self._may_send(run):
             self._launch(run, channel, self.arrivals.waiting.popleft())
-            return True
-        if self._wants_more(run):
+        elif run is not None and self._wants_more(run):
             self._launch(run, channel, stamp_ns)
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def _closed(self, channel: Channel) -> None:
         self.open.discard(channel)
@@ -305,7 +299,7 @@ class Driver:
     def _back_off(self) -> None:
         self._backing_off += 1
         doublings = min(10, self._failures_in_row // max(1, len(self.open) + 1))
-        self._loop.call_later(min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2**doublings), self._try_again)
+        self._loop.call_later(min(1.0, 0.01 * 2**doublings), self._try_again)
 
     def _try_again(self) -> None:
         self._backing_off -= 1
@@ -316,7 +310,7 @@ class Driver:
     def _connected(self, channel: Channel) -> None:
         self._connections.free.append(channel)
         run = self.current
-        if run is not None and run.command.rate is not None:
+        if run is not None and run.rate is not None:
             self._serve_waiting(run)
         else:
             self._fill_soon()
@@ -331,7 +325,7 @@ class Driver:
         self._failures_in_row += 1
         if run is not self.current or run.exhausted:
             return
-        if run.command.rate is None:
+        if run.rate is None:
             intended_ns = time.time_ns()
         elif self.arrivals.waiting:
             intended_ns = self.arrivals.waiting.popleft()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress
-from loadgen.stream.samples import StreamLimits
-from loadgen.workload.work import Work
+from loadgen.workload.arrivals import share_of
+from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 TICK_NS = 250_000_000
 """Workers tick at multiples of this on CLOCK_MONOTONIC, so that ticks of one number cover the same time."""
@@ -24,17 +25,23 @@ class Vocabulary(msgspec.Struct, frozen=True):
     overhead: int = 0
 
 
+def prompts_of(vocabulary: Vocabulary, seed: int) -> Prompts:
+    if vocabulary.words:
+        return text_prompts(vocabulary.words, seed, overhead=vocabulary.overhead)
+    return token_prompts(vocabulary.ids, seed)
+
+
 class Configure(msgspec.Struct, frozen=True, tag=True):
     """The first command: who this worker is and where the server is."""
 
-    worker: int
     address: ServerAddress
-    verify_tls: bool
     vocabulary: Vocabulary
     seed: int
     timeout_s: float
     stall_timeout_s: float
     connect_timeout_s: float
+    worker: int = 0
+    verify_tls: bool = True
     realtime_share: float = 0.0
     """Run before all other processes, where the system lets it, while it takes no more of a core than this."""
     rows: bool = False  # send a row for each stream that is over
@@ -44,29 +51,27 @@ class BeginStage(msgspec.Struct, frozen=True, tag=True):
     """End the running stage and begin this one; streams on their way are carried over into it."""
 
     index: int
+    stage: Stage  # of all workers together
     template: RequestTemplate
-    isl: int
-    osl: int
     rank: int
     ranks: int
     """This worker takes every `ranks`-th request, beginning with `rank`; ranks beyond the concurrency have none."""
-    concurrency: int | None  # this worker's share of the closed loop
-    rate: float | None  # the whole rate of the open loop; the schedule is sliced by rank
-    arrival: str
     start_ns: int
-    warmup_requests: int
-    warmup_ns: int
-    requests: int | None  # measured requests of all workers together
-    rate_points: tuple[tuple[float, float], ...] = ()
-    """In place of `rate`: straight lines through (seconds, requests a second)."""
-    max_concurrency: int | None = None  # this worker's share of the most streams that the open loop may hold
-    work: Work = Work()
     waits: bool = False  # everything is warm-up until `OpenWindow`
     first_wave_apart: bool = False  # the streams that fill the closed loop at its beginning are told apart
-    steps: tuple[tuple[int, int | None], ...] = ()
-    """A load that moves: (nanoseconds since the window was opened, this worker's share of the closed loop from then
-    on); the share is None in open loop, whose arrivals have the moving rate already."""
-    limits: StreamLimits | None = None  # what makes a stream a good one
+
+    @property
+    def warmup_ns(self) -> int:
+        return int(self.stage.warmup_s * 1e9)
+
+    @property
+    def key(self) -> int:
+        """What prompts and arrivals are drawn by."""
+        return self.index if self.stage.work.key is None else self.stage.work.key
+
+    def share(self, total: int | None) -> int | None:
+        """What this worker has of a number of streams."""
+        return None if total is None else share_of(total, self.rank, self.ranks)
 
 
 class OpenWindow(msgspec.Struct, frozen=True, tag=True):

@@ -32,11 +32,8 @@ class RequestQueue:
     def __init__(self, command: BeginStage, prompts: Prompts, seed: int) -> None:
         self._command = command
         self._seed = seed
-        self._work = command.work
-        self._key = command.index if command.work.key is None else command.work.key
-        self.writer = RequestWriter(
-            command.work, prompts, seed=seed, stage=command.index, isl=command.isl, osl=command.osl
-        )
+        stage, self._key, self._turns = command.stage, command.key, command.stage.work.turns
+        self.writer = RequestWriter(stage.work, prompts, seed=seed, key=self._key, isl=stage.isl, osl=stage.osl)
         self._next = command.rank
         self._prepared: deque[bytes] = deque()
         self._unwritten: deque[Turn] = deque()
@@ -71,7 +68,7 @@ class RequestQueue:
 
     def following(self, turn: Turn) -> Turn | None:
         """The next turn of the same conversation, if there is one."""
-        return Turn(turn.request, turn.number + 1) if turn.number + 1 < self._work.turns else None
+        return Turn(turn.request, turn.number + 1) if turn.number + 1 < self._turns else None
 
     def forget(self, turn: Turn) -> None:
         """A conversation is over before its time: do not keep what would have come."""

@@ -15,7 +15,7 @@ import msgspec
 
 from loadgen.metrics.deltas import StageDelta, StreamRow
 from loadgen.metrics.stage import StageMetrics
-from loadgen.stream.samples import ClientSamples, StageSamples
+from loadgen.stream.samples import ClientSamples, StageSamples, StreamLimits
 from loadgen.stream.stream import Stream
 from loadgen.worker.messages import BeginStage
 from loadgen.worker.queues import RequestQueue, Turn
@@ -38,21 +38,30 @@ class StageRun:
     ) -> None:
         """`rows` takes a row for each stream that is over."""
         self.command = command
-        self.samples = StageSamples(command.limits, is_open=False, whole_only=command.requests is not None, rows=rows)
+        stage = self.stage = command.stage
+        limits = StreamLimits.of(stage.limits_ms)
+        self.samples = StageSamples(limits, is_open=False, whole_only=stage.requests is not None, rows=rows)
         self.window = Window(client)
         self.open = 0
         self.open_sent = 0  # of the open streams, those that count in `sent`
         self.thinking = 0  # conversations whose next turn is not yet due
-        self.concurrency = command.concurrency
+        self.concurrency = command.share(stage.concurrency)
         """This worker's share of the closed loop; of a load that moves, at its present step."""
-        self.bins = LoadBins([share for _, share in command.steps], self.samples, client) if command.steps else None
+        self.rate = None if stage.rate is None else stage.rate / command.ranks  # its share of the open loop
+        self.max_concurrency = command.share(stage.max_concurrency)
+        # In open loop the arrivals have the moving rate already.
+        self._loads = [None if stage.rate is not None else command.share(int(load)) for _, load in stage.steps]
+        self.bins = LoadBins(self._loads, self.samples, client) if stage.steps else None
         self._first_wave_left = 0
         self._requests = RequestQueue(command, prompts, seed)
         self._steps: list[asyncio.TimerHandle] = []
         reader = self._requests.writer.reader
         self._warmups = _warmups(command, seed, reader)
         self._warmups_left = share_of(self._warmups, command.rank, command.ranks)
-        self._measured_left = _measured_share(command, self._warmups)
+        self._measured_left: int | None = None
+        if stage.requests is not None:
+            with_warmup = share_of(self._warmups + stage.requests, command.rank, command.ranks)
+            self._measured_left = with_warmup - self._warmups_left
         self._arrivals = slice_for(_schedule(command, seed, reader), command.rank, command.ranks)
         self._last_end_ns = 0
         self._ended = False
@@ -126,15 +135,16 @@ class StageRun:
 
         Until then the conversation keeps its place in the closed loop.
         """
-        if self.command.work.turns == 1:
+        work = self.stage.work
+        if work.turns == 1:
             return
         turn = Turn(*stream.request)
         following = self._requests.following(turn)
         if following is None or not (stream.done and stream.first_ns):
             self._requests.forget(turn)
-        elif self.command.work.think_s:
+        elif work.think_s:
             self.thinking += 1
-            asyncio.get_running_loop().call_later(self.command.work.think_s, self._has_thought, following, thought)
+            asyncio.get_running_loop().call_later(work.think_s, self._has_thought, following, thought)
         else:
             self._requests.due.append(following)
 
@@ -147,7 +157,7 @@ class StageRun:
         command = self.command
         if self.window.is_open:
             return True
-        if command.requests is None or self._warmups_left or command.waits:
+        if self.stage.requests is None or self._warmups_left or command.waits:
             return False
         now_ns = time.monotonic_ns()
         if now_ns < command.start_ns + command.warmup_ns:
@@ -165,7 +175,7 @@ class StageRun:
     def next_arrival(self) -> int | None:
         """When the next request of the schedule is wanted, in nanoseconds after the start; None at its end."""
         index, offset_s = next(self._arrivals, (0, None))
-        requests = self.command.requests
+        requests = self.stage.requests
         if offset_s is None or (requests is not None and index >= self._warmups + requests):
             return None
         return int(offset_s * 1e9)
@@ -182,7 +192,7 @@ class StageRun:
 
     def measure_by_time(self, streams: Callable[[], Iterable[Stream]]) -> None:
         """Open the window of a stage that time bounds, once its warm-up is over."""
-        if self.command.requests is None and not self.command.waits:
+        if self.stage.requests is None and not self.command.waits:
             self.open_window(streams())
 
     def open_window(self, streams: Iterable[Stream]) -> None:
@@ -201,12 +211,11 @@ class StageRun:
         if self.window.is_open and not self._steps:
             loop = asyncio.get_running_loop()
             self._steps = [
-                loop.call_later(offset_ns / 1e9, self._go_to_step, step, moved)
-                for step, (offset_ns, _) in enumerate(self.command.steps)
+                loop.call_later(at_s, self._go_to_step, step, moved) for step, (at_s, _) in enumerate(self.stage.steps)
             ]
 
     def _go_to_step(self, step: int, moved: Callable[[], None]) -> None:
-        self.concurrency = self.command.steps[step][1]
+        self.concurrency = self._loads[step]
         if self.bins is not None:
             self.bins.step = step
         moved()
@@ -258,24 +267,18 @@ def _warmups(command: BeginStage, seed: int, reader: DatasetReader | None) -> in
     In open loop those that the schedule wants within the warm-up's time are known beforehand, and are warm-up however
     late they are sent: so the bound is reached, and by the same requests for any number of workers.
     """
-    if command.rate is None or command.requests is None or not command.warmup_ns:
-        return command.warmup_requests
+    stage = command.stage
+    if stage.rate is None or stage.requests is None or not stage.warmup_s:
+        return stage.warmup_requests
     early = takewhile(lambda offset_s: offset_s * 1e9 < command.warmup_ns, _schedule(command, seed, reader))
-    return max(command.warmup_requests, sum(1 for _ in early))
-
-
-def _measured_share(command: BeginStage, warmups: int) -> int | None:
-    if command.requests is None:
-        return None
-    with_warmup = share_of(warmups + command.requests, command.rank, command.ranks)
-    return with_warmup - share_of(warmups, command.rank, command.ranks)
+    return max(stage.warmup_requests, sum(1 for _ in early))
 
 
 def _schedule(command: BeginStage, seed: int, reader: DatasetReader | None) -> Iterator[float]:
     """When the requests of all workers are wanted, in seconds after the start; none in closed loop."""
-    if command.rate is None:
+    stage = command.stage
+    if stage.rate is None:
         return iter(())
-    if command.work.replay and reader is not None:
-        return iter(reader.times_s())
-    number = command.index if command.work.key is None else command.work.key
-    return arrival_offsets_s(command.rate, command.arrival, seed + number, command.rate_points)
+    if stage.work.replay and reader is not None:
+        return reader.times_s()
+    return arrival_offsets_s(stage.rate, stage.arrival, seed + command.key, stage.rate_points)

@@ -22,8 +22,6 @@ _pack_itimerspec = struct.Struct("qqqq").pack
 
 _LONGEST_LEAD_NS = 100_000  # what waking takes in nine of ten cases, on the machine where it was measured
 _MOST_SPUN = 0.1  # of the time
-
-
 _LAG_EVERY_NS = 10_000_000
 
 

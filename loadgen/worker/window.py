@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from loadgen.metrics.deltas import LoadBin
 from loadgen.stream.samples import ClientSamples, StageSamples, encoded_histogram, gap_histograms
 
@@ -80,25 +82,22 @@ class Window:
             self._area_until_ns = now_ns
 
 
-class _Bin:
+class _Bin(msgspec.Struct):
     """What has been timed at one step since the last drain."""
 
-    def __init__(self) -> None:
-        self.span_ns = 0
-        self.held_area_ns = 0
-        self.output_tokens = 0
-        self.ttft_ns: list[int] = []
-        self.gaps_ns: list[int] = []
-        self.odd_gaps: list[tuple[int, int, int]] = []
+    span_ns: int = 0
+    held_area_ns: int = 0
+    output_tokens: int = 0
+    ttft_ns: list[int] = []
+    gaps_ns: list[int] = []
+    odd_gaps: list[tuple[int, int, int]] = []
 
     def encode(self) -> LoadBin:
-        return LoadBin(
-            span_ns=self.span_ns,
-            held_area_ns=self.held_area_ns,
-            output_tokens=self.output_tokens,
-            ttft=encoded_histogram(self.ttft_ns),
-            itl=gap_histograms(self.gaps_ns, self.odd_gaps).get("itl"),
-        )
+        ttft, itl = encoded_histogram(self.ttft_ns), gap_histograms(self.gaps_ns, self.odd_gaps).get("itl")
+        return LoadBin(self.span_ns, self.held_area_ns, self.output_tokens, ttft=ttft, itl=itl)
+
+
+_TIMED = ("ttft_ns", "gaps_ns", "odd_gaps")  # what a step takes from the samples of its stage
 
 
 class LoadBins:
@@ -118,27 +117,24 @@ class LoadBins:
 
     def begin(self, held: int) -> None:
         """The window is open: count from here."""
-        self._held = held
-        self._nearest = self._nearest_to(held)
+        self._held, self._nearest = held, self._nearest_to(held)
         self._since_ns = time.monotonic_ns()
         self._tokens = self._client.output_tokens
 
     def note_held(self, held: int) -> None:
         """So many streams are open now; called when they are, and never between an end and its refill."""
-        if held == self._held and self._nearest == self._nearest_to(held):
-            return
-        self._move()
-        self._held = held
-        self._nearest = self._nearest_to(held)
+        nearest = self._nearest_to(held)
+        if (held, nearest) != (self._held, self._nearest):
+            self._move()
+            self._held, self._nearest = held, nearest
 
     def drain(self) -> dict[int, LoadBin]:
         """What was timed since the last drain; it also goes back into the stage's own lists, which are drained next."""
         self._move()
         bins, self._bins = self._bins, {}
         for part in bins.values():
-            self._samples.ttft_ns += part.ttft_ns
-            self._samples.gaps_ns += part.gaps_ns
-            self._samples.odd_gaps += part.odd_gaps
+            for name in _TIMED:
+                getattr(self._samples, name).extend(getattr(part, name))
         return {step: part.encode() for step, part in bins.items()}
 
     def _move(self) -> None:
@@ -149,12 +145,10 @@ class LoadBins:
         part.span_ns += now_ns - self._since_ns
         part.held_area_ns += self._held * (now_ns - self._since_ns)
         part.output_tokens += client.output_tokens - self._tokens
-        part.ttft_ns += samples.ttft_ns
-        part.gaps_ns += samples.gaps_ns
-        part.odd_gaps += samples.odd_gaps
-        samples.ttft_ns.clear()
-        samples.gaps_ns.clear()
-        samples.odd_gaps.clear()
+        for name in _TIMED:
+            timed = getattr(samples, name)
+            getattr(part, name).extend(timed)
+            timed.clear()
         self._since_ns, self._tokens = now_ns, client.output_tokens
 
     def _nearest_to(self, held: int) -> int:

@@ -48,8 +48,8 @@ def _expected_counts(burstiness: float, seed: int) -> Iterator[NDArray[np.float6
         if burstiness == math.inf:
             yield np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.float64)
             continue
-        unit = burstiness == 1.0
-        gaps = generator.exponential(1.0, _BLOCK) if unit else generator.gamma(burstiness, 1 / burstiness, _BLOCK)
+        poisson = burstiness == 1.0
+        gaps = generator.exponential(1.0, _BLOCK) if poisson else generator.gamma(burstiness, 1 / burstiness, _BLOCK)
         counts = elapsed + np.cumsum(gaps)
         elapsed = float(counts[-1])
         yield counts

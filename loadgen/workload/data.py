@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from array import array
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -93,8 +93,7 @@ class _Sums:
         self._isl = self._osl = self._longest = self._sharing = 0
         self._has_osl = True
         self._has_messages = False
-        self._first_s: float | None = None
-        self._last_s = 0.0
+        self._first_s = self._last_s = 0.0
 
     def add(self, raw: _Raw) -> None:
         """Check one record and remember where it lies."""
@@ -102,9 +101,13 @@ class _Sums:
             entry = parse_record(raw.content, self._form)
             if entry is None:
                 return
-            self._check_time(entry)
+            if entry.at_s is not None and entry.at_s < self._last_s:
+                raise ValueError(f"expected ascending timestamps; {entry.at_s:g} s comes after {self._last_s:g} s")
         except ValueError as error:
             raise _malformed(self._path, raw.line, str(error)) from None
+        if entry.at_s is not None:
+            self._first_s = entry.at_s if not self._index else self._first_s
+            self._last_s = entry.at_s
         self._index.extend((raw.offset, len(raw.content)))
         self._isl += entry.isl
         self._osl += entry.osl or 0
@@ -112,14 +115,6 @@ class _Sums:
         self._has_osl = self._has_osl and entry.osl is not None
         self._has_messages = self._has_messages or bool(entry.messages)
         self._sharing += entry.shares
-
-    def _check_time(self, entry: DatasetRecord) -> None:
-        if entry.at_s is None:
-            return
-        if self._first_s is not None and entry.at_s < self._last_s:
-            raise ValueError(f"expected ascending timestamps; {entry.at_s:g} s comes after {self._last_s:g} s")
-        self._first_s = entry.at_s if self._first_s is None else self._first_s
-        self._last_s = entry.at_s
 
     def data(self) -> Dataset:
         """The dataset; raises `ProfileError` for an empty one."""
@@ -136,7 +131,7 @@ class _Sums:
             isl=max(1, round(self._isl / records)),
             osl=max(1, round(self._osl / records)) if self._has_osl else None,
             longest=self._longest if self._form == "trace" else None,
-            span_s=self._last_s - (self._first_s or 0.0),
+            span_s=self._last_s - self._first_s,
             has_messages=self._has_messages,
             sharing=self._sharing,
         )
@@ -155,9 +150,7 @@ def _index_folder() -> Path:
 
 def _line_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
     offset = 0
-    number = 0
-    while content := file.readline(_LONGEST_RECORD_BYTES):
-        number += 1
+    for number, content in enumerate(iter(partial(file.readline, _LONGEST_RECORD_BYTES), b""), start=1):
         if len(content) >= _LONGEST_RECORD_BYTES:
             raise _malformed(path, number, "expected a line of less than 64 MiB")
         stripped = content.strip(b"\xef\xbb\xbf \t\r\n") if offset == 0 else content.strip()
@@ -184,8 +177,7 @@ def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
                 if not window.grow():
                     line = window.line + window.text.count("\n", window.at, window.at + at)
                     raise _malformed(path, line, f"expected JSON; {error.msg}") from None
-        line, offset = window.line, window.offset
-        yield _Raw(line, offset, window.step(end - window.at))
+        yield _Raw(window.line, window.offset, window.step(end - window.at))
 
 
 class _Window:

@@ -19,7 +19,6 @@ import msgspec
 
 from loadgen.distributions import FROM_DATA, REPLAY, parse_lengths
 from loadgen.errors import ProfileError
-from loadgen.profile.load import Load
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
 
@@ -116,13 +115,13 @@ class RequestContent(NamedTuple):
 
 
 class RequestWriter:
-    """Writes the requests of a stage on one worker."""
+    """Writes the requests of a stage on one worker; `key` is what they are drawn by, mostly the stage's number."""
 
-    def __init__(self, work: Work, prompts: Prompts, *, seed: int, stage: int, isl: int, osl: int) -> None:
+    def __init__(self, work: Work, prompts: Prompts, *, seed: int, key: int, isl: int, osl: int) -> None:
         self._work = work
         self._prompts = prompts
         self._seed = seed
-        self._key = stage if work.key is None else work.key
+        self._key = key
         self._isl = isl
         self._osl = osl
         self._isls = parse_lengths(work.isl).at if work.isl else None
@@ -149,9 +148,7 @@ class RequestWriter:
     def _question(self, index: int, turn: int) -> list[Piece]:
         """The pieces of a new prompt: what it shares with others, then its own."""
         number = index * self._work.turns + turn
-        isl = self._isl
-        if self._isls is not None:
-            isl = self._isls(draw(self._seed, self._key, number, "isl"))
+        isl = self._isl if self._isls is None else self._isls(draw(self._seed, self._key, number, "isl"))
         shared = round(isl * self._work.prefix_share) if turn == 0 else 0
         own = Piece(self._key, number if self._work.turns == 1 else 2 * number, isl - shared)
         if not shared:

@@ -13,12 +13,14 @@ import pytest
 from loadgen.errors import WorkerError
 from loadgen.fleet import fleet as fleet_module
 from loadgen.fleet import worker_process
-from loadgen.fleet.fleet import Fleet, FleetSettings, FleetTick
+from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template
-from loadgen.worker.messages import Vocabulary
+from loadgen.worker.messages import Configure, Vocabulary
 from tests.engines import Simulator
+
+pytestmark = pytest.mark.usefixtures("little_patience")
 
 OSL = 20
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
@@ -75,23 +77,24 @@ def template(engine: Simulator) -> RequestTemplate:
     return request_template(engine.url, "completions", fields, osl=OSL, api_key=None)
 
 
-def settings(engine: Simulator, servers: int = 1) -> FleetSettings:
+def fleet_of(engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None) -> Fleet:
     target = ServerAddress(family=socket.AF_INET, ip="127.0.0.1", port=int(engine.url.rpartition(":")[2]))
-    return FleetSettings(
-        addresses=(target,) * servers,
+    settings = Configure(
+        address=target,
         vocabulary=Vocabulary(ids=tuple(range(10, 200))),
         seed=1,
         timeout_s=60,
         stall_timeout_s=60,
         connect_timeout_s=10,
     )
+    return Fleet(settings, [target] * servers, workers, most=most)
 
 
 @asynccontextmanager
 async def driven(
     engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None
 ) -> AsyncIterator[Driven]:
-    fleet = Fleet(settings(engine, servers), workers, most=most)
+    fleet = fleet_of(engine, workers, servers=servers, most=most)
     pids: set[int] = set()
     try:
         await fleet.start()
@@ -270,7 +273,7 @@ async def test_one_that_stops_while_it_starts_is_left_behind(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_process, "START_S", 20.0)
-    fleet = Fleet(settings(engine), 2)
+    fleet = fleet_of(engine, 2)
     try:
         await fleet.start()
         os.kill(fleet.pids[0], signal.SIGSTOP)
@@ -291,7 +294,7 @@ async def until_one_is_ready(fleet: Fleet) -> None:
 
 
 async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = Fleet(settings(engine), 2)
+    fleet = fleet_of(engine, 2)
     try:
         await fleet.start()
         for pid in fleet.pids:
@@ -302,7 +305,7 @@ async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monk
         await fleet.close()
     with monkeypatch.context() as patch:
         patch.setattr(worker_process, "_PROGRAM", ("/no/such/program",))
-        nobody = Fleet(settings(engine), 1, most=2)
+        nobody = fleet_of(engine, 1, most=2)
         with pytest.raises(WorkerError, match="worker 0 could not be started"):
             await nobody.start()
         nobody.grow(2)

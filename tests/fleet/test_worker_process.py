@@ -77,7 +77,7 @@ async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
         await talking.until(lambda: talking.worker.ready)
         first = talking.worker.last
         await talking.until(lambda: talking.worker.last is not first)
-        assert len(talking.worker.take().ticks) == 2
+        assert len(talking.worker.take()[0]) == 2
         assert not talking.worker.has_ticked
     assert (talking.worker.alive, talking.worker.pid, talking.worker.take_death()) == (False, None, None)
 
@@ -117,9 +117,9 @@ async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_streams_of_one_that_dies_are_lost_once() -> None:
     async with talk("tick(7, 5)\nos._exit(1)") as talking:
         assert (await talking.gone()).endswith("; 7 streams are lost with it")
-        taken = talking.worker.take()
-        assert {index: (delta.unfinished, delta.lost) for index, delta in taken.lost.items()} == {3: (5, 5)}
-        assert talking.worker.take().lost == {}
+        _, lost = talking.worker.take()
+        assert {index: (delta.unfinished, delta.lost) for index, delta in lost.items()} == {3: (5, 5)}
+        assert talking.worker.take()[1] == {}
 
 
 async def test_a_stopped_one_is_ended_after_a_while() -> None:
@@ -159,7 +159,7 @@ async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.Mon
     monkeypatch.setattr(worker_process, "_CLOSE_S", 0.1)
     async with talk("tick(1, 1)\n" + code) as talking:
         await talking.until(lambda: talking.worker.ready)
-    assert talking.worker.take().lost[3].lost == 1
+    assert talking.worker.take()[1][3].lost == 1
     assert "did not end by itself" in (talking.worker.take_death() or "")
 
 

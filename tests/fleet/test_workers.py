@@ -12,6 +12,8 @@ from loadgen.run.run import Run
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
 
+pytestmark = pytest.mark.usefixtures("little_patience")
+
 
 def stop_one(_: Run) -> None:
     os.kill(processes_of_ours("loadgen.worker")[0].pid, signal.SIGSTOP)

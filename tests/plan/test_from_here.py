@@ -25,13 +25,13 @@ def present(parts: Profile, **changes: object) -> Stage:
 
 
 def first(asked: PlanRequest, parts: Profile, at: Stage) -> Stage:
-    stage = plan_from_here(asked, parts, at).plan([])
+    stage = plan_from_here(asked, parts, at)[0]([])
     assert isinstance(stage, Stage)
     return stage
 
 
 def all_of(asked: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
-    plan, stages = plan_from_here(asked, parts, at).plan, list[Stage]()
+    plan, stages = plan_from_here(asked, parts, at)[0], list[Stage]()
     while isinstance(stage := plan([Measured(stage=each) for each in stages]), Stage):
         stages.append(stage)
     return stages
@@ -118,7 +118,7 @@ def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -
     assert first(PlanRequest("slo"), parts, present(parts, concurrency=None, rate=0.25)).rate == 0.25
     assert first(PlanRequest("knee"), parts, present(parts, concurrency=64)).concurrency == 8
     assert first(PlanRequest("knee"), parts, present(parts)).concurrency == 1
-    assert plan_from_here(PlanRequest("knee"), parts, present(parts)).stages is None
+    assert plan_from_here(PlanRequest("knee"), parts, present(parts))[1] == 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 def test_the_engines_word_is_written_once_and_read_with_every_tick(tmp_path: Path) -> None:
     path = tmp_path / "j"
     views = [None, EngineView(running=1.0), EngineView(running=1.0), EngineView(running=2.0), None, None]
-    ticks = [Ticked(float(n), 0.25, {}, ClientDelta(), held=1, engine=view) for n, view in enumerate(views)]
+    known: dict[str, Any] = {"span_s": 0.25, "stages": {}, "client": ClientDelta(), "held": 1}
+    ticks = [Ticked(t_s=float(n), engine=view, **known) for n, view in enumerate(views)]
     journal = Journal(path)
     for tick in ticks:
         journal.write(tick)

@@ -31,10 +31,10 @@ def stage(index: int) -> list[Line]:
     delta = StageDelta(sent=1, completed=1, latency={"ttft": ttft.encode()})
     ticks = [
         Ticked(
-            start_s + 0.25 * n,
-            0.25,
-            {index: delta},
-            ClientDelta(),
+            t_s=start_s + 0.25 * n,
+            span_s=0.25,
+            stages={index: delta},
+            client=ClientDelta(),
             held=2,
             open_sent={index: 2},
             open_stages={index: 2},

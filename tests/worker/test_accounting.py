@@ -11,7 +11,7 @@ from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.stage_run import StageRun
 from loadgen.workload.prompts import token_prompts
-from tests.worker.test_stage_run import stage_run
+from tests.worker.test_stage_run import command_of
 
 WORKERS = 2
 some = st.integers(0, 10**6)
@@ -37,9 +37,8 @@ class Accounting(RuleBasedStateMachine):
         self.index += 1
         for worker in range(WORKERS):
             command = msgspec.structs.replace(
-                stage_run(worker, WORKERS).command,
+                command_of(worker, WORKERS, requests=requests),
                 index=self.index,
-                requests=requests,
                 waits=waits and requests is None,
                 first_wave_apart=apart,
             )

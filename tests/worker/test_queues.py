@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from loadgen.plan.stage import Stage
 from loadgen.stream.request import common_fields, request_template
 from loadgen.worker.messages import BeginStage
 from loadgen.worker.queues import RequestQueue, Turn
@@ -17,19 +18,11 @@ TEMPLATE = request_template("http://a", "completions", FIELDS, osl=4, api_key=No
 def requests(work: Work, rank: int = 0, ranks: int = 1) -> RequestQueue:
     command = BeginStage(
         index=0,
+        stage=Stage(concurrency=4, rate=None, isl=16, osl=4, work=work),
         template=TEMPLATE,
-        isl=16,
-        osl=4,
         rank=rank,
         ranks=ranks,
-        concurrency=4,
-        rate=None,
-        arrival="poisson",
         start_ns=0,
-        warmup_requests=0,
-        warmup_ns=0,
-        requests=None,
-        work=work,
     )
     return RequestQueue(command, token_prompts(FALLBACK_IDS, 5), 5)
 

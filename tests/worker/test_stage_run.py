@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.plan.stage import Stage
 from loadgen.stream.request import Cancellation, common_fields, model_shares, request_template
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
@@ -28,23 +29,14 @@ TEMPLATE = msgspec.structs.replace(
 )
 
 
+def command_of(rank: int, ranks: int, **changes: Any) -> BeginStage:
+    """The command of a stage with `changes`."""
+    stage: dict[str, Any] = {"concurrency": 4 * ranks, "rate": None, "isl": 8, "osl": 4, "requests": REQUESTS}
+    return BeginStage(index=3, stage=Stage(**stage | changes), template=TEMPLATE, rank=rank, ranks=ranks, start_ns=0)
+
+
 def stage_run(rank: int, ranks: int) -> StageRun:
-    command = BeginStage(
-        index=3,
-        template=TEMPLATE,
-        isl=8,
-        osl=4,
-        rank=rank,
-        ranks=ranks,
-        concurrency=4,
-        rate=None,
-        arrival="poisson",
-        start_ns=0,
-        warmup_requests=0,
-        warmup_ns=0,
-        requests=REQUESTS,
-    )
-    return StageRun(command, token_prompts(range(100), 5), ClientSamples(), 5)
+    return StageRun(command_of(rank, ranks), token_prompts(range(100), 5), ClientSamples(), 5)
 
 
 def marks(run: StageRun, *, prepared: bool) -> list[tuple[str, float | None]]:
@@ -84,14 +76,8 @@ def test_an_open_loop_reaches_its_requests_after_a_warm_up_in_time(ranks: int, w
     sent: list[int] = []
     measured = 0
     for rank in range(ranks):
-        command = msgspec.structs.replace(
-            stage_run(rank, ranks).command,
-            concurrency=None,
-            rate=100.0,
-            arrival="gamma:0.5",
-            warmup_requests=warmup_requests,
-            warmup_ns=300_000_000,
-        )
+        load = {"concurrency": None, "rate": 100.0, "arrival": "gamma:0.5"}
+        command = command_of(rank, ranks, **load, warmup_requests=warmup_requests, warmup_s=0.3)
         run = StageRun(command, token_prompts(range(100), 5), ClientSamples(), 5)
         while (due_ns := run.next_arrival()) is not None:
             sent.append(due_ns)

@@ -18,7 +18,9 @@ def requests(load: Load, *, stage: int = 0, again: int | None = None, turn: int 
     work = shape.work if again is None else shape.work.pass_of(again)
     chat = load.endpoint != "completions"
     prompts = text_prompts(WORDS, 1, overhead=2) if chat else token_prompts(FALLBACK_IDS, 1)
-    writer = RequestWriter(work, prompts, seed=1, stage=stage, isl=shape.isl, osl=shape.osl)
+    writer = RequestWriter(
+        work, prompts, seed=1, key=stage if work.key is None else work.key, isl=shape.isl, osl=shape.osl
+    )
     return [writer.request(index, turn) for index in range(200)]
 
 

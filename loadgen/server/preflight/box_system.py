@@ -159,7 +159,8 @@ def container(setup: Setup) -> Iterator[Finding]:
         yield Finding("no-container-program", "blocks", seen, "it starts the container", fix)
     for device in docker.devices:
         path = device.partition(":")[0]
-        if path.startswith("/dev/") and not setup.box.device(path).exists():  # others are names of a device interface
+        # Others are names of a device interface.
+        if path.startswith("/dev/") and not (setup.box.dev / path.removeprefix("/dev/")).exists():
             seen = f"server.docker.devices names {path}, which is not there"
             why = "no container is started with a device that the box does not have"
             yield Finding("no-container-device", "blocks", seen, why, "load its driver, or take it out")

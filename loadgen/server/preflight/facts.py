@@ -55,9 +55,6 @@ class Box:
     clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
     """By the kernel's own account (NTP or PTP); None is unknown."""
 
-    def device(self, path: str) -> Path:
-        return self.dev / path.removeprefix("/dev").strip("/")
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:

@@ -36,8 +36,6 @@ _RELEASE_POLL_S = 0.5
 _TIMEOUT_S = 5.0
 _MIB = 1024**2
 _QUESTIONS = ("--query-gpu=index,uuid,name,memory.used,memory.total", "--query-compute-apps=pid,gpu_uuid,used_memory")
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel's fixed number; elsewhere the pids that drivers report are not those of our `/proc`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +203,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _named(held: Iterable[tuple[int, int | None]], proc: Path) -> tuple[Holder, ...]:
     try:
-        ours = str((proc / "self/ns/pid").readlink()) == _INITIAL_PID_NAMESPACE
+        # The kernel's fixed number; elsewhere the pids that drivers report are not those of our `/proc`.
+        ours = str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"
     except OSError:
         ours = False
-    holders: list[Holder] = []
-    for pid, used_bytes in held:
-        name = clean_line(text_in(proc / str(pid) / "comm").encode()) if ours else ""
-        holders.append(Holder(pid, name, used_bytes))
-    return tuple(sorted(holders, key=lambda holder: (-(holder.used_bytes or 0), holder.pid)))
+    largest_first = sorted(held, key=lambda entry: (-(entry[1] or 0), entry[0]))
+    names = (clean_line(text_in(proc / str(pid) / "comm").encode()) if ours else "" for pid, _ in largest_first)
+    return tuple(Holder(pid, name, used) for (pid, used), name in zip(largest_first, names, strict=True))
 
 
 def _decimal(cell: str) -> int | None:

@@ -244,10 +244,7 @@ def signs_of_life(
 
 
 def _usage(pid: int) -> tuple[float, int] | None:
-    """CPU seconds and resident bytes of a process, or None if it is gone.
-
-    With the seconds of its children that ended: a compiler that came and went within a second has worked, too.
-    """
+    """CPU seconds of a process and of its children that ended, and its resident bytes; None if it is gone."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
