@@ -13,7 +13,7 @@ from pathlib import Path
 
 def cache_folder(name: str) -> Path:
     """The folder for what can be found out again, as `state_folder`; where it cannot be made, one goes without."""
-    folder = _folder("XDG_CACHE_HOME", ".cache", name)
+    folder = xdg_path("XDG_CACHE_HOME", ".cache", name)
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
@@ -21,12 +21,13 @@ def cache_folder(name: str) -> Path:
 
 def state_folder(name: str) -> Path:
     """The folder for what is true of this machine now; made if missing, for its owner's eyes only."""
-    folder = _folder("XDG_STATE_HOME", ".local/state", name)
+    folder = xdg_path("XDG_STATE_HOME", ".local/state", name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
-def _folder(variable: str, default: str, name: str) -> Path:
+def xdg_path(variable: str, default: str, name: str) -> Path:
+    """Something of ours below a folder that the user may have moved, or else below its default in his home."""
     base = Path(os.environ.get(variable, ""))
     if not base.is_absolute():  # the XDG specification: a relative path there is to be ignored
         base = Path.home() / default

@@ -12,6 +12,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from loadgen.errors import VrampError
@@ -31,12 +32,12 @@ from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
 from loadgen.store.files import JOURNAL
-from tui.catalog import Choice
+from tui.catalog import StartChoice
 from tui.config import DEFAULTS, Config
 from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
 from tui.screens.cockpit import CockpitScreen
-from tui.screens.editor import EditorScreen
+from tui.screens.dialogs import FullScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
 from tui.terminal import NonBlockingWriter
@@ -44,16 +45,15 @@ from tui.theme import COCKPIT, SERIES
 
 _AGE_CHECK_S = 0.5
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
-MakeRun = Callable[[Choice], Run]  # what turns the operator's choice into a run; raises `VrampError`
+MakeRun = Callable[[StartChoice], Run]  # what turns the operator's choice into a run; raises `VrampError`
 
 
+@dataclass
 class SnapshotArrived(Message):
     """The only message from a run; a newer one replaces one that was not yet drawn."""
 
-    def __init__(self, screen: CockpitScreen, snapshot: Snapshot) -> None:
-        super().__init__()
-        self.screen = screen
-        self.snapshot = snapshot
+    screen: CockpitScreen
+    snapshot: Snapshot
 
     def can_replace(self, message: Message) -> bool:
         """Only the newest state is worth drawing."""
@@ -128,9 +128,8 @@ class Cockpit(App[None]):
         self._make_run = make_run
         self._api_key_env = api_key_env
         self.config = config
-        # The screen of the run that shows, and what it steers.
+        # The screen of the run that shows.
         self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
-        self._control = run
         self._feed: Worker[None] | None = None
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
         self.failure: BaseException | None = None  # what broke the feed of snapshots, for whoever opened the cockpit
@@ -140,8 +139,8 @@ class Cockpit(App[None]):
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
-        if self._run_screen is not None and self._control is not None:
-            self._feed = self._follow(self._run_screen, self._control)
+        if self._run_screen is not None:
+            self._feed = self._follow(self._run_screen)
 
     def get_default_screen(self) -> Screen[None]:
         return self._run_screen if self._run_screen is not None else PickerScreen(api_key_env=self._api_key_env)
@@ -154,14 +153,13 @@ class Cockpit(App[None]):
         return TerminalDriver if wanted is LinuxDriver else wanted
 
     def on_reads_again(self) -> None:
-        """Draw all of it: part of what was drawn has not arrived."""
         self.screen.refresh()
 
     # The run that shows.
 
     @work(exclusive=True, exit_on_error=False, group="feed")
-    async def _follow(self, screen: CockpitScreen, control: RunControl) -> None:
-        async for snapshot in control.snapshots():
+    async def _follow(self, screen: CockpitScreen) -> None:
+        async for snapshot in screen.control.snapshots():
             screen.gather(snapshot)
             self.post_message(SnapshotArrived(screen, snapshot))
 
@@ -178,7 +176,7 @@ class Cockpit(App[None]):
         screen, error = self._run_screen, event.worker.error
         if event.worker is not self._feed or screen is None or event.state not in _OVER:
             return
-        if isinstance(error, VrampError) and self._control not in self.runs and len(self.screen_stack) > 1:
+        if isinstance(error, VrampError) and screen.control not in self.runs and len(self.screen_stack) > 1:
             self._complain("Cannot be shown", error)
             self._leave_run(screen)
             return
@@ -209,7 +207,6 @@ class Cockpit(App[None]):
         self._show(run)
 
     def on_past_screen_open(self, message: PastScreen.Open) -> None:
-        """See a run again, or look at one that goes on elsewhere."""
         if self._run_screen is not None:
             return
         live = message.run.state == "goes on"
@@ -223,16 +220,15 @@ class Cockpit(App[None]):
 
     def _show(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
         self._run_screen = CockpitScreen(control, watching=watching, read_only=read_only)
-        self._control = control
         self.push_screen(self._run_screen)
-        self._feed = self._follow(self._run_screen, control)
+        self._feed = self._follow(self._run_screen)
 
     async def action_to_picker(self) -> None:
         """Back to where the run was chosen; not from one that goes on."""
         screen = self._run_screen
         if screen is None or len(self.screen_stack) == 1:
             self.notify("There is no list to go back to", timeout=3, markup=False)
-        elif self._control in self.runs and not screen.over:
+        elif screen.control in self.runs and not screen.over:
             words = f"The run goes on: {key_of('leave', self.config.keys)} asks how to end it"
             self.notify(words, severity="warning", timeout=3, markup=False)
         else:
@@ -257,11 +253,9 @@ class Cockpit(App[None]):
     # What all screens share.
 
     @property
-    def _base(self) -> CockpitScreen | PickerScreen | PastScreen | EditorScreen:
+    def _base(self) -> FullScreen[Any]:
         """The screen below the dialogs."""
-        base = next(screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen))
-        assert isinstance(base, CockpitScreen | PickerScreen | PastScreen | EditorScreen)
-        return base
+        return next(screen for screen in reversed(self.screen_stack) if isinstance(screen, FullScreen))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """The colours of the series, under every theme."""
@@ -275,10 +269,8 @@ class Cockpit(App[None]):
                 name = f"{binding.description} ({self.config.keys.get(binding.id, binding.key)})"
                 yield SystemCommand(name, binding.tooltip, partial(base.run_action, binding.action))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
-        yield SystemCommand("screenshot", "Keep the screen as an SVG file in this folder", self._keep_screenshot)
-
-    def _keep_screenshot(self) -> None:
-        self.deliver_screenshot(path=".")
+        keep = partial(self.deliver_screenshot, path=".")
+        yield SystemCommand("screenshot", "Keep the screen as an SVG file in this folder", keep)
 
     async def action_quit(self) -> None:
         self._base.action_leave()

@@ -22,9 +22,12 @@ from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
 from loadgen.store.files import JOURNAL, journal_is_held
-from loadgen.store.runs import RESULT, run_folders
+from loadgen.store.runs import RESULT
 
-_PACKAGE = Path(__file__).parent
+SHIPPED_FOLDERS = (Path(__file__).parent / "profiles", Path(__file__).parents[1] / "profiles")
+"""Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
+_PROFILE_FOLDERS = (Path("profiles"), *SHIPPED_FOLDERS)
+"""Where profiles are looked for by name, the operator's own first."""
 
 State = Literal["complete", "stopped", "failed", "server_died", "goes on", "killed", "unreadable"]
 
@@ -33,7 +36,7 @@ _REPEATED = re.compile(r"-\d+$")  # what a second run in the same second has beh
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StartChoice:
     """What the operator wants to start."""
 
     document: Mapping[str, Any]  # A profile that was not yet validated, varied or overridden
@@ -94,27 +97,14 @@ def find_profile(name: str) -> Path:
     path = Path(name)
     if path.exists() or path.suffix == ".toml":
         return path
-    for folder in profile_folders():
-        shipped = folder / f"{name}.toml"
-        if shipped.exists():
-            return shipped
-    return path
-
-
-def shipped_folders() -> tuple[Path, ...]:
-    """Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
-    return (_PACKAGE / "profiles", _PACKAGE.parent / "profiles")
-
-
-def profile_folders() -> tuple[Path, ...]:
-    """Where profiles are looked for by name, the operator's own first."""
-    return (Path("profiles"), *shipped_folders())
+    named = (folder / f"{name}.toml" for folder in _PROFILE_FOLDERS)
+    return next((shipped for shipped in named if shipped.exists()), path)
 
 
 def entries() -> list[Entry]:
     """Every profile: those of the current folder, then those that ship with vramp; what cannot be read comes last."""
     paths = [path for path in _files_in(Path()) if _says_server(path)]
-    for folder in profile_folders():
+    for folder in _PROFILE_FOLDERS:
         paths += _files_in(folder)
     once = {path.resolve(): path for path in reversed(paths)}
     found = [entry_of(path) for path in reversed(once.values())]
@@ -134,7 +124,7 @@ def entry_of(path: Path) -> Entry:
 
 def is_shipped(path: Path) -> bool:
     """Whether a file came with vramp, and is therefore never written."""
-    return path.exists() and any(path.resolve().is_relative_to(folder.resolve()) for folder in shipped_folders())
+    return path.exists() and any(path.resolve().is_relative_to(folder.resolve()) for folder in SHIPPED_FOLDERS)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -151,11 +141,6 @@ def _says_server(path: Path) -> bool:
         return "[server" in text
     except (OSError, UnicodeDecodeError):
         return False
-
-
-def past_runs() -> list[Path]:
-    """The folders of all runs, newest first; `past_run` reads one."""
-    return run_folders()[::-1]
 
 
 def newest_by_profile(folders: Iterable[Path]) -> dict[str, Path]:

@@ -12,7 +12,6 @@ thinks are dangerous on a live box.
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -24,6 +23,7 @@ from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_t
 from textual.theme import BUILTIN_THEMES
 
 from loadgen.errors import ProfileError
+from loadgen.places import xdg_path
 from tui.keys import GROUPS
 from tui.theme import COCKPIT
 
@@ -51,11 +51,7 @@ def keymap_of(app: App[Any]) -> Mapping[str, str]:
 
 
 def config_path() -> Path:
-    """Where the file would be, after the XDG specification: a relative folder there is to be ignored."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():
-        base = Path.home() / ".config"
-    return base / "vramp" / "config.toml"
+    return xdg_path("XDG_CONFIG_HOME", ".config", "config.toml")
 
 
 def read_config(path: Path) -> Config:
@@ -70,15 +66,10 @@ def read_config(path: Path) -> Config:
     unknown = document.keys() - known
     if unknown:
         raise ProfileError(f"{path}: {min(unknown)}: unknown key; known keys: {', '.join(known)}")
-    return Config(_theme(path, document), _keys(path, document))
-
-
-def _theme(path: Path, document: Mapping[str, Any]) -> str:
-    theme = document.get("theme", DEFAULTS.theme)
-    themes = [COCKPIT.name, *BUILTIN_THEMES]
+    theme, themes = document.get("theme", DEFAULTS.theme), [COCKPIT.name, *BUILTIN_THEMES]
     if theme not in themes:
         raise ProfileError(f"{path}: theme = {theme!r}: there is no such theme; there are: {', '.join(themes)}")
-    return str(theme)
+    return Config(theme, _keys(path, document))
 
 
 def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
@@ -89,7 +80,10 @@ def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
     known = {name for group in groups for name in group}
     for name, key in wanted.items():
         if name not in known:
-            raise ProfileError(f"{path}: keys.{name}: there is no such action{_nearest(name, known)}")
+            near = difflib.get_close_matches(name, known, n=1)
+            words = "actions are named like cockpit.more, picker.start, log.follow"
+            words = f"did you mean {near[0]}?" if near else words
+            raise ProfileError(f"{path}: keys.{name}: there is no such action; {words}")
         if not isinstance(key, str) or not all(_is_key(each) for each in _each(key)):
             raise ProfileError(f"{path}: keys.{name} = {key!r}: not a key; {_KEYS_ARE}")
     for group in groups:
@@ -118,8 +112,3 @@ def _is_key(key: str) -> bool:
     *modifiers, last = key.split("+") if len(key) > 1 else [key]
     known = len(last) == 1 or last in _NAMED
     return known and all(modifier in _MODIFIERS for modifier in modifiers)
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else "; actions are named like cockpit.more, picker.start, log.follow"

@@ -39,7 +39,6 @@ PAGES = (
 
 
 def _bindings(group: str, *rows: tuple[str, str, str, str, str]) -> tuple[Binding, ...]:
-    """Rows of id, key, action, name and what it does."""
     return tuple(Binding(key, action, name, tooltip=what, id=f"{group}.{id}") for id, key, action, name, what in rows)
 
 
@@ -188,7 +187,7 @@ def cockpit_hints(operator: Operator, page: str, keymap: Mapping[str, str], heig
 
 def hints(bindings: Sequence[Binding], keymap: Mapping[str, str]) -> list[Hint]:
     """The key bar of a screen before the run: what can be guessed is left to the help."""
-    told = [binding for binding in (*bindings, PALETTE) if binding.id not in ("picker.clear", "picker.look_again")]
+    told = [binding for binding in bindings if binding.id not in ("picker.clear", "picker.look_again")]
     return [Hint(((written(binding, keymap), binding.action),), binding.description) for binding in told]
 
 

@@ -70,7 +70,9 @@ class NonBlockingWriter:
     def _run(self) -> None:
         try:
             while (text := self._next()) is not None:
-                self._write_all(text.encode(self._encoding, "backslashreplace"))
+                data = text.encode(self._encoding, "backslashreplace")
+                while data:
+                    data = data[os.write(self._fd, data) :]
                 self._tell_of_a_loss()
         except OSError:  # the terminal is closed, or the pipe
             if not self._closed:
@@ -84,10 +86,6 @@ class NonBlockingWriter:
             text = self._waiting.popleft()
             self._size -= len(text)
             return text
-
-    def _write_all(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._fd, data) :]
 
     def _tell_of_a_loss(self) -> None:
         with self._changed:

@@ -36,8 +36,5 @@ COCKPIT = Theme(
     surface="#161b22",
     panel="#2b333d",
     dark=True,
-    variables={
-        "block-cursor-background": "#2f4a68",
-        "block-cursor-foreground": "#d5dbe3",
-    },
+    variables={"block-cursor-background": "#2f4a68", "block-cursor-foreground": "#d5dbe3"},
 )

@@ -110,10 +110,9 @@ def streams_needed(wanted: float, missed: float = 0.0, confidence: float = SLO_C
 
 def fewest_streams(limits: Limits) -> int:
     """How many independent streams can show that every limit is met, at the least."""
-    percents = [limit_of(name)[1] or 0.0 for name in stage_limits_ms(limits.latency_ms)]
-    shares = [percent / 100 for percent in percents] + (
-        [limits.goodput] if per_stream_limits_ms(limits.latency_ms) else []
-    )
+    shares = [(limit_of(name)[1] or 0.0) / 100 for name in stage_limits_ms(limits.latency_ms)]
+    if per_stream_limits_ms(limits.latency_ms):
+        shares.append(limits.goodput)
     return math.ceil(max((streams_needed(share) for share in shares if share), default=0.0))
 
 

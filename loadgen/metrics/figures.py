@@ -197,14 +197,9 @@ def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compare
 
 def compare(reference: Reference, stage: StageRecord) -> list[Comparison]:
     """Every published figure that speaks of this stage, beside what it measured."""
-    return [
-        _comparison(point, figure, stage)
-        for point in reference.points
-        if all(
-            getattr(point, key) in (None, getattr(stage.started, key)) for key in ("concurrency", "rate", "isl", "osl")
-        )
-        for figure in point.figures
-    ]
+    load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl")}
+    same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
+    return [_comparison(point, figure, stage) for point in same for figure in point.figures]
 
 
 def _comparison(point: ReferencePoint, figure: str, stage: StageRecord) -> Comparison:

@@ -17,7 +17,7 @@ from loadgen.format import Statistic, bounded, fixed
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Result, StageResult
-from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.notes import first_messages, has_numbers, request_counts, stage_notes, took_part
 from loadgen.report.tabular import Column, text_lines
 
 SERVE_METRICS = {
@@ -133,8 +133,8 @@ def batch_latency_s(stage: StageResult) -> float | None:
 
 def throughput_table(result: Result) -> str:
     """The result of `vllm bench throughput`, and requests a minute."""
-    tables = [line for stage in result.stages if stage.requests.sent for line in _offline_lines(stage)]
-    return "\n".join([*tables, *trust_lines(result)])
+    lines = [line for stage in result.stages if stage.requests.sent for line in _offline_lines(stage)]
+    return "\n".join([*lines, *trust_lines(result)])
 
 
 def _offline_lines(stage: StageResult) -> list[str]:
@@ -153,12 +153,7 @@ def _offline_lines(stage: StageResult) -> list[str]:
 def trust_lines(result: Result) -> list[str]:
     """What a reader must know before believing a table: what it is of, a limited client, failures, an early end."""
     limited = result.client.limited
-    messages = [
-        f"  {kind}: {text}"
-        for stage in result.stages
-        for kind, texts in stage.requests.messages.items()
-        for text in texts[:1]
-    ]
+    messages = [line for stage in result.stages for line in first_messages(stage)]
     notes = [f"stage {stage.index + 1}: {note}" for stage in result.stages for note in stage_notes(stage)]
     return [
         *notes,

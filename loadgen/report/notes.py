@@ -84,6 +84,11 @@ def request_counts(requests: Requests) -> list[RequestCount]:
     return [RequestCount("Successful requests", requests.completed), *(one for one in found if one.count)]
 
 
+def first_messages(stage: StageResult) -> list[str]:
+    """The first message of each kind of failure, a line each."""
+    return [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
+
+
 def account_words(stage: StageView) -> str:
     """All requests in a line that adds up: 92 scheduled, 80 never sent; 12 sent = 9 completed + 3 open."""
     requests = stage.requests

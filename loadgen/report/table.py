@@ -10,7 +10,7 @@ from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.journal import SearchPoint
 from loadgen.metrics.result import Compared, ReferenceResult, Requests, Result, SloCheck, StageResult
 from loadgen.report.columns import PUBLISHED, NamedSummary, curve_lines, instance_columns, run_curve, statistic_columns
-from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.notes import first_messages, has_numbers, request_counts, stage_notes, took_part
 from loadgen.report.tabular import Column, text_lines
 
 _LATENCIES = {"ttft": "TTFT", "ttft_from_intended": " from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2EL"}
@@ -45,7 +45,7 @@ def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[
         f"{f' {head} ':=^{_WIDTH}}",
         *_request_lines(stage.requests),
         *(_measured_lines(stage) if has_numbers(stage) else []),
-        *(_line(f"SLO {name}", words) for name, words in _failure_words(stage)),
+        *_failure_lines(stage),
         # The client's own limit has its line already.
         *(_line("Verdict", verdict.text) for verdict in stage.verdicts if verdict.id != "client-limited"),
         *(_line(note.subject, note.text) for note in stage_notes(stage)),
@@ -92,11 +92,12 @@ def _latency_lines(stage: StageResult) -> list[str]:
     return text_lines(_LATENCY_COLUMNS, rows, fixed)
 
 
-def _failure_words(stage: StageResult) -> Iterator[tuple[str, str]]:
+def _failure_lines(stage: StageResult) -> list[str]:
     failures = stage.failures
-    if failures is not None and (failures.allowed or not failures.met):
-        words = f"{'met' if failures.met else 'MISSED'} ({failures.count} of {failures.scheduled})"
-        yield f"failed or unsent <= {100 * failures.allowed:g} %", words
+    if failures is None or (failures.met and not failures.allowed):
+        return []
+    words = f"{'met' if failures.met else 'MISSED'} ({failures.count} of {failures.scheduled})"
+    return [_line(f"SLO failed or unsent <= {100 * failures.allowed:g} %", words)]
 
 
 def _checked(check: SloCheck) -> str:
@@ -184,8 +185,7 @@ def _besides(one: Compared) -> str:
 
 def _reason_lines(stage: StageResult) -> list[str]:
     lines = [_line("Client-limited", stage.why)] if stage.limited else []
-    messages = [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
-    return [*lines, *messages]
+    return lines + first_messages(stage)
 
 
 def _footer(result: Result) -> list[str]:

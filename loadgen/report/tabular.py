@@ -130,7 +130,7 @@ def html_table(columns: Sequence[Column[_Row]], rows: Sequence[_Row]) -> str:
     labels = [
         f"<th{' class=text' if column.words else ''}>{plain(column.under or column.label)}</th>" for column in columns
     ]
-    lines = [[_html_cell("td", column, column.report(row)) for column in columns] for row in rows]
+    lines = [[_html_cell(column, column.report(row)) for column in columns] for row in rows]
     body = "\n".join(f"<tr>{''.join(line)}</tr>" for line in lines)
     head = f"{_html_groups(columns)}<tr>{''.join(labels)}</tr>"
     return f"<div class='wide'><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
@@ -144,10 +144,9 @@ def _html_groups(columns: Sequence[Column[_Row]]) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _html_cell(tag: str, column: Column[_Row], text: str) -> str:
-    kinds = " ".join([*(["text"] if column.words else []), *(["bad"] if isinstance(text, Bad) else [])])
-    marked = f" class='{kinds}'" if kinds else ""
-    return f"<{tag}{marked}>{plain(text)}</{tag}>"
+def _html_cell(column: Column[_Row], text: str) -> str:
+    kinds = " ".join(filter(None, ["text" if column.words else "", "bad" if isinstance(text, Bad) else ""]))
+    return f"<td{f' class={kinds!r}' if kinds else ''}>{plain(text)}</td>"
 
 
 def plain(value: object) -> str:

@@ -22,7 +22,8 @@ from loadgen.report.configuration import model_of
 from loadgen.report.notes import has_numbers, latencies, stage_notes
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
-_PERCENTILES = {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}  # our names and vLLM's
+_STATISTICS = {"mean": "mean", "p50": "median", "stddev": "std"}  # our names and vLLM's
+_STATISTICS |= {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 _REQUESTS = ("scheduled", "unsent", "unfinished", "cancelled", "carried_over", "carried_in", "lost")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
@@ -110,15 +111,12 @@ def _counts(result: Result, stage: StageResult) -> dict[str, Any]:
 
 
 def _latencies(latency_ms: dict[str, Summary]) -> dict[str, float]:
-    found: dict[str, float | None] = {}
-    for metric, (_, _, name) in SERVE_METRICS.items():
-        summary = latency_ms.get(name, Summary(count=0))
-        found |= {
-            f"mean_{metric}_ms": summary.mean,
-            f"median_{metric}_ms": summary.p50,
-            f"std_{metric}_ms": summary.stddev,
-            **{f"{theirs}_{metric}_ms": getattr(summary, ours) for ours, theirs in _PERCENTILES.items()},
-        }
+    found: dict[str, float | None] = {
+        f"{theirs}_{metric}_ms": getattr(latency_ms[name], ours)
+        for metric, (_, _, name) in SERVE_METRICS.items()
+        for ours, theirs in _STATISTICS.items()
+        if name in latency_ms
+    }
     # A standard deviation of a single stream is 0, and consumers divide by whatever has tpot in its name.
     return {key: value for key, value in found.items() if value is not None and (value or "tpot" not in key)}
 
@@ -145,12 +143,11 @@ def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:
 
 def _lower_bounds(latency_ms: dict[str, Summary]) -> list[str]:
     """The keys whose value is only known to be at least that."""
-    theirs = {"mean": "mean", "p50": "median"} | _PERCENTILES
     return [
-        f"{theirs[statistic]}_{metric}_ms"
+        f"{_STATISTICS[statistic]}_{metric}_ms"
         for metric, (_, _, name) in SERVE_METRICS.items()
         for statistic in latency_ms.get(name, Summary(count=0)).lower_bounds
-        if statistic in theirs
+        if statistic in _STATISTICS
     ]
 
 

@@ -9,17 +9,16 @@ import pytest
 
 from loadgen.metrics.result import SloCheck
 from loadgen.store.files import JOURNAL
-from loadgen.store.runs import RESULT, read_result, write_result
+from loadgen.store.runs import RESULT, read_result, run_folders, write_result
 from tests.tui.past_runs import leave_run
 from tui.catalog import (
+    SHIPPED_FOLDERS,
     entries,
     entry_of,
     is_shipped,
     newest_by_profile,
     past_run,
-    past_runs,
     profile_of,
-    shipped_folders,
 )
 
 GOOD = '[server]\nengine = "simulator"\n[variants.long.load]\nosl = 64\n'
@@ -75,7 +74,7 @@ def test_a_file_that_is_no_profile_says_why(folder: Path, text: str, words: str)
 
 
 def test_a_shipped_file_is_known_by_whatever_path(folder: Path) -> None:
-    shipped = next(path for place in shipped_folders() for path in place.glob("simulator.toml"))
+    shipped = next(path for place in SHIPPED_FOLDERS for path in place.glob("simulator.toml"))
     (folder / "link.toml").symlink_to(shipped)
     assert is_shipped(shipped) and is_shipped(folder / "link.toml")
     assert not is_shipped(folder / "new.toml")
@@ -120,6 +119,6 @@ def test_what_is_no_result_is_just_that(folder: Path, content: bytes) -> None:
     left = folder / "runs" / "20260101T000000Z-x"
     left.mkdir(parents=True)
     (left / RESULT).write_bytes(content)
-    assert past_runs() == [Path("runs") / left.name]
+    assert run_folders() == [Path("runs") / left.name]
     run = past_run(left)
     assert run.state == "unreadable" and run.best is None

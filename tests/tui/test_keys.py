@@ -13,7 +13,7 @@ from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
 from tui.app import Cockpit
 from tui.config import Config
-from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help
+from tui.screens.dialogs import AskLeave, AskLoad, AskText, Help
 
 
 async def test_every_load_key_reaches_the_run() -> None:
@@ -59,7 +59,7 @@ async def test_number_is_asked_checked_and_set() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("n")
-        assert isinstance(seat.dialog, AskNumber)
+        assert isinstance(seat.dialog, AskLoad)
         await seat.press("0", "enter")
         assert "! a number from 1 up to 100000" in seat.text
         await seat.press("backspace", "2", "5", "x", "6", "enter")
@@ -80,7 +80,7 @@ async def test_note_is_asked_and_put() -> None:
 async def test_esc_goes_back_and_changes_nothing() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
-        for key, dialog in (("n", AskNumber), ("ctrl+q", AskLeave)):
+        for key, dialog in (("n", AskLoad), ("ctrl+q", AskLeave)):
             await seat.press(key)
             assert isinstance(seat.dialog, dialog)
             await seat.press("escape")

@@ -68,21 +68,20 @@ class Canvas:
 
     def lines(self) -> list[Row]:
         """All rows, each cut where the role changes."""
-        return [self._line(row) for row in range(self.rows)]
+        found: list[Row] = []
+        for codes, owner in zip(self._codes, self._owner, strict=True):
+            text = codes.tobytes().decode("utf-32-le")
+            cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
+            found.append(tuple((text[start:end], self._roles[owner[start]]) for start, end in pairwise(cuts)))
+        return found
 
     def beside_ticks(self, scale: Scale) -> Rows:
         """All rows, with the ticks of the vertical axis left of them."""
-        labels = {
-            _cell_down(share, self.rows): fmt.number(tick)
+        ticks: dict[int, Word] = {
+            _cell_down(share, self.rows): (f"{fmt.number(tick):>5} ┤", "dim")
             for share, tick in zip(scale.shares(np.array(scale.ticks)).tolist(), scale.ticks, strict=True)
         }
-        return [(_tick(labels.get(row)), *self._line(row)) for row in range(self.rows)]
-
-    def _line(self, row: int) -> Row:
-        text = self._codes[row].tobytes().decode("utf-32-le")
-        owner = self._owner[row]
-        cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
-        return tuple((text[start:end], self._roles[owner[start]]) for start, end in pairwise(cuts))
+        return [(ticks.get(row, ("      │", "rule")), *line) for row, line in enumerate(self.lines())]
 
     def _number(self, role: str) -> int:
         if role not in self._roles:
@@ -97,10 +96,6 @@ def cell_across(share: float, columns: int) -> int:
 
 def _cell_down(share: float, rows: int) -> int:
     return int((1 - min(max(share, 0.0), 1.0)) * (rows * 4 - 1) + 0.5) // 4
-
-
-def _tick(label: str | None) -> Word:
-    return (" " * 5 + " │", "rule") if label is None else (f"{label:>5} ┤", "dim")
 
 
 def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:

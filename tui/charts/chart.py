@@ -96,7 +96,6 @@ def _squeeze(words: list[Word], column: int, sign: str, role: str) -> None:
 
 
 def _put_note(words: list[Word], column: int, label: str, role: str) -> None:
-    """As much of a note as has room right of its sign."""
     free = next((n for n, word in enumerate(words[column:]) if word != ("─", "rule") and n), len(words) - column)
     if free > _LEAST_NOTE:
         cells = [*in_cells(label, free - 1), " "]

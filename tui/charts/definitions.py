@@ -56,10 +56,7 @@ OVERVIEW_CHARTS = {
 ENGINE_CHARTS = {
     "engine-queue": Chart(
         "requests",
-        (
-            Series("engine_waiting", "waiting", "waiting", "area"),
-            Series("engine_running", "running", "running"),
-        ),
+        (Series("engine_waiting", "waiting", "waiting", "area"), Series("engine_running", "running", "running")),
         number=fmt.setting,
     ),
     "engine-kv": Chart("KV cache %", (Series("kv_percent", "used", "kv", "area"),), most=100.0),

@@ -17,7 +17,6 @@ from tui.charts.canvas import CORNER, GUTTER, SAMPLES, Canvas, Ink, cell_across,
 from tui.charts.scale import Scale, linear, logarithmic
 from tui.widgets.rows import Row, Rows, Word, joined, titled, width_of
 
-_ACROSS = "╌"
 _LEAST_COLUMNS, _LEAST_ROWS = 8, 3
 _LOG_FROM = 12.0  # an axis of values that are farther apart than this factor is logarithmic
 
@@ -36,12 +35,11 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class PlotLimit:
     """A line across the plot at a value of the y axis."""
 
     value: float
     label: str
-    role: str = "warn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Plot:
     curves: tuple[Curve, ...]
     x: Scale
     y: Scale
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[PlotLimit, ...] = ()
     x_ticks: tuple[tuple[float, str], ...] = ()  # values and what to write there; empty: those of the scale
 
 
@@ -65,15 +63,14 @@ def plot_rows(plot: Plot, width: int, height: int) -> Rows:
     canvas = Canvas(columns, rows)
     shares = plot.y.shares(np.array([limit.value for limit in plot.limits], dtype=np.float64)).tolist()
     places = zip(shares, plot.limits, strict=True)
-    limits = [(canvas.cell(0.0, share)[1], limit) for share, limit in places if 0 <= share <= 1]
-    for row, limit in limits:
-        canvas.text(0, row, _ACROSS * columns, limit.role, over=True)
+    limits = [(canvas.cell(0.0, share)[1], f" {limit.label} ") for share, limit in places if 0 <= share <= 1]
+    for row, _ in limits:
+        canvas.text(0, row, "╌" * columns, "warn", over=True)
     for curve in plot.curves:
         if curve.ink is not None:
             canvas.dots(polyline(*_shares(curve, plot), width=columns, height=rows, ink=curve.ink), curve.role)
-    for row, limit in limits:
-        label = f" {limit.label} "
-        canvas.text(columns - len(label), row, label, limit.role, over=True)
+    for row, label in limits:
+        canvas.text(columns - len(label), row, label, "warn", over=True)
     for curve in plot.curves:
         _draw_signs(canvas, curve, plot)
     return [title, *canvas.beside_ticks(plot.y), *_axis(plot, columns)]

@@ -7,18 +7,23 @@ options are those of `vllm bench` that mean something here; about each of the ot
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.metrics.result import Result
+from loadgen.profile.document import apply_variant, build_profile, load_document
+from loadgen.profile.schema import Profile
+from loadgen.report import bench_table
+from loadgen.run.run import Run
+from tui.catalog import find_profile
 from tui.cli.options import RUN_EXIT_CODES, add_result_options, port_of, say
-
-if TYPE_CHECKING:
-    from loadgen.profile.schema import Profile
-    from tui.cli.run import Table
+from tui.cli.progress import follow
+from tui.cli.run import conclude
 
 _ABOUT = {
     "serve": "Concurrent streams against a server: a bounded number of them, or so many requests a second.",
@@ -69,13 +74,12 @@ _NOT_NEEDED = {
 """Options that change nothing that is measured: told, and left out."""
 
 _SAMPLING = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
+_RAMPS = ("--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps")
 _REFUSED = {
     "--n": "one answer to a request is measured",
     "--use-beam-search": "one answer to a request is measured",
     "--prefix-len": "for shared prefixes use `vramp run` and a profile",
-    "--ramp-up-strategy": "ramps go by time: use `vramp run` and plan.ramp in a profile",
-    "--ramp-up-start-rps": "ramps go by time: use `vramp run` and plan.ramp in a profile",
-    "--ramp-up-end-rps": "ramps go by time: use `vramp run` and plan.ramp in a profile",
+    **dict.fromkeys(_RAMPS, "ramps go by time: use `vramp run` and plan.ramp in a profile"),
     "--probe-request-rate": "there is no second load beside the first",
     "--self-timed": "for recorded schedules use `vramp run` and a profile",
     "--lora-modules": "use --set 'load.models={adapter=1}'",
@@ -102,12 +106,6 @@ _SERVER_KEYS = frozenset(
 
 def bench(words: list[str]) -> int:
     """Run one of the benchmarks and print its table; the exit codes are those of `vramp run`."""
-    import asyncio
-
-    from loadgen.run.run import Run
-    from tui.cli.progress import follow
-    from tui.cli.run import conclude
-
     options = parse(words)
     for flag, why in _NOT_NEEDED.items():
         if _given(options, flag) is not None:
@@ -123,8 +121,6 @@ def bench(words: list[str]) -> int:
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     """The profile that the options describe, and its name in messages; raises `ProfileError`."""
-    from loadgen.profile.document import build_profile
-
     _refuse(options)
     document, where = _server_document(options)
     load = {key: value for key, value in document.get("load", {}).items() if key in _SERVER_KEYS}
@@ -139,9 +135,6 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
 
 
 def _server_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from loadgen.profile.document import apply_variant, load_document
-    from tui.catalog import find_profile
-
     name = f"bench-{options.benchmark}"
     if options.profile is None:
         url = options.base_url or f"http://{options.host}:{options.port}"
@@ -175,11 +168,9 @@ def _serve(options: argparse.Namespace, document: dict[str, Any]) -> None:
 
 
 def _latency(options: argparse.Namespace, document: dict[str, Any]) -> None:
-    from loadgen.report.bench_table import ITERATION
-
     batch = {"concurrency": options.batch_size, "requests": options.batch_size}
     labels = [f"warm-up {number + 1}" for number in range(options.num_iters_warmup)]
-    labels += [f"{ITERATION} {number + 1}" for number in range(options.num_iters)]
+    labels += [f"{bench_table.ITERATION} {number + 1}" for number in range(options.num_iters)]
     document["load"].update(isl=options.input_len, osl=options.output_len)
     document["stages"] = [batch | {"label": label} for label in labels]
 
@@ -229,9 +220,7 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _table(options: argparse.Namespace) -> Table:
-    from loadgen.report import bench_table
-
+def _table(options: argparse.Namespace) -> Callable[[Result], str]:
     if options.benchmark == "latency":
         return bench_table.latency_table
     if options.benchmark == "throughput":
@@ -240,6 +229,42 @@ def _table(options: argparse.Namespace) -> Table:
 
 
 # The options.
+
+
+def _number(kind: type[int] | type[float], what: str, holds: Callable[[float], bool]) -> Callable[[str], Any]:
+    """A parser of numbers that hold."""
+
+    def parsed(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not holds(value):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {what}")
+        return value
+
+    return parsed
+
+
+_count = _number(int, "a whole number above 0", lambda value: value > 0)
+_any_count = _number(int, "a whole number", lambda value: value >= 0)
+_positive = _number(float, "a number above 0", lambda value: 0 < value < math.inf)
+_share = _number(float, "a number from 0 to below 1", lambda value: 0 <= value < 1)
+_percent = _number(float, "percents", lambda value: 0 < value <= 100)
+
+
+def _list_of(parsed: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    return lambda text: [parsed(part) for part in text.split(",")]
+
+
+def _rates(text: str) -> list[float] | None:
+    return None if text == "inf" else _list_of(_positive)(text)
+
+
+def _metric(name: str) -> str:
+    if name not in _METRICS:
+        raise argparse.ArgumentTypeError(f"{name!r}: expected some of {','.join(_METRICS)}")
+    return name
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -339,7 +364,7 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 def _add_serve(group: argparse._ArgumentGroup) -> None:
     _add_data(group)
     group.add_argument(
-        "--max-concurrency", type=_counts, metavar="N[,N...]", help="closed loop; with a rate, its bound"
+        "--max-concurrency", type=_list_of(_count), metavar="N[,N...]", help="closed loop; with a rate, its bound"
     )
     group.add_argument("--request-rate", type=_rates, metavar="R[,R...]|inf", help="open loop (default: inf, at once)")
     group.add_argument("--burstiness", type=_positive, default=1.0, metavar="B", help="1 is Poisson (default)")
@@ -347,10 +372,12 @@ def _add_serve(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--extra-body", metavar="JSON", help="fields that go into every request")
     group.add_argument("--goodput", nargs="+", metavar="METRIC:MS", help="what a good request meets: ttft:500 tpot:50")
     group.add_argument(
-        "--percentile-metrics", type=_metrics, default=list(_METRICS), metavar="ttft,tpot,itl,e2el",
+        "--percentile-metrics", type=_list_of(_metric), default=list(_METRICS), metavar="ttft,tpot,itl,e2el",
         help="(default: all of them)",
     )  # fmt: skip
-    group.add_argument("--metric-percentiles", type=_percents, default=[99.0], metavar="P[,P...]", help="(default: 99)")
+    group.add_argument(
+        "--metric-percentiles", type=_list_of(_percent), default=[99.0], metavar="P[,P...]", help="(default: 99)"
+    )
 
 
 def _add_latency(group: argparse._ArgumentGroup) -> None:
@@ -359,49 +386,3 @@ def _add_latency(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--batch-size", type=_count, default=1, metavar="N", help="streams at once (default: 1)")
     group.add_argument("--num-iters", type=_count, default=30, metavar="N", help="(default: 30)")
     group.add_argument("--num-iters-warmup", type=_any_count, default=10, metavar="N", help="(default: 10)")
-
-
-def _number(kind: Callable[[str], float], text: str, what: str, holds: Callable[[float], bool]) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = math.nan
-    if not holds(value):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {what}")
-    return value
-
-
-def _count(text: str) -> int:
-    return int(_number(int, text, "a whole number above 0", lambda value: value > 0))
-
-
-def _any_count(text: str) -> int:
-    return int(_number(int, text, "a whole number", lambda value: value >= 0))
-
-
-def _positive(text: str) -> float:
-    return _number(float, text, "a number above 0", lambda value: 0 < value < math.inf)
-
-
-def _share(text: str) -> float:
-    return _number(float, text, "a number from 0 to below 1", lambda value: 0 <= value < 1)
-
-
-def _counts(text: str) -> list[int]:
-    return [_count(part) for part in text.split(",")]
-
-
-def _rates(text: str) -> list[float] | None:
-    return None if text == "inf" else [_positive(part) for part in text.split(",")]
-
-
-def _percents(text: str) -> list[float]:
-    return [_number(float, part, "percents", lambda value: 0 < value <= 100) for part in text.split(",")]
-
-
-def _metrics(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in _METRICS:
-            raise argparse.ArgumentTypeError(f"{name!r}: expected some of {','.join(_METRICS)}")
-    return names

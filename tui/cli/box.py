@@ -12,17 +12,22 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from loadgen.errors import ProfileError, ServerError, TelemetryError
 from loadgen.format import harmless
+from loadgen.metrics.samples import Examination
+from loadgen.plan.from_profile import stages_of
+from loadgen.report.examination import doctor_text, findings_json, findings_text
+from loadgen.report.tabular import json_text
+from loadgen.server.preflight.check import check_profile
+from loadgen.server.process.guard_client import stop_server
+from loadgen.server.process.locks import ServerRecord, drive_lock, list_servers
+from loadgen.server.process.masking import masked_environment
+from loadgen.telemetry.capture import write_capture
+from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine
 from loadgen.vendors import BackendName
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
-
-if TYPE_CHECKING:
-    from loadgen.metrics.samples import Examination
-    from loadgen.server.process.locks import ServerRecord
-    from loadgen.telemetry.examine import BackendTrial
 
 BLOCKED = 3  # the server could not be started: the exit code that a run would have
 
@@ -41,9 +46,6 @@ def check(words: list[str]) -> int:
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
     )
     options = parser.parse_args(words)
-    from loadgen.plan.from_profile import stages_of
-    from loadgen.report.examination import findings_json, findings_text
-    from loadgen.server.preflight.check import check_profile
 
     profile, _ = profile_of(options)
     findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
@@ -54,9 +56,6 @@ def check(words: list[str]) -> int:
 def doctor(words: list[str]) -> int:
     """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
     options = _doctor_parser().parse_args(words)
-    from loadgen.report.examination import doctor_text
-    from loadgen.report.tabular import json_text
-    from loadgen.telemetry.examine import DUMP_PACE, Pace, examine
 
     if options.dump is not None:
         _require_writable(options.dump)
@@ -73,10 +72,6 @@ def doctor(words: list[str]) -> int:
 
 
 def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
-    from loadgen.server.process.masking import masked_environment
-    from loadgen.telemetry.capture import write_capture
-    from loadgen.telemetry.examine import capture_header
-
     header = capture_header(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
     write_capture(path, header, trials)
     say(f"capture: {path}")
@@ -108,7 +103,6 @@ def _doctor_parser() -> argparse.ArgumentParser:
 def stop(words: list[str]) -> int:
     """Stop one server or all; 0 if nothing of them is left."""
     options = _stop_parser().parse_args(words)
-    from loadgen.server.process.locks import list_servers
 
     servers = list_servers()
     if options.list:
@@ -162,8 +156,6 @@ def _on_port(servers: list[ServerRecord], port: int, *, force: bool) -> ServerRe
 
 def _driver(record: ServerRecord) -> str:
     """Who drives it at this moment, in a sentence; empty if nobody does."""
-    from loadgen.server.process.locks import drive_lock
-
     try:
         drive_lock("localhost", record.port).release()
     except ServerError as error:
@@ -172,8 +164,6 @@ def _driver(record: ServerRecord) -> str:
 
 
 def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
-    from loadgen.server.process.guard_client import stop_server
-
     say(f"stopping {_line(record)}")
     report = asyncio.run(stop_server(record, timeout_s=timeout_s))
     say(report.sentence)

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from loadgen.format import harmless
+from loadgen.format import harmless, significant
 from loadgen.run.operations import Abort, Stop
 from tui.terminal import NonBlockingWriter
 
@@ -51,8 +51,8 @@ async def follow(run: Run) -> bool:
         writer.write(harmless(text) + "\n")
 
     # Explicitly: a shell starts background jobs with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, interrupt)
+    for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(caught, interrupt)
     progress = _Progress(say)
     try:
         async for snapshot in run.snapshots():
@@ -110,10 +110,6 @@ def _line(snapshot: Snapshot) -> str:
     stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
     return (
         f"{snapshot.t_s:7.1f} s  {stage}  {target}  held {load.held}"
-        f"  {_number(point.output_tokens_per_s)} tok/s  TTFT p50 {_number(point.ttft_p50_ms)} ms"
-        f"  TPOT p50 {_number(point.tpot_p50_ms)} ms  {snapshot.headline}"
+        f"  {significant(point.output_tokens_per_s)} tok/s  TTFT p50 {significant(point.ttft_p50_ms)} ms"
+        f"  TPOT p50 {significant(point.tpot_p50_ms)} ms  {snapshot.headline}"
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"

@@ -5,18 +5,33 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
+from loadgen.metrics.result import Result
+from loadgen.report.bench_table import serving_curve_table
+from loadgen.report.compare import Limit, RunComparison, breaches, compare_runs, parse_limit
+from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, difference_words
+from loadgen.report.configuration import hardware_of, model_of
+from loadgen.report.csv import csv_report
+from loadgen.report.markdown import markdown_report
+from loadgen.report.table import result_table
+from loadgen.report.vllm_json import vllm_documents, vllm_file_names
+from loadgen.store.recover import recover as recovered
+from loadgen.store.runs import (
+    LAST,
+    baselines,
+    find_run,
+    open_journal,
+    open_result,
+    read_result,
+    remove_baseline,
+    require_baseline,
+    save_baseline,
+)
 from tui.cli.options import RUN_WORDS, parser_of, say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from loadgen.metrics.result import Result
-    from loadgen.report.compare import Limit, RunComparison
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -39,7 +54,6 @@ def report(words: list[str]) -> int:
     options = _report_parser().parse_args(words)
     if len(options.runs) > 1 and not options.csv:
         raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` sets them beside")
-    from loadgen.store.runs import open_result
 
     results = [open_result(text) for text in options.runs]
     if options.html:
@@ -65,23 +79,15 @@ def _report_parser() -> argparse.ArgumentParser:
 
 def _report_text(results: list[Result], options: argparse.Namespace) -> str:
     if options.csv:
-        from loadgen.report.csv import csv_report
-
         return csv_report(results)
     if options.markdown:
-        from loadgen.report.markdown import markdown_report
-
         return markdown_report(results[0]) + "\n"
-    from loadgen.report.bench_table import serving_curve_table
-    from loadgen.report.table import result_table
-
     tables = [result_table(results[0]), serving_curve_table(results[0])]
     return harmless("".join(f"{table}\n" for table in tables if table))
 
 
 def _html(result: Result, run: str, out: Path | None) -> None:
     from loadgen.report.html.document import html_report
-    from loadgen.store.runs import find_run
 
     found = find_run(run)
     folder = found.parent if found.is_file() else found
@@ -92,8 +98,6 @@ def _html(result: Result, run: str, out: Path | None) -> None:
 
 
 def _vllm_json(result: Result, folder: Path | None) -> None:
-    from loadgen.report.vllm_json import vllm_documents, vllm_file_names
-
     documents = vllm_documents(result)
     if not documents:
         raise ResultError(f"{result.run_id}: there is no stage in which a request was sent: nothing to write")
@@ -130,9 +134,6 @@ def recover(words: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
     parser.add_argument("--force", action="store_true", help="also where there is the result of a whole run")
     options = parser.parse_args(words)
-    from loadgen.report.table import result_table
-    from loadgen.store.recover import recover as recovered
-    from loadgen.store.runs import open_journal, read_result
 
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)
@@ -154,8 +155,6 @@ exit codes: 0 done; 1 the run or the baseline cannot be read; 2 usage
 
 def baseline(words: list[str]) -> int:
     options = _baseline_parser().parse_args(words)
-    from loadgen.report.table import result_table
-    from loadgen.store.runs import open_result, read_result, remove_baseline, require_baseline, save_baseline
 
     match options.what:
         case "save":
@@ -184,9 +183,6 @@ def _baseline_parser() -> argparse.ArgumentParser:
 
 
 def _list_baselines() -> None:
-    from loadgen.report.configuration import hardware_of, model_of
-    from loadgen.store.runs import baselines, read_result
-
     for name, path in baselines().items():
         try:
             result = read_result(path)
@@ -218,8 +214,6 @@ exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run c
 def compare(words: list[str]) -> int:
     """Compare the runs with the first; 0 if no limit is broken."""
     options = _compare_parser().parse_args(words)
-    from loadgen.report.compare import compare_runs, parse_limit
-    from loadgen.store.runs import LAST, open_result
 
     if not 50 <= options.confidence < 100:
         raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")
@@ -227,11 +221,12 @@ def compare(words: list[str]) -> int:
     found = [(name, open_result(name)) for name in (options.a, *options.others)]
     # The newest run has a name of its own, by which it is still known tomorrow.
     a, *others = [(result.run_id if name == LAST else name, result) for name, result in found]
-    confidence = options.confidence / 100
-    comparisons = [compare_runs(a, b, confidence=confidence, any_shape=options.force) for b in others]
+    comparisons = [compare_runs(a, b, confidence=options.confidence / 100, any_shape=options.force) for b in others]
     for comparison in comparisons:
         _require_comparable(comparison, force=options.force)
-    print(harmless(_compare_text(comparisons, options)))
+    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_table, "\n")
+    text = compare_json(comparisons) if options.json else between.join(map(form, comparisons))
+    print(harmless(text))
     broken = [_held_against(comparison, limits, strict=options.strict) for comparison in comparisons]
     return 1 if any(broken) else 0
 
@@ -264,23 +259,10 @@ def _require_comparable(comparison: RunComparison, *, force: bool) -> None:
         raise ResultError(f"nothing to compare: {a} has measured {only_a}; {b} has measured {only_b}{more}")
 
 
-def _compare_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
-    from loadgen.report.compare_table import compare_json, compare_markdown, compare_table
-
-    if options.json:
-        return compare_json(comparisons)
-    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_table, "\n")
-    return between.join(form(comparison) for comparison in comparisons)
-
-
 def _held_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> bool:
     """Say which limits are broken; whether any is."""
-    from loadgen.report.compare import breaches
-    from loadgen.report.compare_table import difference_words
-
     found = breaches(comparison, limits, strict=strict)
     for breach in found:
         difference, interval, _ = difference_words(breach.found)
-        words = f"{breach.limit} is broken by {comparison.b.name}, {breach.stage}: {difference} ({interval})"
-        say(f"vramp: {words}")
+        say(f"vramp: {breach.limit} is broken by {comparison.b.name}, {breach.stage}: {difference} ({interval})")
     return bool(found)

@@ -119,10 +119,10 @@ def _run_cockpit(options: argparse.Namespace) -> int:
     import asyncio
 
     from tui.app import Cockpit, open_cockpit
-    from tui.catalog import Choice
+    from tui.catalog import StartChoice
     from tui.config import config_path, read_config
 
-    def chosen(choice: Choice) -> Run:
+    def chosen(choice: StartChoice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}
         return make_run(choice.document, choice.where, argparse.Namespace(**vars(options) | changed), hold_open=True)
 

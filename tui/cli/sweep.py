@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
+from loadgen.profile.document import load_document, variant_names
+from loadgen.profile.schema import Profile
+from loadgen.report.assessment import shortcomings
+from loadgen.report.sweep_table import sweep_json, sweep_rows, sweep_table
+from loadgen.run.run import Run
+from loadgen.run.sweep import (
+    Sweep,
+    Variant,
+    as_swept,
+    begin_sweep,
+    note_variant,
+    outcomes_of,
+    result_path,
+    resume_sweep,
+)
+from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
 from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, profile_of, say
+from tui.cli.progress import follow
 from tui.cli.run import exit_code
-
-if TYPE_CHECKING:
-    from loadgen.profile.schema import Profile
-    from loadgen.run.run import Run
-    from loadgen.run.sweep import Sweep, Variant
 
 _ALL = "all"
 
@@ -31,9 +43,6 @@ exit codes: 0 every variant is complete; 1 something in one of them failed; 2 us
 
 def sweep(words: list[str]) -> int:
     """Run the variants and print the table; 0 if all of them are complete and met their limits."""
-    from loadgen.run.sweep import begin_sweep, resume_sweep
-    from loadgen.store.runs import require_writable
-
     options = _parser().parse_args(words)
     name, profiles = _profiles(options)
     try:
@@ -66,8 +75,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
     """The profile of each variant, all valid; raises `ProfileError`."""
-    from loadgen.profile.document import load_document, variant_names
-
     if options.profile is None:
         raise ProfileError("vramp sweep: needs a profile; the variants are its [variants]")
     if options.url is not None or options.variant is not None:
@@ -85,8 +92,6 @@ def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
 
 
 def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force: bool) -> tuple[Sweep, list[int]]:
-    from loadgen.run.sweep import as_swept, note_variant
-
     names = state.remaining
     codes = [0] * (len(state.variants) - len(names))
     say(f"sweep in {folder}: {len(names)} of {len(state.variants)} variants to run, seed {state.seed}")
@@ -102,12 +107,6 @@ def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force:
 
 def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple[Variant, int]:
     """One run; whatever goes wrong in it is the end of this variant only."""
-    import asyncio
-
-    from loadgen.run.run import Run
-    from loadgen.run.sweep import Variant, result_path
-    from tui.cli.progress import follow
-
     path = result_path(folder, name)
     try:
         run = Run(profile, where=f"variant {name}", json_path=path, force=force)
@@ -123,9 +122,6 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
 
 
 def _ended(run: Run, name: str, path: Path) -> Variant:
-    from loadgen.report.assessment import shortcomings
-    from loadgen.run.sweep import Variant
-
     assert run.result is not None
     reason = run.result.reason if run.error is None else str(run.error)
     for line in shortcomings(run.result) if run.error is None else [reason]:
@@ -135,9 +131,6 @@ def _ended(run: Run, name: str, path: Path) -> Variant:
 
 
 def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> None:
-    from loadgen.report.sweep_table import sweep_json, sweep_rows, sweep_table
-    from loadgen.run.sweep import outcomes_of
-
     rows = sweep_rows(outcomes_of(folder, state))
     print(harmless(sweep_table(rows)))
     if json_path is not None:

@@ -12,17 +12,20 @@ import time
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
+from socket import socket
 from threading import Thread
-from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.run.remote import SOCKET, RemoteRun
+from loadgen.run.replay import FASTEST, SLOWEST, Replay
+from loadgen.run.run import Run
+from loadgen.store.files import JOURNAL, journal_is_held
+from loadgen.store.runs import RUNS, find_run, open_journal, run_folders, was_killed
 from tui.cli.options import RUN_WORDS, document_of, parser_of, port_of, say
+from tui.cli.progress import follow
 from tui.cli.run import add_run_options, conclude, make_run
-
-if TYPE_CHECKING:
-    from socket import socket
-
-    from loadgen.run.run import Run
+from tui.config import config_path, read_config
+from tui.terminal import plain_reason
 
 _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each browser, whose screen is a pipe
 _PARENT_CHECK_S = 0.5
@@ -51,10 +54,6 @@ def watch(words: list[str]) -> int:
 
 def live_folder(text: str | None) -> Path:
     """The folder of the run that `text` means, or of the newest that goes on; raises `ResultError`."""
-    from loadgen.run.remote import SOCKET
-    from loadgen.store.files import JOURNAL, journal_is_held
-    from loadgen.store.runs import RUNS, find_run, run_folders
-
     if text is not None:
         path = find_run(text)
         return path.parent if path.is_file() else path
@@ -65,9 +64,7 @@ def live_folder(text: str | None) -> Path:
 
 
 async def _watch(folder: Path, *, steers: bool) -> None:
-    from loadgen.run.remote import RemoteRun
     from tui.app import Cockpit
-    from tui.config import config_path, read_config
 
     config = read_config(config_path())
     cockpit = Cockpit(RemoteRun(folder, steers=steers), watching=True, read_only=not steers, config=config)
@@ -96,9 +93,6 @@ def replay(words: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
     parser.add_argument("--speed", metavar="N", type=float, default=1.0, help="from 1 to 100 (default: %(default)g)")
     options = parser.parse_args(words)
-    from loadgen.run.replay import FASTEST, SLOWEST, Replay
-    from loadgen.store.runs import open_journal, was_killed
-    from tui.terminal import plain_reason
 
     if not SLOWEST <= options.speed <= FASTEST:
         raise ProfileError(f"--speed {options.speed:g}: expected a number from {SLOWEST:g} to {FASTEST:g}")
@@ -110,7 +104,6 @@ def replay(words: list[str]) -> int:
     if was_killed(journal.parent):
         say(f"vramp: this run was killed before it wrote its result: `vramp recover {journal.parent}` makes it")
     from tui.app import Cockpit, open_cockpit
-    from tui.config import config_path, read_config
 
     cockpit = Cockpit(played, watching=True, config=read_config(config_path()))
     asyncio.run(open_cockpit(cockpit))
@@ -137,7 +130,7 @@ def web(words: list[str]) -> int:
     # Before anything else: a port that is taken shall cost nothing.
     with listen(options.host, options.port) as listening:
         if options.watch is not None:
-            asyncio.run(_show_other(live_folder(options.watch), listening, options))
+            asyncio.run(_show(live_folder(options.watch), listening, options))
             return 0
         run = make_run(*document_of(options), options, hold_open=True)
         interrupted = asyncio.run(_show_run(run, listening, options))
@@ -158,8 +151,6 @@ def _web_parser() -> argparse.ArgumentParser:
 
 async def _show_run(run: Run, listening: socket, options: argparse.Namespace) -> bool:
     """Drive a run and show it; one that ends by itself stays on the screens until Ctrl+C. True if it was cut short."""
-    from tui.cli.progress import follow
-
     async with _shown(run.folder, listening, options):
         interrupted = await follow(run)
         if not interrupted:
@@ -168,7 +159,7 @@ async def _show_run(run: Run, listening: socket, options: argparse.Namespace) ->
     return interrupted and run.result is not None and run.result.state != "complete"
 
 
-async def _show_other(folder: Path, listening: socket, options: argparse.Namespace) -> None:
+async def _show(folder: Path, listening: socket, options: argparse.Namespace) -> None:
     async with _shown(folder, listening, options):
         await _until_interrupted()
 

@@ -112,7 +112,6 @@ def _short(one: Compared) -> list[Word]:
 
 
 def _values(one: Compared) -> tuple[str, str]:
-    """Of the baseline and of the stage."""
     a, b = (fmt.AT_LEAST if bound else "" for bound in (one.a_at_least, one.b_at_least))
     return f"{a}{fmt.number(one.a)}", f"{b}{fmt.number(one.b)}"
 
@@ -127,10 +126,8 @@ def _bound(one: Compared) -> str:
 def _long(one: Compared) -> Row:
     figure, found = FIGURES[one.figure], one.difference
     title = f"{figure.title}, {figure.unit}" if figure.unit in ("ms", "%") else figure.title
-    row: list[Word] = [
-        (f" {title:<20}", "dim"),
-        ("".join(f"{value:>10}" for value in _values(one)), "text"),
-    ]
+    a, b = _values(one)
+    row: Row = ((f" {title:<20}", "dim"), (f"{a:>10}{b:>10}", "text"))
     if found is None or found.percent is None:
         return (*row, (f"{fmt.UNKNOWN:>12}", "dim"))
     bounded = found.low_percent is not None or found.high_percent is not None

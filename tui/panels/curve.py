@@ -17,7 +17,7 @@ from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
-from tui.charts.plot import Curve, Limit, Plot, plot_rows, scale_of
+from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, beside, widths_of
 
@@ -116,22 +116,17 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
 
 
 def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
-    """What a publication has of the same stages."""
-    by_stage: dict[tuple[int, str], dict[str, float]] = {}
-    for (stage, of, figure), one in frame.timeline.published.items():
-        by_stage.setdefault((stage, of), {})[figure] = one.published
+    figures = ("output_tokens_per_s",) if name == _OUTPUT else (f"{name}_mean_ms", f"{name}_p50_ms")
+    known: dict[tuple[int, str], float] = {}
+    for wanted in figures:  # the last one wins
+        found = frame.timeline.published.items()
+        known |= {(stage, of): one.published for (stage, of, figure), one in found if figure == wanted}
     stages = frame.snapshot.stages
-    found = []
-    for (stage, _), figures in by_stage.items():
-        if stage < len(stages):
-            latency = figures.get(f"{name}_p50_ms", figures.get(f"{name}_mean_ms"))
-            y = figures.get("output_tokens_per_s") if name == _OUTPUT else latency
-            found.append((_held(stages[stage]), y))
-    return _points("published", "◇", "strong", found)
+    places = [(_held(stages[stage]), y) for (stage, _), y in known.items() if stage < len(stages)]
+    return _points("published", "◇", "strong", places)
 
 
 def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:
-    """The same loads in the baseline."""
     figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
     known = frame.timeline.baseline
     found = [
@@ -145,7 +140,6 @@ def _held(stage: StageView) -> float | None:
 
 
 def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None, float | None]]) -> tuple[Curve, ...]:
-    """Those of which both sides are known, not joined."""
     known = sorted((x, y) for x, y in found if x is not None and y is not None)
     xs, ys = tuple(x for x, _ in known), tuple(y for _, y in known)
     return (Curve(label, role, xs, ys, ink=None, sign=sign),) if known else ()
@@ -165,6 +159,8 @@ def _found(search: SearchResult | None, standing: Sequence[LoadPoint], name: str
             yield Curve(label, "found", (place[0],), (place[1],), ink=None, sign=sign)
 
 
-def limits_of(slo_ms: dict[str, float], name: str) -> tuple[Limit, ...]:
+def limits_of(slo_ms: dict[str, float], name: str) -> tuple[PlotLimit, ...]:
     found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
-    return tuple(Limit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0)
+    return tuple(
+        PlotLimit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from textual.events import Click
@@ -12,7 +13,6 @@ from textual.message import Message
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tui.charts.chart import chart_rows
 from tui.charts.definitions import Chart
-from tui.charts.scale import Span
 from tui.charts.timeline import Timeline
 from tui.keys import Operator, key_of
 from tui.widgets.painted import Painted
@@ -85,11 +85,6 @@ class Frame:
         return not self.done and self.age_s > STALE_AFTER_S
 
     @property
-    def span(self) -> Span:
-        """The stretch of time that all charts show."""
-        return self.timeline.span()
-
-    @property
     def stage(self) -> StageView | None:
         """The running stage, or the last one that ran."""
         return self.snapshot.stages[-1] if self.snapshot.stages else None
@@ -102,24 +97,19 @@ class Frame:
 Paint = Callable[[Frame, int, int], Rows]  # frame, width and height to rows; more rows than the height are cut
 
 
-def of_chart(chart: Chart) -> Paint:
-    """What a panel of a chart paints."""
-
-    def paint(frame: Frame, width: int, height: int) -> Rows:
-        return chart_rows(chart, frame.timeline.history, frame.span, frame.timeline.marks.all, width, height)
-
-    return paint
+def _paint_chart(chart: Chart, frame: Frame, width: int, height: int) -> Rows:
+    timeline = frame.timeline
+    return chart_rows(chart, timeline.history, timeline.span(), timeline.marks.all, width, height)
 
 
 class Panel(Painted):
     """Draws what its function makes of the latest frame."""
 
+    @dataclass
     class Chosen(Message):
         """A click on the panel."""
 
-        def __init__(self, panel: Panel) -> None:
-            super().__init__()
-            self.panel = panel
+        panel: Panel
 
     def __init__(self, paint: Paint, *, id: str) -> None:
         super().__init__(id=id)
@@ -136,7 +126,6 @@ class Panel(Painted):
         self._draw()
 
     def on_click(self, event: Click) -> None:
-        """The screen knows what to do."""
         event.stop()
         self.post_message(self.Chosen(self))
 
@@ -144,3 +133,12 @@ class Panel(Painted):
         width, height = self.size
         if self._frame is not None and width and height:
             self.put(self._paint(self._frame, width, height))
+
+
+def panels(paints: Mapping[str, Paint]) -> list[Panel]:
+    """A panel for each id with what it paints."""
+    return [Panel(paint, id=id) for id, paint in paints.items()]
+
+
+def chart_panels(charts: Mapping[str, Chart]) -> list[Panel]:
+    return [Panel(partial(_paint_chart, chart), id=id) for id, chart in charts.items()]

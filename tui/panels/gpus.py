@@ -36,21 +36,20 @@ _LEAST_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all st
 _GUTTER = 18
 
 
-class _Line(NamedTuple):
+class _GpuLine(NamedTuple):
     """One row: a device, or a socket's first with `others` of the same socket folded into it."""
 
     gpu: GpuView
     others: int = 0
 
 
-class _Column(NamedTuple):
+class _Figure(NamedTuple):
     head: str
     cells: int
     value: Callable[[GpuStatic, GpuSample], str]
 
 
 def gpus(frame: Frame, width: int, height: int) -> Rows:
-    """As many rows as the height allows; one that says why where there is no GPU."""
     snapshot = frame.snapshot
     if not snapshot.gpus:
         return [titled("gpus", ((fmt.plain(snapshot.telemetry), "dim"),), width)]
@@ -69,9 +68,9 @@ def gpus(frame: Frame, width: int, height: int) -> Rows:
     return [*rows, cropped((*_energy(frame), *_straggler(snapshot)), width)] if below else rows
 
 
-def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_Line], int]:
+def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_GpuLine], int]:
     """The rows to show, and how many have no room; equally bad ones keep their order, so that rows do not jump."""
-    lines = [_Line(gpu) for gpu in found]
+    lines = [_GpuLine(gpu) for gpu in found]
     if len(lines) > room:
         sockets: dict[str, list[GpuView]] = {}
         for gpu in found:
@@ -83,17 +82,17 @@ def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_Line], int]:
     return worst[:room], len(lines) - room
 
 
-def _folded(devices: Sequence[GpuView]) -> _Line:
+def _folded(devices: Sequence[GpuView]) -> _GpuLine:
     """The first device with all its socket's memory and flags; power and heat are the socket's anyway."""
     first = devices[0]
     if len(devices) == 1:
-        return _Line(first)
+        return _GpuLine(first)
     total = _sum([gpu.static.hbm_total_bytes for gpu in devices])
     used = _sum([gpu.sample.hbm_used_bytes if gpu.sample is not None else None for gpu in devices])
     flags = tuple(dict.fromkeys(flag for gpu in devices for flag in gpu.flags))
     static = msgspec.structs.replace(first.static, hbm_total_bytes=total)
     sample = msgspec.structs.replace(first.sample, hbm_used_bytes=used) if first.sample is not None else None
-    return _Line(GpuView(static, sample, flags), others=len(devices) - 1)
+    return _GpuLine(GpuView(static, sample, flags), others=len(devices) - 1)
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
@@ -106,7 +105,7 @@ def sample_of(gpu: GpuView) -> GpuSample:
     return gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
 
 
-def _row(line: _Line, columns: Sequence[_Column], width: int) -> Row:
+def _row(line: _GpuLine, columns: Sequence[_Figure], width: int) -> Row:
     static, sample = line.gpu.static, sample_of(line.gpu)
     number = f"{static.index}+{line.others}" if line.others else str(static.index)
     busy = None if sample.gfx_percent is None else sample.gfx_percent / 100
@@ -132,13 +131,13 @@ def _flags(gpu: GpuView) -> Word:
     return (fmt.plain(reasons[0][0]) if blind and reasons else fmt.UNKNOWN, "dim")
 
 
-def _heads(columns: Sequence[_Column], flags: str, width: int) -> Row:
+def _heads(columns: Sequence[_Figure], flags: str, width: int) -> Row:
     heads = "".join(f"{column.head:>{column.cells}}" for column in columns)
     row: Row = ((f"{'gpu':>{_NUMBER}} {'busy':<{_BUSY - 1}}{heads}  flags", "dim"),)
     return cropped(spread(row, ((flags, "warn"),) if flags else (), width), width)
 
 
-def _columns(width: int) -> list[_Column]:
+def _columns(width: int) -> list[_Figure]:
     """The most needed first; one that has no room leaves it to the next."""
     room, shown = width - _NUMBER - _BUSY - _FLAGS, []
     for column in _COLUMNS:
@@ -157,31 +156,30 @@ def _pcie(static: GpuStatic, now: GpuSample) -> str:
 
 
 _COLUMNS = (
-    _Column("HBM GiB", 9, lambda static, now: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))),
-    _Column("power W", 9, lambda static, now: of_most(now.power_w, now.power_cap_w)),
-    _Column(
+    _Figure("HBM GiB", 9, lambda static, now: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))),
+    _Figure("power W", 9, lambda static, now: of_most(now.power_w, now.power_cap_w)),
+    _Figure(
         "hot/mem C",
         10,
         lambda static, now: _both(fmt.count(now.temperature_hotspot_c), fmt.count(now.temperature_memory_c)),
     ),
-    _Column("MHz", 6, lambda static, now: fmt.count(now.gfx_clock_mhz)),
-    _Column("max", 5, lambda static, now: fmt.count(static.gfx_clock_max_mhz)),
-    _Column("mem%", 5, lambda static, now: fmt.count(now.memory_percent)),
-    _Column("PCIe", 8, _pcie),
-    _Column("links", 6, lambda static, now: of_most(now.links_up, static.links_total)),
-    _Column("ECC c/u", 8, lambda static, now: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))),
-    _Column(
+    _Figure("MHz", 6, lambda static, now: fmt.count(now.gfx_clock_mhz)),
+    _Figure("max", 5, lambda static, now: fmt.count(static.gfx_clock_max_mhz)),
+    _Figure("mem%", 5, lambda static, now: fmt.count(now.memory_percent)),
+    _Figure("PCIe", 8, _pcie),
+    _Figure("links", 6, lambda static, now: of_most(now.links_up, static.links_total)),
+    _Figure("ECC c/u", 8, lambda static, now: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))),
+    _Figure(
         "links r/w B", 12, lambda static, now: _both(fmt.number(now.link_read_bytes), fmt.number(now.link_write_bytes))
     ),
-    _Column("energy J", 9, lambda static, now: fmt.number(now.energy_j)),
-    _Column("mem MHz", 8, lambda static, now: fmt.count(now.memory_clock_mhz)),
-    _Column("name", 22, lambda static, now: fmt.plain(static.name)),
+    _Figure("energy J", 9, lambda static, now: fmt.number(now.energy_j)),
+    _Figure("mem MHz", 8, lambda static, now: fmt.count(now.memory_clock_mhz)),
+    _Figure("name", 22, lambda static, now: fmt.plain(static.name)),
 )
 """The most needed first. Energy and traffic are the devices' own counters."""
 
 
 def _legend(snapshot: Snapshot, hidden: str) -> Row:
-    """What measures, whether that is all, and how old it is."""
     words: tuple[Word, ...] = ((snapshot.telemetry, "dim"), (hidden, "warn"), (_age(snapshot), "warn"))
     return tuple((f"  {fmt.plain(text)}", role) for text, role in words if text)
 
@@ -197,7 +195,6 @@ def _age(snapshot: Snapshot) -> str:
 
 
 def _energy(frame: Frame) -> Row:
-    """What a token costs, what a watt gives, and what all sockets draw."""
     energy = frame.stage.energy if frame.stage is not None else None
     joules, per_watt = (energy.joules_per_output_token, energy.tokens_per_s_per_w) if energy else (None, None)
     watts = [sample_of(gpu).power_w for gpu in frame.snapshot.gpus if gpu.static.partition == 0]
@@ -223,20 +220,20 @@ def _straggler(snapshot: Snapshot) -> Row:
 
 def grid(frame: Frame, width: int, height: int) -> Rows:
     """All GPUs, or the table where they have no room."""
-    found = frame.snapshot.gpus
+    found, span = frame.snapshot.gpus, frame.timeline.span()
     shape = _shape_of(len(found), width, height - 2)
     if shape is None:
         return gpus(frame, width, height)
     columns, height = shape
     each = min(widths_of(width, columns))
-    folded = frame.timeline.gpus.folded(frame.span, (each - _GUTTER) * 2)
-    marks = mark_columns(frame.timeline.marks.all, frame.span, each - _GUTTER)
+    folded = frame.timeline.gpus.folded(span, (each - _GUTTER) * 2)
+    marks = mark_columns(frame.timeline.marks.all, span, each - _GUTTER)
     legend: Row = (*_energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
     rows: Rows = [titled("gpus", legend, width)]
     for first in range(0, len(found), columns):
         cells = [(_cell(gpu, folded, marks, each, height), each) for gpu in found[first : first + columns]]
         rows += beside(cells, height)
-    axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, frame.span, each - _GUTTER))
+    axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, span, each - _GUTTER))
     return [*rows, *beside([([axis], each)] * min(columns, len(found)), 1)]
 
 

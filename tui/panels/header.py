@@ -14,17 +14,12 @@ _GAP: Word = ("  ", "text")
 _Item = tuple[int, Row]  # an importance, 0 for never dropped, and what to show
 _PHASES = {
     "checking": "preflight",
-    "blocked": "blocked",
     "starting": "server starting",
     "probing": "first request",
-    "paused": "paused",
-    "draining": "draining",
+    "running": "",
     "holding": "plan done",
-    "restarting": "restarting",
-    "failed": "failed",
-    "stopping": "stopping",
-    "done": "done",
 }
+"""What a phase is called where its own name does not say it."""
 _WATCHING = {"guest": "watching", "watcher": "watching, read-only"}
 
 
@@ -71,7 +66,7 @@ def _progress(frame: Frame) -> list[_Item]:
         (0, _replay(frame)),
         (1, ((_WATCHING.get(frame.operator, ""), "warn"),)),
         (1, (("/".join(str(length) for length in frame.wanted.shape), "dim"),)),
-        (2, ((_PHASES.get(phase, ""), role),)),
+        (2, ((_PHASES.get(phase, phase), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
         (3, ((fmt.clock(frame.snapshot.t_s), "dim"),)),
     ]
@@ -82,9 +77,8 @@ def _replay(frame: Frame) -> Row:
     now = frame.snapshot.replay
     if now is None:
         return ()
-    paused = " PAUSED" if now.paused else ""
-    where = f"{fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}"
-    return ((f"REPLAY x{fmt.setting(now.speed)}{paused} {where}", "warn"),)
+    speed = f"REPLAY x{fmt.setting(now.speed)}{' PAUSED' if now.paused else ''}"
+    return ((f"{speed} {fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}", "warn"),)
 
 
 def _verdict(frame: Frame) -> Row:
@@ -95,7 +89,6 @@ def _verdict(frame: Frame) -> Row:
 
 
 def _fitted(items: list[_Item], width: int) -> Row:
-    """The items that fit, in their order, with a gap between them."""
     kept = [item for item in items if width_of(item[1])]
     while len(kept) > 1 and width_of(_spaced(kept)) > width and any(importance for importance, _ in kept):
         kept.remove(max(kept, key=lambda item: item[0]))

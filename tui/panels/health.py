@@ -82,46 +82,34 @@ def _trust(frame: Frame) -> Word:
 def _held_of_wanted(frame: Frame) -> str:
     """Over the stage; of a load that moves, now."""
     stage, load = frame.stage, frame.snapshot.load
-    if stage is not None and stage.moves is not None and stage.running:
-        held = fmt.count(load.held)
-        return f"{held} of {fmt.count(load.concurrency)}" if stage.rate is None else held
-    held = fmt.number(None if stage is None else stage.held_mean)
-    if stage is None or stage.concurrency is None or stage.moves is not None:
-        return held
-    return f"{held} of {fmt.count(stage.concurrency)}"
+    if stage is None:
+        return fmt.UNKNOWN
+    if stage.moves is not None and stage.running:
+        held, wanted = fmt.count(load.held), load.concurrency if stage.rate is None else None
+    else:
+        held, wanted = fmt.number(stage.held_mean), stage.concurrency if stage.moves is None else None
+    return held if wanted is None else f"{held} of {fmt.count(wanted)}"
 
 
 def host(frame: Frame, width: int, height: int) -> Rows:
     """The machine that the server and we run on; one row across a narrow terminal."""
-    cpu, memory, governor = _host_cpu(frame), _host_memory(frame), _governor(frame)
-    if height == 1:
-        return [cropped(((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *governor), width)]
-    return [titled("host", governor, width), cropped(cpu, width), cropped(memory, width)]
-
-
-def _host_cpu(frame: Frame) -> Row:
-    """All cores, the busiest one, and the server's processes, of which 100 % is one core."""
     now = frame.snapshot.host
     mean, busiest, server = (now.cpu_percent, now.cpu_busiest_percent, now.server_cpu_percent) if now else (None,) * 3
-    return facts(
+    cpu = facts(
         " ",
         ("cpu", f"{fmt.count(mean):>3}%", "warn" if (mean or 0) >= HOST_FULL_PERCENT else "text"),
         ("max", f"{fmt.count(busiest):>3}%", "text"),
-        ("server", f"{fmt.count(server):>4}%", "text"),
+        ("server", f"{fmt.count(server):>4}%", "text"),  # of one core
     )
-
-
-def _host_memory(frame: Frame) -> Row:
-    now = frame.snapshot.host
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
-    memory = f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}"
-    return facts(" ", ("memory", memory, "text"), ("GiB load", f"{fmt.number(load):>5}", "text"))
-
-
-def _governor(frame: Frame) -> Row:
-    """Only one that holds the cores back is worth a word."""
-    governor = frame.snapshot.host.governor if frame.snapshot.host is not None else None
-    return () if governor in (None, "performance") else ((f"governor {fmt.plain(governor or '')}", "warn"),)
+    gib = f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}"
+    memory = facts(" ", ("memory", gib, "text"), ("GiB load", f"{fmt.number(load):>5}", "text"))
+    # Only a governor that holds the cores back is worth a word.
+    slow = now.governor if now is not None and now.governor != "performance" else None
+    governor: Row = ((f"governor {fmt.plain(slow)}", "warn"),) if slow is not None else ()
+    if height == 1:
+        return [cropped(((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *governor), width)]
+    return [titled("host", governor, width), cropped(cpu, width), cropped(memory, width)]
 
 
 def verdicts(frame: Frame, width: int, height: int) -> Rows:
@@ -193,10 +181,8 @@ def _crosscheck(frame: Frame, width: int) -> Rows:
     told = next((stage for stage in reversed(frame.snapshot.stages) if stage.truth), None)
     if told is None:
         return []
-    answers: dict[bool | None, Word] = {
-        True: ("agree", "good"),
-        False: ("DISAGREE", "bad"),
-        None: ("not compared", "dim"),
-    }
-    head: Row = ((f" client and engine, stage {told.number}: ", "text"), answers[told.truth_agrees])
+    answer: Word = ("agree", "good") if told.truth_agrees else ("DISAGREE", "bad")
+    if told.truth_agrees is None:
+        answer = ("not compared", "dim")
+    head: Row = ((f" client and engine, stage {told.number}: ", "text"), answer)
     return [head, *wrapped(told.truth, width, "dim", _INDENT)]

@@ -20,18 +20,7 @@ from tui.panels.curve import limits_of
 from tui.panels.frame import METRICS, Frame
 from tui.widgets.rows import Row, Rows, Word, beside, padded, titled, widths_of
 
-_STATISTICS = {
-    "mean": "mean",
-    "min": "min",
-    "p50": "p50",
-    "p90": "p90",
-    "p95": "p95",
-    "p99": "p99",
-    "p99.9": "p999",
-    "max": "max",
-}
-"""Heads of columns and the fields of a summary: all of the page's table; the panel leaves two out."""
-HEADS = tuple(_STATISTICS)
+HEADS = ("mean", "min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _SHORT_HEADS = ("mean", "p50", "p90", "p99", "p99.9", "max")
 _CELL = 6
 _HALF = _CELL * len(_SHORT_HEADS)
@@ -58,9 +47,8 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
-    left = "stage -"
-    if stage is not None:
-        left = f"stage {stage.number}: {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.requests.completed)} done"
+    done = f": {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
+    left = f"stage {stage.number if stage else fmt.UNKNOWN}{done}"
     right = f"last {RECENT_S:.0f} s: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
     rule, tail = ("─" * max(0, _HALF - len(words) - 2) for words in (left, right))
     return (
@@ -91,8 +79,8 @@ def _plot(frame: Frame, name: str, height: int) -> Plot:
     curves = [_curve(one, name, role, ink) for one, role, ink in overlaid if one is not None and name in one.curves_ms]
     tail = max((x for curve in curves for x in curve.x), default=2.0)
     limits = limits_of(frame.snapshot.slo_ms, name)
-    values = [y for curve in curves for y in curve.y]
-    y = scale_of([*values, *(limit.value for limit in limits)], max(2, height // 4))
+    values = [y for curve in curves for y in curve.y] + [limit.value for limit in limits]
+    y = scale_of(values, max(2, height // 4))
     ticks = tuple((_nines(percent), f"p{percent:g}" if percent else "min") for percent in _TICKS)
     title = f"{name.upper()} ms{' (log)' if y.log else ''} by percentile"
     return Plot(title, tuple(curves), Scale(0.0, max(tail, 1.0), ()), y, limits, ticks)
@@ -147,7 +135,7 @@ def _cells(summary: Summary | None, name: str, heads: Sequence[str]) -> list[Wor
 def statistics_of(summary: Summary | None, name: str, heads: Sequence[str] = HEADS) -> list[str]:
     """The statistics of a latency in its unit."""
     per = 1000.0 if unit_of(name) == "s" else 1.0
-    return [fmt.statistic(summary, _STATISTICS[head], per=per) for head in heads]
+    return [fmt.statistic(summary, head.replace(".", ""), per=per) for head in heads]
 
 
 def unit_of(name: str) -> str:

@@ -25,7 +25,6 @@ _CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
 
 
 def load(frame: Frame, width: int, height: int) -> Rows:
-    """As many rows as the height allows, the keys last."""
     state, told = _state(frame), _needs(frame)
     if width >= _STRIP_FROM:
         beside = tuple(word for need in told for word in (*need, ("  ", "text")))
@@ -77,17 +76,15 @@ def _hints(frame: Frame) -> Rows:
         names = " ".join(frame.key(id)[0] for id in ids)
         return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
 
-    match frame.operator:
-        case "watcher":
-            return []
-        case "player":
-            return [hint("speed", "double", "half") + hint("pause", "pause"), hint("step", "next")]
-        case _:
-            return [
-                hint("one", "more", "less") + hint("double, half", "double", "half"),
-                hint("number", "number") + hint("pause", "pause"),
-                hint("next", "next") + hint("note", "note"),
-            ]
+    if frame.operator == "player":
+        return [hint("speed", "double", "half") + hint("pause", "pause"), hint("step", "next")]
+    if not frame.steers:
+        return []
+    return [
+        hint("one", "more", "less") + hint("double, half", "double", "half"),
+        hint("number", "number") + hint("pause", "pause"),
+        hint("next", "next") + hint("note", "note"),
+    ]
 
 
 def notice(frame: Frame, width: int, height: int) -> Rows:
@@ -120,16 +117,15 @@ def _notice(frame: Frame) -> Row:
 
 
 def _state(frame: Frame) -> Word:
-    load = frame.snapshot.load
-    if frame.snapshot.replay is not None:
-        return ("REPLAY", "warn")
-    if frame.wanted.paused:
-        return ("PAUSED", "warn")
-    if frame.snapshot.phase == "holding":
-        return ("plan done", "warn")
-    if load.held_open:
-        return ("held open", "warn")
-    return ("by hand" if load.manual else "by plan", "dim")
+    snapshot = frame.snapshot
+    states = (
+        ("REPLAY", snapshot.replay is not None),
+        ("PAUSED", frame.wanted.paused),
+        ("plan done", snapshot.phase == "holding"),
+        ("held open", snapshot.load.held_open),
+    )
+    words = next((words for words, holds in states if holds), None)
+    return (words, "warn") if words is not None else ("by hand" if snapshot.load.manual else "by plan", "dim")
 
 
 def _value(frame: Frame) -> Row:

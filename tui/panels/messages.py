@@ -33,7 +33,6 @@ _HEAD = re.compile(
 
 
 def errors(frame: Frame, width: int, height: int) -> Rows:
-    """The kinds of failure, the most frequent first."""
     kinds = sorted(frame.snapshot.errors, key=lambda error: -error.count)
     total = sum(error.count for error in kinds)
     rows = [titled("errors", ((fmt.count(total), "bad") if total else ("none", "dim"),), width)]
@@ -49,17 +48,12 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
     total = sum(error.count for error in kinds)
     sent = fmt.count(whole.requests.sent if whole is not None else None)
     legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
-    account = _account(frame, width)
+    above = [titled("errors", (legend,), width), *_account(frame, width)]
     groups = [_kind(error, total, frame, width) for error in kinds]
-    return [
-        titled("errors", (legend,), width),
-        *account,
-        *whole_groups(groups, height - 2 - len(account), "kinds more"),
-    ]
+    return [*above, *whole_groups(groups, height - 1 - len(above), "kinds more")]
 
 
 def _account(frame: Frame, width: int) -> Rows:
-    """What became of every request of the run, and of those of the running stage."""
     stage, whole = frame.stage, frame.snapshot.whole
     found = [("run", whole)] if whole is not None and whole.requests.sent else []
     found += [(f"stage {stage.number}", stage)] if stage is not None and len(frame.snapshot.stages) > 1 else []
@@ -71,14 +65,9 @@ def _account(frame: Frame, width: int) -> Rows:
 
 
 def _kind(error: ErrorView, total: int, frame: Frame, width: int) -> Rows:
+    kind = f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}"
     share = fmt.percent(error.count / total if total else None)
-    rows: Rows = [
-        (
-            (f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}", "bad"),
-            (f"{share:>6}  ", "text"),
-            (seen(frame, error.kind), "dim"),
-        )
-    ]
+    rows: Rows = [((kind, "bad"), (f"{share:>6}  ", "text"), (seen(frame, error.kind), "dim"))]
     for example in error.examples or (error.message,):
         rows += wrapped(example, width, "text", _INDENT)
     if error.kind in _REMEDIES:
@@ -125,7 +114,6 @@ def _event(event: RunEvent, width: int) -> Row:
 
 
 def log(frame: Frame, width: int, height: int) -> Rows:
-    """The last lines that fit, of those that pass the filter."""
     room, wanted = max(1, height - 1), frame.log_filter.casefold()
     lines = [line for line in frame.snapshot.server.log_tail if wanted in line.casefold()]
     rows = [cropped(((" " + _without_head(fmt.plain(line)), "dim"),), width) for line in lines[-room:]]

@@ -7,19 +7,11 @@ from datetime import datetime
 from loadgen import format as fmt
 from loadgen.metrics.result import StageResult
 from loadgen.report.columns import PAST_RUN_COLUMNS
-from tui.catalog import PastRun, State
+from tui.catalog import PastRun
 from tui.panels.stages import cell_words, head_words
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
 
-_STATES: dict[State, Word] = {
-    "complete": ("complete", "good"),
-    "stopped": ("stopped", "text"),
-    "failed": ("failed", "bad"),
-    "server_died": ("server died", "bad"),
-    "goes on": ("goes on", "warn"),
-    "killed": ("killed", "bad"),
-    "unreadable": ("unreadable", "bad"),
-}
+_ROLES = {"complete": "good", "stopped": "text", "goes on": "warn"}  # of states; the others are bad
 _STATE_CELLS = 12
 _BEST_CELLS = 25
 _DATE_FROM = 72  # from this width on the list tells when, and not only how long ago
@@ -39,15 +31,13 @@ def ago(then: datetime | None, now: datetime) -> str:
 
 
 def state_word(run: PastRun) -> Word:
-    return _STATES[run.state]
+    return (run.state.replace("_", " "), _ROLES.get(run.state, "bad"))
 
 
 def best_words(run: PastRun) -> str:
     """The headline: the most throughput that met its limits, and at which load; empty where nothing was measured."""
     best = run.best
-    if best is None:
-        return ""
-    return f"{fmt.number(best.throughput.output_tokens_per_s)} tok/s at {_load(best)}"
+    return f"{fmt.number(best.throughput.output_tokens_per_s)} tok/s at {_load(best)}" if best is not None else ""
 
 
 def header(count: int, left: int, width: int) -> Row:
@@ -57,7 +47,6 @@ def header(count: int, left: int, width: int) -> Row:
 
 
 def run_head(width: int) -> Row:
-    """What the columns of `run_row` are."""
     when, name = _columns(width)
     return cropped(((f"{'when':<{when}}{'profile':<{name}}{'state':<{_STATE_CELLS}}best", "dim"),), width)
 
@@ -83,16 +72,18 @@ def _columns(width: int) -> tuple[int, int]:
 
 def run_detail(run: PastRun, width: int) -> Rows:
     """Its reason, stages, files and the commands that make something of it."""
-    rows = [titled(fmt.plain(run.profile), (state_word(run),), width), *wrapped(run.reason, width - 1, "dim"), ()]
-    rows += [
+    return [
+        titled(fmt.plain(run.profile), (state_word(run),), width),
+        *wrapped(run.reason, width - 1, "dim"),
+        (),
         *_stages(run, width),
         (),
         titled("files", (), width),
         cropped(((f" {fmt.plain(str(run.folder))}/", "text"),), width),
         (),
+        titled("commands", (), width),
+        *(_command(command, what, width) for command, what in commands(run)),
     ]
-    rows += [titled("commands", (), width), *(_command(command, what, width) for command, what in commands(run))]
-    return rows
 
 
 def _stages(run: PastRun, width: int) -> Rows:

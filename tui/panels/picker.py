@@ -25,7 +25,6 @@ _PLAIN = "as it is"  # the variant that is none
 
 
 def entry_head(width: int) -> Row:
-    """What the columns of `entry_row` are."""
     name, model, engine = _columns(width)
     heads = f"{'profile':<{name}}{'model':<{model}.{model}}{'engine':<{engine}.{engine}}last run"
     return cropped(((heads, "dim"),), width)

@@ -25,21 +25,17 @@ _COMMANDS = (
 
 def results(frame: Frame, width: int, height: int) -> Rows:
     """Verdict, what was found, curve and table as high as there is room, and how to go on at the bottom."""
-    above = [titled("results", _state(frame), width), *_found(frame, width, height)]
+    state: Word = (fmt.plain(frame.snapshot.headline), "good" if frame.snapshot.healthy else "bad")
+    if not frame.done:
+        state = ("the run goes on", "warn")
+    above = [titled("results", (state,), width), *_found(frame, width, height)]
     below = [*_notes(frame, width, height // 4), (), *_files(frame, width)]
     room = max(0, height - len(above) - len(below))
     table = min(room, len(frame.snapshot.stages) + _TABLE_HEADS)
     plot = room - table
-    rows = [*above]
     if plot > _LEAST_CURVE and frame.snapshot.stages:
-        rows += [*curve(frame, width, plot - 1), ()]
-    return [*rows, *stages(frame, width, max(1, table))[: max(1, table)], *below][:height]
-
-
-def _state(frame: Frame) -> Row:
-    role = "good" if frame.snapshot.healthy else "bad"
-    words = (fmt.plain(frame.snapshot.headline), role)
-    return (words,) if frame.done else (("the run goes on", "warn"),)
+        above += [*curve(frame, width, plot - 1), ()]
+    return [*above, *stages(frame, width, max(1, table))[: max(1, table)], *below][:height]
 
 
 def _found(frame: Frame, width: int, height: int) -> Rows:

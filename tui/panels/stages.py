@@ -41,7 +41,6 @@ _CURVE = [replace(column, short="of") if column.label == "count" else column for
 
 
 def stages(frame: Frame, width: int, height: int) -> Rows:
-    """A title where there is room for it, the heads, and the stages."""
     found = frame.snapshot.stages
     figures = _figures(found, width)
     title = titled("stages: the load curve", ((f"{frame.snapshot.load.stages_planned} planned", "dim"),), width)
@@ -130,7 +129,6 @@ def _marked(words: Sequence[Word], marked: bool) -> Row:
 
 
 def head_words(shown: Sequence[Column[_Row]], gap: int = 0) -> list[Word]:
-    """The labels of columns; `gap` is how much wider than necessary they are."""
     return [(f"{column.short or column.label:>{column.width + gap}}", column.role) for column in shown]
 
 

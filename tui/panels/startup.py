@@ -44,27 +44,25 @@ def finding_rows(finding: Finding, width: int) -> Rows:
 def startup(frame: Frame, width: int, height: int) -> Rows:
     """One row for each milestone; above them what is the matter, if something is, below them signs of life."""
     server = frame.snapshot.server
-    age = fmt.clock(server.uptime_s) if server.uptime_s is not None else ""
+    name, about = "server start", fmt.clock(server.uptime_s) if server.uptime_s is not None else ""
     if server.state == "died":
-        title = titled("server died", ((f"after {age}" if age else "", "dim"),), width)
-    else:
-        about = f"{age} of about {fmt.clock(server.expected_s)}" if server.expected_s is not None else age
-        title = titled("server start", ((about, "dim"),), width)
+        name, about = "server died", f"after {about}" if about else ""
+    elif server.expected_s is not None:
+        about = f"{about} of about {fmt.clock(server.expected_s)}"
+    title = titled(name, ((about, "dim"),), width)
     label = min(40, max((len(milestone.label) for milestone in server.milestones), default=0))
     steps = [_milestone(milestone, label) for milestone in server.milestones]
     return [title, *[cropped(row, width) for row in (*_death(frame), *steps, *_life(server))]]
 
 
 def _death(frame: Frame) -> Rows:
-    """The headline and the diagnosis of a server that has died."""
     if frame.snapshot.server.state != "died":
         return []
     rows: Rows = [((" ! " + fmt.plain(frame.snapshot.headline), "bad"),)]
     cause = frame.snapshot.server.diagnosis
     if cause is not None:
-        rows.append(((f"   {fmt.plain(cause.title)}", "strong"),))
-        rows += [((f"   {fmt.plain(line)}", "dim"),) for line in cause.evidence]
-        rows.append(((f"   → {fmt.plain(cause.remedy)}", "key"),))
+        told = [(cause.title, "strong"), *((line, "dim") for line in cause.evidence), (f"→ {cause.remedy}", "key")]
+        rows += [((f"   {fmt.plain(text)}", role),) for text, role in told]
     return [*rows, ()]
 
 

@@ -7,13 +7,13 @@ it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A k
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
-from textual.screen import Screen
 
 from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
 from loadgen.run import operations
@@ -24,30 +24,42 @@ from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, of_chart
-from tui.screens.dialogs import AskLeave, AskNumber, AskText, Help, Leave, ask
+from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, chart_panels, panels
+from tui.screens.dialogs import AskLeave, AskLoad, AskText, FullScreen, Leave, ask
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
-from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
+from tui.screens.pending_load import STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import KeyBar
-from tui.widgets.rows import ROLE_CLASSES
+
+_HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
+_STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
+_TABLES = {"gpus": gpus.gpus, "latency": latency.latency, "stages": stages.stages}
+_TEXTS = {
+    "latency-beside": latency.latency,
+    "errors": messages.errors,
+    "verdicts": health.verdicts,
+    "events": messages.events,
+    "log": messages.log,
+}
 
 
-class CockpitScreen(Screen[None]):
+class CockpitScreen(FullScreen[None]):
     """Draws a run and steers it."""
 
     AUTO_FOCUS = ""
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     ALLOW_IN_MAXIMIZED_VIEW = "#keys, #header"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.COCKPIT)
+    HELP_KEYS = (*keys.COCKPIT, *keys.LOG, keys.PALETTE, keys.INTERRUPT)
 
     def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
         """A watcher is one of several: leaving is only its own affair; a read-only one cannot steer either."""
         super().__init__()
-        self._control = control
+        self.control = control
         self._watching = watching
-        self._operator: Operator = _operator_of(control, watching=watching, read_only=read_only)
+        self._operator: Operator = "watcher" if read_only else "guest" if watching else "owner"
+        if isinstance(control, Player):
+            self._operator = "player"
         self._pending = PendingLoad(control)
         self._steer = Steer(self, control, self._pending)
         self._timeline = Timeline()
@@ -62,37 +74,19 @@ class CockpitScreen(Screen[None]):
         self._ended = False
         self.leaving = False  # the operator wants to be out as soon as the run is over
         self._interrupts = 0
-        self._log_filter = ""
-        self._event_filter = ""
+        self._filters = {"log": "", "events": ""}
 
     def compose(self) -> ComposeResult:
         """All panels, always; the style sheet says which show."""
         yield Panel(header.header, id="header")
         with Container(id="top"):
-            with Vertical(id="hand"):
-                yield Panel(load.load, id="load")
-                yield Panel(health.server, id="server")
-                yield Panel(health.client, id="client")
-                yield Panel(health.host, id="host")
-            with Container(id="charts"):
-                for name, chart in OVERVIEW_CHARTS.items():
-                    yield Panel(of_chart(chart), id=name)
-            with Vertical(id="startup"):
-                yield Panel(startup.findings, id="findings")
-                yield Panel(startup.startup, id="milestones")
-                yield Panel(messages.log, id="startup-log")
+            yield Vertical(*panels(_HAND), id="hand")
+            yield Container(*chart_panels(OVERVIEW_CHARTS), id="charts")
+            yield Vertical(*panels(_STARTUP), id="startup")
             yield from compose(self._log_book)
         with Container(id="lower"):
-            with Vertical(id="tables"):
-                yield Panel(gpus.gpus, id="gpus")
-                yield Panel(latency.latency, id="latency")
-                yield Panel(stages.stages, id="stages")
-            with Vertical(id="texts"):
-                yield Panel(latency.latency, id="latency-beside")
-                yield Panel(messages.errors, id="errors")
-                yield Panel(health.verdicts, id="verdicts")
-                yield Panel(messages.events, id="events")
-                yield Panel(messages.log, id="log")
+            yield Vertical(*panels(_TABLES), id="tables")
+            yield Vertical(*panels(_TEXTS), id="texts")
         yield Panel(load.notice, id="notice")
         yield KeyBar(self._hints, id="keys")
 
@@ -149,8 +143,8 @@ class CockpitScreen(Screen[None]):
             age_s=monotonic() - self._arrived_s,
             ending=self._ending,
             ended=self._ended,
-            log_filter=self._log_filter,
-            event_filter=self._event_filter,
+            log_filter=self._filters["log"],
+            event_filter=self._filters["events"],
             timeline=self._timeline,
             metric=self._metric,
             operator=self._operator,
@@ -181,7 +175,7 @@ class CockpitScreen(Screen[None]):
     def _replayed(self) -> tuple[Player, ReplayView] | None:
         """What plays, and where it is; None where a run goes on."""
         now = self.snapshot.replay if self.snapshot is not None else None
-        return (self._control, now) if now is not None and isinstance(self._control, Player) else None
+        return (self.control, now) if now is not None and isinstance(self.control, Player) else None
 
     def _steerable(self, phases: frozenset[Phase] = STEERABLE) -> bool:
         phase = "starting" if self.snapshot is None else self.snapshot.phase
@@ -209,13 +203,10 @@ class CockpitScreen(Screen[None]):
             self._draw()
 
     def action_number(self) -> None:
-        """Ask for the load as a number."""
         if not self._steerable():
             return
-        whole = not self._pending.wanted.open_loop
-        question = "Concurrency: streams held open" if whole else "Rate: requests a second"
-        dialog = AskNumber(question, most=MOST_CONCURRENCY if whole else MOST_RATE, whole=whole)
-        ask(self, dialog, self._set_number)
+        open_loop = self._pending.wanted.open_loop
+        ask(self, AskLoad("Rate" if open_loop else "Concurrency", open_loop=open_loop), self._set_number)
 
     def _set_number(self, value: float) -> None:
         if self._steerable():
@@ -225,7 +216,7 @@ class CockpitScreen(Screen[None]):
     def action_pause(self) -> None:
         if self._replayed is not None:
             _, now = self._replayed
-            self._control.apply(Resume() if now.paused else Pause())
+            self.control.apply(Resume() if now.paused else Pause())
         elif self._steerable():
             self._pending.toggle_pause()
             self._draw()
@@ -233,15 +224,13 @@ class CockpitScreen(Screen[None]):
     def action_next_stage(self) -> None:
         """On with the plan; in a replay a beat."""
         if self._replayed is not None or self._steerable():
-            self._control.apply(NextStage())
+            self.control.apply(NextStage())
 
     def action_ask(self, name: str) -> None:
-        """Ask the run for an operation that needs nothing more to be said."""
         if self._steerable():
-            self._control.apply(getattr(operations, name)())
+            self.control.apply(getattr(operations, name)())
 
     def action_steer(self, what: str) -> None:
-        """A larger change, which a dialog asks for."""
         if self._steerable(phases_for(what)) and self.snapshot is not None:
             self._steer.begin(what, self.snapshot)
 
@@ -253,33 +242,25 @@ class CockpitScreen(Screen[None]):
 
     def _put_note(self, text: str) -> None:
         if text and not self.over:
-            self._control.apply(Note(text))
+            self.control.apply(Note(text))
 
     def action_window(self) -> None:
-        """The next span of the time axis."""
         self.notify(f"Charts show {self._timeline.next_window()}", timeout=2, markup=False)
         self._draw()
 
     def action_filter(self) -> None:
-        """Ask which lines of the log to show, or in their view which events."""
-        if self._page == "events":
-            question = "Show only events with, in kind or text (empty: all)"
-            ask(self, AskText(question, self._event_filter), self._filter_events)
-        else:
-            ask(self, AskText("Show only lines of the log with (empty: all)", self._log_filter), self._filter_log)
+        what = "events" if self._page == "events" else "log"
+        lines = "events with, in kind or text" if what == "events" else "lines of the log with"
+        ask(self, AskText(f"Show only {lines} (empty: all)", self._filters[what]), partial(self._filter, what))
 
-    def _filter_log(self, text: str) -> None:
-        self._log_filter = text
-        self._log_book.filter(text)
-        self._draw()
-
-    def _filter_events(self, text: str) -> None:
-        self._event_filter = text
+    def _filter(self, what: str, text: str) -> None:
+        self._filters[what] = text
+        self._log_book.filter(self._filters["log"])
         self._draw()
 
     def action_start_anyway(self) -> None:
         if self.snapshot is not None and self.snapshot.phase == "blocked":
-            self._control.apply(StartAnyway())
+            self.control.apply(StartAnyway())
         else:
             self.notify("Nothing holds the start back", timeout=2, markup=False)
 
@@ -292,7 +273,6 @@ class CockpitScreen(Screen[None]):
         self._draw()
 
     def action_full(self) -> None:
-        """The view over the whole screen, and back."""
         self._full = not self._full
         self._draw()
 
@@ -321,17 +301,11 @@ class CockpitScreen(Screen[None]):
         self._draw()
 
     def action_copy(self) -> None:
-        """The table of the view to the clipboard, by the terminal (OSC 52)."""
         if self.snapshot is None:
             return
         text = COPIES[self._page](self._frame_of(self.snapshot))
         self.app.copy_to_clipboard(text)
         self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
-
-    def action_help(self) -> None:
-        self.app.push_screen(
-            Help(keys.table((*keys.COCKPIT, *keys.LOG, keys.PALETTE, keys.INTERRUPT), keymap_of(self.app)))
-        )
 
     def action_leave(self) -> None:
         """Leave at once when the run is over or somebody else's, else ask."""
@@ -360,7 +334,7 @@ class CockpitScreen(Screen[None]):
 
     def _end(self, how: Leave) -> None:
         if not self.over:
-            self._control.apply(Stop() if how == "stop" else Abort())
+            self.control.apply(Stop() if how == "stop" else Abort())
             self._ending = how
             self._draw()
 
@@ -368,11 +342,3 @@ class CockpitScreen(Screen[None]):
     def over(self) -> bool:
         """Whether there is nothing left to end."""
         return self._ended or (self.snapshot is not None and self.snapshot.phase == "done")
-
-
-def _operator_of(control: RunControl, *, watching: bool, read_only: bool) -> Operator:
-    if isinstance(control, Player):
-        return "player"
-    if read_only:
-        return "watcher"
-    return "guest" if watching else "owner"

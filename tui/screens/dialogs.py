@@ -1,4 +1,4 @@
-"""Modal questions: a number, a line of text, a choice, whether to leave, and the help.
+"""Modal questions: a load, a line of text, a choice, whether to leave, the help; and the screens that they lie over.
 
 Esc leaves each of them with nothing changed.
 """
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
@@ -24,6 +24,10 @@ from loadgen.errors import ProfileError, VrampError
 from loadgen.profile.document import build_profile
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
+from tui.config import keymap_of
+from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE
+from tui.widgets.painted import KeyBar
+from tui.widgets.rows import ROLE_CLASSES
 
 Leave = Literal["stop", "abort"]
 Answer = TypeVar("Answer")
@@ -37,6 +41,26 @@ def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answ
             then(answer)
 
     screen.app.push_screen(dialog, answered)
+
+
+class FullScreen(Screen[Answer]):
+    """What the screens below the dialogs share: the roles that `Painted` asks for, a help, and a way out."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
+    HELP_KEYS: ClassVar[Sequence[Binding]] = ()
+
+    def key_bar(self) -> KeyBar:
+        return KeyBar(lambda _: [keys.hints(self.HELP_KEYS, keymap_of(self.app))], id="hints")
+
+    def action_help(self) -> None:
+        self.app.push_screen(Help(keys.table(self.HELP_KEYS, keymap_of(self.app))))
+
+    def action_leave(self) -> None:
+        self.app.exit()
+
+    def interrupt(self) -> None:
+        """What Ctrl+C does here."""
+        self.app.exit()
 
 
 class AskParsed(ModalScreen[Answer | None], Generic[Answer]):
@@ -82,21 +106,23 @@ class AskText(AskParsed[str]):
         super().__init__(question, str, text)
 
 
-class AskNumber(AskParsed[float]):
-    """A load setting, checked before it is accepted."""
+class AskLoad(AskParsed[float]):
+    """A rate or a concurrency, checked before it is accepted."""
 
-    def __init__(self, question: str, *, most: float, whole: bool) -> None:
-        kind = "integer" if whole else "number"
-        super().__init__(question, partial(_number, most=most, whole=whole), type=kind, max_length=9)
+    def __init__(self, name: str, *, open_loop: bool) -> None:
+        question = f"{name}: {'requests a second' if open_loop else 'streams held open'}"
+        kind = "number" if open_loop else "integer"
+        super().__init__(question, partial(_parse_load, open_loop=open_loop), type=kind, max_length=9)
 
 
-def _number(text: str, *, most: float, whole: bool) -> float:
+def _parse_load(text: str, *, open_loop: bool) -> float:
+    least, most = ("above 0", MOST_RATE) if open_loop else ("from 1", MOST_CONCURRENCY)
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value <= most:
-        raise ProfileError(f"a number {'from 1' if whole else 'above 0'} up to {most:.0f}")
+        raise ProfileError(f"a number {least} up to {most:.0f}")
     return value
 
 
@@ -117,20 +143,16 @@ class AskUrl(AskParsed[str]):
 
     @work(exclusive=True)
     async def _ask(self, url: str) -> None:
+        settings = {"engine": "attach", "url": url, "api_key_env": self._api_key_env}
         try:
-            await self._tell_model(url)
+            server = build_profile({"server": settings}, where="URL").server
+            async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
+                model = pick_model(await client.models(), None)
         except VrampError as error:
             self.say(f"! {error}")
         else:
+            self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5, markup=False)
             self.dismiss(url)
-
-    async def _tell_model(self, url: str) -> None:
-        """Raises `ProfileError` for what is no URL, `ServerError` for what is no server."""
-        settings = {"engine": "attach", "url": url, "api_key_env": self._api_key_env}
-        server = build_profile({"server": settings}, where="URL").server
-        async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
-            model = pick_model(await client.models(), None)
-        self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5, markup=False)
 
 
 class AskChoice(ModalScreen[Answer | None], Generic[Answer]):

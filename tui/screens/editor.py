@@ -7,9 +7,7 @@ whole or not at all.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,19 +19,18 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
+from loadgen.places import write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
 from tui import keys
-from tui.catalog import Choice, is_shipped
-from tui.config import keymap_of
-from tui.screens.dialogs import AskChoice, AskText, Help, ask
-from tui.widgets.painted import KeyBar, Pane
-from tui.widgets.rows import ROLE_CLASSES, Row, Rows, cropped, spread, wrapped
+from tui.catalog import StartChoice, is_shipped
+from tui.screens.dialogs import AskChoice, AskText, FullScreen, ask
+from tui.widgets.painted import Pane
+from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
 
 _DEBOUNCE_S = 0.25
 _WHERE = "here"
@@ -44,12 +41,12 @@ _PART = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _ASSIGNED = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 
 
-class EditorScreen(Screen[Choice | None]):
+class EditorScreen(FullScreen[StartChoice | None]):
     """The text, and what is wrong with it beneath; returns what shall be started, or None."""
 
     AUTO_FOCUS = "#editor"
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     BINDINGS: ClassVar[list[BindingType]] = list(keys.EDITOR)
+    HELP_KEYS = (*keys.EDITOR, keys.PALETTE)
 
     def __init__(self, path: Path, *, shipped: bool) -> None:
         super().__init__()
@@ -64,10 +61,9 @@ class EditorScreen(Screen[Choice | None]):
         yield TextArea(id="editor", show_line_numbers=True, soft_wrap=False, tab_behavior="focus")
         with VerticalScroll(id="editor-problems", can_focus=False):
             yield Pane(id="problems")
-        yield KeyBar(lambda _: [keys.hints(keys.EDITOR, keymap_of(self.app))], id="hints")
+        yield self.key_bar()
 
     def on_mount(self) -> None:
-        """The file as it is, faulty or not."""
         try:
             self._saved = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -106,13 +102,12 @@ class EditorScreen(Screen[Choice | None]):
     # What the keys do.
 
     def action_start(self) -> None:
-        """As it stands, if it is a profile."""
         self._check()
         if self._problems:
             self.notify("It cannot be started like this: see below", severity="warning", timeout=4, markup=False)
             return
         where = f"{self._path} (edited)" if self._changed else str(self._path)
-        self.dismiss(Choice(self._document, where))
+        self.dismiss(StartChoice(self._document, where))
 
     def action_save(self) -> None:
         ask(self, AskText("Save as", str(proposed_path(self._path))), self._save_as)
@@ -133,7 +128,8 @@ class EditorScreen(Screen[Choice | None]):
 
     def _write(self, path: Path) -> None:
         try:
-            write_whole(path, self._area.text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, self._area.text.encode(), mode=0o644)
         except OSError as error:
             self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10, markup=False)
             return
@@ -149,9 +145,6 @@ class EditorScreen(Screen[Choice | None]):
             ask(self, AskChoice("The changes are not saved", choices), lambda _: self.dismiss(None))
         else:
             self.dismiss(None)
-
-    def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table((*keys.EDITOR, keys.PALETTE), keymap_of(self.app))))
 
     def action_leave(self) -> None:
         """Ctrl+Q leaves the editor, like Esc."""
@@ -181,22 +174,6 @@ def proposed_path(path: Path) -> Path:
     return folder / f"my-{path.name}"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all; raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that keeps the text from being a profile."""
@@ -213,20 +190,17 @@ def check_text(text: str, name: str) -> tuple[dict[str, Any], list[Problem]]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        return {}, [_syntax_problem(str(error), text)]
+        message = str(error)
+        at = _AT_LINE.search(message)
+        if at is None:
+            return {}, [Problem(message, max(1, len(text.splitlines())))]
+        return {}, [Problem(message[: at.start()].strip(), int(at[1]))]
     document.setdefault("name", name)
     found: dict[str, Problem] = {}
     for variant in (None, *variant_names(document)):
         for problem in _problems_of(document, variant, text):
             found.setdefault(problem.words.removeprefix(f"variant {variant}: "), problem)
     return document, list(found.values())
-
-
-def _syntax_problem(message: str, text: str) -> Problem:
-    match = _AT_LINE.search(message)
-    if match is not None:
-        return Problem(message[: match.start()].strip(), int(match[1]))
-    return Problem(message, max(1, len(text.splitlines())))
 
 
 def _problems_of(document: dict[str, Any], variant: str | None, text: str) -> Iterator[Problem]:

@@ -45,7 +45,9 @@ class LogBook:
             return
         total = server.log_total or len(tail)
         if not server.log_total:  # nothing says what is new
-            self._clear()
+            self._lines.clear()
+            self._passing.clear()
+            self._total = 0
         elif total < self._total:
             self._append(["… the log of another server"])
             self._total = 0
@@ -54,11 +56,6 @@ class LogBook:
             self._append([f"… {total - self._total - len(tail)} lines came too fast to be kept here"])
         self._append([fmt.plain(line) for line in tail[len(tail) - new :]])
         self._total, self._last = total, tail
-
-    def _clear(self) -> None:
-        self._lines.clear()
-        self._passing.clear()
-        self._total = 0
 
     def _append(self, lines: list[str]) -> None:
         self._lines.extend(lines)
@@ -125,7 +122,6 @@ class LogView(Panel):
         return [titled("server log", self._legend(frame), width), *rows[-room:]]
 
     def _legend(self, frame: Frame) -> Row:
-        """How many lines of which, and whether it follows."""
         words: list[Word] = [("without answered requests  ", "dim")]
         if frame.log_filter:
             words.append((f"/{fmt.plain(frame.log_filter)}  ", "key"))
@@ -147,7 +143,6 @@ class LogView(Panel):
         self.action_scroll(direction * max(1, self._room - 1))
 
     def action_follow(self) -> None:
-        """To the end, and stay there."""
         self._book.end = None
         self._draw()
 
@@ -159,7 +154,6 @@ class LogView(Panel):
         self.action_find(-1)
 
     def action_find(self, step: int) -> None:
-        """The next one above or below."""
         if self._book.search and not self._book.find(self._book.search, step, self._room):
             where = "above" if step < 0 else "below"
             self.notify(f"Not found {where}: {fmt.plain(self._book.search)}", timeout=2, markup=False)

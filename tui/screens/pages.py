@@ -13,7 +13,7 @@ from textual.widget import Widget
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
 from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup
-from tui.panels.frame import Frame, Panel, of_chart
+from tui.panels.frame import Frame, Panel, chart_panels
 from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
@@ -54,17 +54,14 @@ def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("curve", Panel(curve.curve, id="curve"), Panel(loads, id="curve-stages"))
     yield _page("latency", Panel(latency.distribution, id="distribution"))
     yield _page("gpus", Panel(gpus.grid, id="gpu-grid"))
-    charts = [Panel(of_chart(chart), id=name) for name, chart in ENGINE_CHARTS.items()]
-    yield _page("engine", Grid(*charts, id="engine-charts"), Panel(health.engine, id="engine-table"))
+    yield _page(
+        "engine", Grid(*chart_panels(ENGINE_CHARTS), id="engine-charts"), Panel(health.engine, id="engine-table")
+    )
     yield _page("log", LogView(book, id="log-view"))
     yield _page("errors", Panel(messages.failures, id="failures"))
     yield _page("events", Panel(messages.chronicle, id="chronicle"))
-    yield _page(
-        "verdicts",
-        Panel(health.verdicts, id="all-verdicts"),
-        Panel(comparison.baseline, id="all-baseline"),
-        Panel(startup.findings, id="all-findings"),
-    )
+    verdicts = {"verdicts": health.verdicts, "baseline": comparison.baseline, "findings": startup.findings}
+    yield _page("verdicts", *[Panel(paint, id=f"all-{name}") for name, paint in verdicts.items()])
     yield _page("results", Panel(results.results, id="results"))
 
 

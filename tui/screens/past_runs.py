@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import ClassVar
@@ -12,36 +13,33 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import OptionList
 
 from loadgen.errors import ResultError
 from loadgen.store.recover import recover
+from loadgen.store.runs import run_folders
 from tui import keys
-from tui.catalog import PastRun, past_run, past_runs
-from tui.config import keymap_of
+from tui.catalog import PastRun, past_run
 from tui.panels import past as panel
-from tui.screens.dialogs import AskChoice, Help, ask
-from tui.widgets.painted import KeyBar, Pane, RowList, blank
-from tui.widgets.rows import ROLE_CLASSES, Rows
+from tui.screens.dialogs import AskChoice, FullScreen, ask
+from tui.widgets.painted import Pane, RowList, blank
 
 _ENDED = ("complete", "stopped", "failed", "server_died")
 _AT_ONCE = 20  # runs that are read before the list shows them
 
 
-class PastScreen(Screen[None]):
+class PastScreen(FullScreen[None]):
     """Runs at the left, newest first; at the right, what came of the one under the cursor."""
 
     AUTO_FOCUS = "#shelf"
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PAST)
+    HELP_KEYS = (*keys.PAST, keys.PALETTE)
 
+    @dataclass
     class Open(Message):
         """The operator wants to replay or watch this run."""
 
-        def __init__(self, run: PastRun) -> None:
-            super().__init__()
-            self.run = run
+        run: PastRun
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,14 +54,14 @@ class PastScreen(Screen[None]):
                 yield RowList(id="shelf")
             with VerticalScroll(id="picker-about"):
                 yield Pane(id="picker-detail")
-        yield KeyBar(lambda _: [keys.hints(keys.PAST, keymap_of(self.app))], id="hints")
+        yield self.key_bar()
 
     def on_mount(self) -> None:
-        self.query_one("#picker-header", Pane).show(self._header)
+        header = self.query_one("#picker-header", Pane)
+        header.show(lambda width: [panel.header(len(self._runs), self._left, width)])
         self.query_one("#shelf-head", Pane).show(lambda width: [panel.run_head(self._list.row_width)])
 
     def on_screen_resume(self) -> None:
-        """At first, and back from one of them."""
         self._read()
 
     def on_resize(self) -> None:
@@ -82,7 +80,7 @@ class PastScreen(Screen[None]):
     @work(exclusive=True, group="list")
     async def _read(self) -> None:
         """The newest are there at once; what is read and will not change is not read again."""
-        folders = await asyncio.to_thread(past_runs)
+        folders = (await asyncio.to_thread(run_folders))[::-1]
         ended = {run.folder: run for run in self._runs.values() if run.state in _ENDED}
         self._runs = {folder.name: ended[folder] for folder in folders if folder in ended}
         unread = [folder for folder in folders if folder not in ended]
@@ -112,9 +110,6 @@ class PastScreen(Screen[None]):
         run = self._run
         self.query_one("#picker-detail", Pane).show(blank if run is None else partial(panel.run_detail, run))
 
-    def _header(self, width: int) -> Rows:
-        return [panel.header(len(self._runs), self._left, width)]
-
     # What the keys do.
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -133,9 +128,10 @@ class PastScreen(Screen[None]):
         question = "This run was killed before it wrote its result"
         ask(self, AskChoice(question, choices), partial(self._open, run))
 
-    @work(exclusive=True, group="recover")
-    async def _open(self, run: PastRun, recover_first: bool) -> None:
-        if not recover_first or await self._recovered(run):
+    def _open(self, run: PastRun, recover_first: bool) -> None:
+        if recover_first:
+            self._recover(run, then_open=True)
+        else:
             self.post_message(self.Open(run))
 
     def action_recover(self) -> None:
@@ -146,23 +142,19 @@ class PastScreen(Screen[None]):
             self._recover(run)
 
     @work(exclusive=True, group="recover")
-    async def _recover(self, run: PastRun) -> None:
-        await self._recovered(run)
-
-    async def _recovered(self, run: PastRun) -> bool:
-        """Whether there is a result now."""
+    async def _recover(self, run: PastRun, *, then_open: bool = False) -> None:
         self.notify(f"Recovering {run.folder.name} …", timeout=2, markup=False)
         try:
             path = await asyncio.to_thread(recover, run.folder)
         except ResultError as error:
             self.notify(str(error), severity="error", timeout=10, markup=False)
-            return False
+            return
         self.notify(f"Recovered: {path}", timeout=5, markup=False)
         self._read()
-        return True
+        if then_open:
+            self.post_message(self.Open(run))
 
     def action_copy(self) -> None:
-        """The commands, by the terminal (OSC 52)."""
         run = self._run
         if run is not None:
             self.app.copy_to_clipboard("".join(f"{command}\n" for command, _ in panel.commands(run)))
@@ -170,12 +162,3 @@ class PastScreen(Screen[None]):
 
     def action_back(self) -> None:
         self.dismiss()
-
-    def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table((*keys.PAST, keys.PALETTE), keymap_of(self.app))))
-
-    def action_leave(self) -> None:
-        self.app.exit()
-
-    def interrupt(self) -> None:
-        self.app.exit()

@@ -73,10 +73,7 @@ class PendingLoad:
         if (value, open_loop) == (now.value, now.open_loop):
             return
         self._asked, self._waited = (value, open_loop), 0
-        if open_loop:
-            self._control.apply(SetRate(value))
-        else:
-            self._control.apply(SetConcurrency(int(value)))
+        self._control.apply(SetRate(value) if open_loop else SetConcurrency(int(value)))
 
     def ask_shape(self, isl: int, osl: int) -> None:
         """Requests of another shape; one that changes nothing is not sent."""
@@ -93,13 +90,11 @@ class PendingLoad:
 
 def _target_of(snapshot: Snapshot) -> Wanted:
     load = snapshot.load
-    shape = load.isl, load.osl
-    if load.rate is not None:
-        return Wanted(load.rate, open_loop=True, paused=load.paused, shape=shape)
-    value = load.concurrency
+    value = load.concurrency if load.rate is None else load.rate
     if value is None and snapshot.stages:
         value = snapshot.stages[-1].concurrency
-    return Wanted(None if value is None else float(value), paused=load.paused, shape=shape)
+    known = None if value is None else float(value)
+    return Wanted(known, open_loop=load.rate is not None, paused=load.paused, shape=(load.isl, load.osl))
 
 
 def _rounded_rate(value: float) -> float:

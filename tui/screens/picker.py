@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Input, OptionList
 
 from loadgen.errors import VrampError
@@ -27,33 +27,32 @@ from loadgen.metrics.journal import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.server.preflight.check import check_profile
+from loadgen.store.runs import run_folders
 from tui import keys
-from tui.catalog import Choice, Entry, PastRun, entries, newest_by_profile, past_run, past_runs
-from tui.config import keymap_of
+from tui.catalog import Entry, PastRun, StartChoice, entries, newest_by_profile, past_run
 from tui.panels import picker as panel
-from tui.screens.dialogs import AskChoice, AskUrl, Help, ask
+from tui.screens.dialogs import AskChoice, AskUrl, FullScreen, ask
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
-from tui.widgets.painted import KeyBar, Pane, RowList, blank
-from tui.widgets.rows import ROLE_CLASSES, Row, Rows
+from tui.widgets.painted import Pane, RowList, blank
+from tui.widgets.rows import Row, Rows
 
 _DEBOUNCE_S = 0.25  # A cursor that only passes by a profile does not check the box
 _AS_IT_IS = ""
 
 
-class PickerScreen(Screen[None]):
+class PickerScreen(FullScreen[None]):
     """Profiles at the left; at the right, everything about the one under the cursor."""
 
     AUTO_FOCUS = "#shelf"
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PICKER)
+    HELP_KEYS = (*keys.PICKER, keys.PALETTE)
 
+    @dataclass
     class Start(Message):
         """The operator wants this to run."""
 
-        def __init__(self, choice: Choice) -> None:
-            super().__init__()
-            self.choice = choice
+        choice: StartChoice
 
     def __init__(self, *, api_key_env: str | None = None) -> None:
         """`api_key_env` names the variable with the key for servers that are attached to."""
@@ -79,11 +78,10 @@ class PickerScreen(Screen[None]):
             with VerticalScroll(id="picker-about"):
                 yield Pane(id="picker-detail")
                 yield Pane(id="picker-preflight")
-        yield KeyBar(lambda _: [keys.hints(keys.PICKER, keymap_of(self.app))], id="hints")
+        yield self.key_bar()
 
     def on_mount(self) -> None:
-        """Show the head at once; the rest comes from disk."""
-        self.query_one("#picker-header", Pane).show(self._header)
+        self.query_one("#picker-header", Pane).show(lambda width: [panel.header(str(Path.cwd()), width)])
         self.query_one("#shelf-head", Pane).show(lambda width: [panel.entry_head(self._list.row_width)])
         self.set_interval(1.0, self._show_waiting)
 
@@ -115,10 +113,14 @@ class PickerScreen(Screen[None]):
     @work(exclusive=True, group="list")
     async def _read(self) -> None:
         """Profiles at once, what came of them when it is known."""
-        found, used = await asyncio.to_thread(_entries_and_last_used)
+        found, folders = await asyncio.to_thread(lambda: (entries(), run_folders()))
+        last_used = newest_by_profile(folders[-1:])
         self._entries = {str(entry.path): entry for entry in found}
-        self._fill(begin_at=used)
-        self._last = await asyncio.to_thread(_last_runs, [entry.name for entry in found])
+        self._fill(begin_at=next((str(entry.path) for entry in found if entry.name in last_used), None))
+        newest = newest_by_profile(reversed(folders))
+        names = [entry.name for entry in found if entry.name in newest]
+        runs = await asyncio.to_thread(lambda: [past_run(newest[name]) for name in names])
+        self._last = dict(zip(names, runs, strict=True))
         self._fill()
         self._show_detail()
 
@@ -140,7 +142,6 @@ class PickerScreen(Screen[None]):
     # The one under the cursor.
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Another profile: tell what is known, and look at the box for the rest."""
         event.stop()
         self._show_detail()
         if event.option_id != self._checked:
@@ -183,9 +184,6 @@ class PickerScreen(Screen[None]):
         if self._findings is None and not self._problem and self.is_current:
             self._show_preflight()
 
-    def _header(self, width: int) -> Rows:
-        return [panel.header(str(Path.cwd()), width)]
-
     # What the keys do.
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -193,14 +191,13 @@ class PickerScreen(Screen[None]):
         self.action_start()
 
     def action_start(self) -> None:
-        """Start it, as the variant that was chosen."""
         self._start()
 
     def _start(self, url: str | None = None) -> None:
         entry = self._startable()
         if entry is not None:
             variant = self._variants.get(str(entry.path))
-            self.post_message(self.Start(Choice(entry.document, str(entry.path), variant, url)))
+            self.post_message(self.Start(StartChoice(entry.document, str(entry.path), variant, url)))
 
     def _startable(self) -> Entry | None:
         entry = self._entry
@@ -227,13 +224,11 @@ class PickerScreen(Screen[None]):
         self._check()
 
     def action_attach(self) -> None:
-        """Ask for the URL of a server."""
         entry = self._startable()
         if entry is not None:
             ask(self, AskUrl(entry.name, api_key_env=self._api_key_env), self._start)
 
     def action_edit(self) -> None:
-        """A copy of it in the editor."""
         entry = self._entry
         if entry is not None:
             editor = EditorScreen(entry.path, shipped=entry.shipped)
@@ -243,12 +238,10 @@ class PickerScreen(Screen[None]):
         self.app.push_screen(PastScreen())
 
     def action_look_again(self) -> None:
-        """The same, from disk and box."""
         self._read()
         self._check()
 
     def action_filter(self) -> None:
-        """Let the operator type what he looks for."""
         field = self.query_one("#picker-filter", Input)
         field.add_class("-shown")
         field.focus()
@@ -258,7 +251,6 @@ class PickerScreen(Screen[None]):
         self._fill()
 
     def on_input_submitted(self) -> None:
-        """Back to the list, as it is now."""
         if not self._filter:
             self.action_clear()
         self._list.focus()
@@ -268,25 +260,3 @@ class PickerScreen(Screen[None]):
         field.value = ""
         field.remove_class("-shown")
         self._list.focus()
-
-    def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table((*keys.PICKER, keys.PALETTE), keymap_of(self.app))))
-
-    def action_leave(self) -> None:
-        self.app.exit()
-
-    def interrupt(self) -> None:
-        self.app.exit()
-
-
-def _entries_and_last_used() -> tuple[list[Entry], str | None]:
-    """All profiles, and the path of the one that the newest run was of."""
-    found = entries()
-    names = newest_by_profile(past_runs()[:1])
-    return found, next((str(entry.path) for entry in found if entry.name in names), None)
-
-
-def _last_runs(names: Sequence[str]) -> dict[str, PastRun]:
-    """By the name of the profile; one folder is read for each that has any."""
-    newest = newest_by_profile(past_runs())
-    return {name: past_run(newest[name]) for name in names if name in newest}

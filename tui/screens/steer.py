@@ -5,6 +5,8 @@ What was asked for goes to the run as it is; what the run cannot do comes back a
 
 from __future__ import annotations
 
+from functools import partial
+
 from textual.screen import Screen
 
 from loadgen import format as fmt
@@ -14,12 +16,11 @@ from loadgen.plan.request import PlanRequest, parse_plan
 from loadgen.run.operations import FollowPlan, Restart
 from loadgen.searches import SEARCHES
 from tui.panels.frame import RunControl
-from tui.screens.dialogs import AskChoice, AskNumber, AskParsed
-from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE, STEERABLE, PendingLoad
+from tui.screens.dialogs import AskChoice, AskLoad, AskParsed, ask
+from tui.screens.pending_load import STEERABLE, PendingLoad
 
 LARGEST_LENGTH = 10_000_000
 _RESTARTABLE: frozenset[Phase] = STEERABLE | {"checking", "blocked", "starting", "probing", "failed"}
-_AS_IT_IS = "."
 
 
 def phases_for(what: str) -> frozenset[Phase]:
@@ -58,56 +59,31 @@ class Steer:
 
     def begin(self, what: str, snapshot: Snapshot) -> None:
         """Ask for a change in a dialog."""
+        pending, screen = self._pending, self._screen
         match what:
-            case "loop":
-                self._ask_loop()
+            case "loop":  # a load of the other kind
+                open_loop = not pending.wanted.open_loop
+                dialog = AskLoad("Open loop" if open_loop else "Closed loop", open_loop=open_loop)
+                ask(screen, dialog, partial(pending.ask, open_loop=open_loop))
             case "shape":
-                self._ask_shape()
+                isl, osl = pending.wanted.shape
+                question = "Shape: input / output tokens of a request, such as 4096/1024"
+                ask(screen, AskParsed(question, parse_shape, f"{isl}/{osl}"), lambda shape: pending.ask_shape(*shape))
             case "plan":
                 question = "From here: a ladder, 8, 16, 32 each 30s, or a ramp, 64 in 60s"
-                self._screen.app.push_screen(AskParsed(question, parse_plan), self._follow)
+                ask(screen, AskParsed(question, parse_plan), self._follow)
             case "search":
-                searches = [(kind.name, kind.choice) for kind in SEARCHES.values()]
-                self._screen.app.push_screen(AskChoice("Search from the present load", searches), self._search)
+                searches = [(PlanRequest(kind.name), kind.choice) for kind in SEARCHES.values()]
+                ask(screen, AskChoice("Search from the present load", searches), self._follow)
             case "restart":
                 self._ask_restart(snapshot)
 
-    def _ask_loop(self) -> None:
-        """A load of the other kind: a rate in place of a concurrency, or the other way round."""
-        if self._pending.wanted.open_loop:
-            dialog = AskNumber("Closed loop: streams held open", most=MOST_CONCURRENCY, whole=True)
-        else:
-            dialog = AskNumber("Open loop: requests a second", most=MOST_RATE, whole=False)
-        self._screen.app.push_screen(dialog, self._set_loop)
-
-    def _set_loop(self, value: float | None) -> None:
-        if value is not None:
-            self._pending.ask(value, open_loop=not self._pending.wanted.open_loop)
-
-    def _ask_shape(self) -> None:
-        isl, osl = self._pending.wanted.shape
-        question = "Shape: input / output tokens of a request, such as 4096/1024"
-        self._screen.app.push_screen(AskParsed(question, parse_shape, f"{isl}/{osl}"), self._set_shape)
-
-    def _set_shape(self, shape: tuple[int, int] | None) -> None:
-        if shape is not None:
-            self._pending.ask_shape(*shape)
-
-    def _follow(self, plan: PlanRequest | None) -> None:
-        if plan is not None:
-            self._control.apply(FollowPlan(plan))
-
-    def _search(self, kind: str | None) -> None:
-        if kind is not None:
-            self._control.apply(FollowPlan(PlanRequest(SEARCHES[kind].name)))
+    def _follow(self, plan: PlanRequest) -> None:
+        self._control.apply(FollowPlan(plan))
 
     def _ask_restart(self, snapshot: Snapshot) -> None:
         now = snapshot.server.variant
-        choices = [("", "go on without"), (_AS_IT_IS, f"restart it as it is{f', {now}' if now else ''}")]
-        choices += [(name, f"restart it as {name}") for name in snapshot.variants if name != now]
+        choices = [(None, "go on without"), (Restart(None), f"restart it as it is{f', {now}' if now else ''}")]
+        choices += [(Restart(name), f"restart it as {name}") for name in snapshot.variants if name != now]
         question = "Restart the server? Running streams are cut off, results are kept"
-        self._screen.app.push_screen(AskChoice(question, choices), self._restart)
-
-    def _restart(self, variant: str | None) -> None:
-        if variant:
-            self._control.apply(Restart(None if variant == _AS_IT_IS else variant))
+        ask(self._screen, AskChoice(question, choices), self._control.apply)

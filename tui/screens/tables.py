@@ -27,76 +27,67 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _copied(columns: Sequence[Column[_Row]], rows: Iterable[_Row]) -> str:
-    """The columns of a panel, with their units."""
     heads = [f"{column.label} {column.unit}".rstrip() for column in columns]
     return markdown(heads, ([column.compact(row) for column in columns] for row in rows))
 
 
-def stages(view: Frame) -> str:
+def stages(frame: Frame) -> str:
     number, load = STAGE
     target = replace(load, value=lambda stage: fmt.target(stage.concurrency, stage.rate))
-    return _copied([number, target, *COCKPIT_COLUMNS], view.snapshot.stages)
+    return _copied([number, target, *COCKPIT_COLUMNS], frame.snapshot.stages)
 
 
-def loads(view: Frame) -> str:
+def loads(frame: Frame) -> str:
     """The load curve; the stages where it says no more than they do."""
-    return _copied(CURVE, view.snapshot.curve) if tells_more(view) else stages(view)
+    return _copied(CURVE, frame.snapshot.curve) if tells_more(frame) else stages(frame)
 
 
-def percentiles(view: Frame) -> str:
+def percentiles(frame: Frame) -> str:
     rows = []
     for name in METRICS:
-        for stretch, latencies in stretches(view.snapshot):
+        for stretch, latencies in stretches(frame.snapshot):
             summary = latencies.get(name, Summary(count=0))
             head = (f"{name} {unit_of(name)}", stretch, fmt.count(summary.count))
             rows.append((*head, *statistics_of(summary, name)))
     return markdown(("latency", "of", "count", *HEADS), rows)
 
 
-def gpus(view: Frame) -> str:
+def gpus(frame: Frame) -> str:
     rows = []
-    for gpu in view.snapshot.gpus:
+    for gpu in frame.snapshot.gpus:
         now = sample_of(gpu)
-        numbers = (
-            now.gfx_percent,
-            fmt.gib(now.hbm_used_bytes),
-            now.power_w,
-            now.temperature_hotspot_c,
-            now.gfx_clock_mhz,
-        )
-        cells = [fmt.count(number) for number in numbers]
+        hbm, hot = fmt.gib(now.hbm_used_bytes), now.temperature_hotspot_c
+        cells = map(fmt.count, (now.gfx_percent, hbm, now.power_w, hot, now.gfx_clock_mhz))
         rows.append((str(gpu.static.index), fmt.plain(gpu.static.name), *cells, fmt.plain("; ".join(gpu.flags))))
     return markdown(("gpu", "name", "busy %", "HBM GiB", "power W", "hot C", "MHz", "flags"), rows)
 
 
-def engine(view: Frame) -> str:
-    """What the engine says of itself."""
-    return markdown(
-        ("engine", *ENGINE_HEADS), [(fmt.plain(name), *engine_figures(each)) for name, each in engines(view)]
-    )
+def engine(frame: Frame) -> str:
+    rows = [(fmt.plain(name), *engine_figures(each)) for name, each in engines(frame)]
+    return markdown(("engine", *ENGINE_HEADS), rows)
 
 
-def log(view: Frame) -> str:
+def log(frame: Frame) -> str:
     """The lines of the log that pass the filter, as they are."""
-    wanted = view.log_filter.casefold()
-    lines = [fmt.plain(line) for line in view.snapshot.server.log_tail if wanted in line.casefold()]
+    wanted = frame.log_filter.casefold()
+    lines = [fmt.plain(line) for line in frame.snapshot.server.log_tail if wanted in line.casefold()]
     return "\n".join(lines) + "\n"
 
 
-def errors(view: Frame) -> str:
-    found = view.snapshot.errors
-    rows = [(fmt.plain(one.kind), str(one.count), seen(view, one.kind), fmt.plain(one.message)) for one in found]
+def errors(frame: Frame) -> str:
+    found = frame.snapshot.errors
+    rows = [(fmt.plain(one.kind), str(one.count), seen(frame, one.kind), fmt.plain(one.message)) for one in found]
     return markdown(("kind", "count", "seen", "message"), rows)
 
 
-def events(view: Frame) -> str:
-    rows = [(fmt.clock(one.t_s), one.kind, fmt.plain(one.text)) for one in happened(view)]
+def events(frame: Frame) -> str:
+    rows = [(fmt.clock(one.t_s), one.kind, fmt.plain(one.text)) for one in happened(frame)]
     return markdown(("time", "kind", "event"), rows)
 
 
-def verdicts(view: Frame) -> str:
+def verdicts(frame: Frame) -> str:
     """What is wrong, and what the preflight found."""
-    found = view.snapshot.findings
-    rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in view.snapshot.verdicts]
+    found = frame.snapshot.findings
+    rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in frame.snapshot.verdicts]
     rows += [("preflight", one.severity, fmt.plain(f"{one.seen}: {one.why}; {one.fix}")) for one in found]
     return markdown(("of", "weight", "what"), rows)

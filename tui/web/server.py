@@ -108,7 +108,6 @@ class TokenServer(Server):
         """No greetings: standard output is for data."""
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """End the processes of all browsers."""
         for session in self._sessions:
             session.cancel()
         if self._sessions:

@@ -129,14 +129,11 @@ class Pane(Painted):
             self.put(rows)
 
 
-Bar = Sequence[Hint]  # one row, the most needed first
-
-
 class KeyBar(Painted):
     """Shows keys and takes clicks on them."""
 
-    def __init__(self, hints: Callable[[int], Sequence[Bar]], *, id: str) -> None:
-        """`hints` makes the rows for a height."""
+    def __init__(self, hints: Callable[[int], Sequence[Sequence[Hint]]], *, id: str) -> None:
+        """`hints` makes the rows for a height, in each the most needed first."""
         super().__init__(id=id)
         self._hints = hints
 

@@ -40,7 +40,6 @@ def padded(text: str, width: int) -> str:
 
 
 def _beginning(text: str, width: int) -> str:
-    """As much of a text as has room."""
     if text.isascii() or width <= 0:
         return text[: max(0, width)]
     return chop_cells(text, width)[0]

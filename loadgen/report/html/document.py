@@ -56,7 +56,8 @@ def html_report(result: Result) -> str:
     ]
     body = "\n".join(part for part in parts if part)
     scripts = [get_plotlyjs(), _asset("report.js")]
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     # plotly writes style sheets of its own, and draws its images from data it has made.
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     return f"""<!doctype html>
@@ -214,10 +215,6 @@ def _json(figures: Figures) -> str:
     """The figures as a JSON object that cannot end the element it stands in."""
     entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items())
     return "{" + entries.replace("<", "\\u003c") + "}"
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _asset(name: str) -> str:

@@ -27,7 +27,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is learned here from ten seconds that is not from a tenth of one."""
-    monkeypatch.setattr("loadgen.telemetry.examine.DUMP_PACE", Pace(watch_s=0.1, interval_s=0.05, open_s=20))
+    monkeypatch.setattr("tui.cli.box.DUMP_PACE", Pace(watch_s=0.1, interval_s=0.05, open_s=20))
 
 
 @pytest.fixture

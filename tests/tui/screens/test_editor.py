@@ -1,5 +1,7 @@
 """The editor: problems as one types, names that are refused or asked about, and files that are whole."""
 
+import errno
+import os
 import tomllib
 from pathlib import Path
 
@@ -8,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import Input, TextArea
 
+from loadgen.places import write_whole
 from tests.tui.past_runs import TOML
 from tests.tui.screens.test_picker import Desk, desk
 from tui.catalog import find_profile
-from tui.screens.editor import EditorScreen, check_text, line_of, proposed_path, write_whole
+from tui.screens.editor import EditorScreen, check_text, line_of, proposed_path
 from tui.screens.picker import PickerScreen
 
 
@@ -95,10 +98,15 @@ def test_the_proposed_name_is_never_a_shipped_one(folder: Path) -> None:
     assert proposed_path(find_profile("simulator")) == Path("profiles/my-simulator.toml")
 
 
-def test_a_file_is_written_whole_or_not_at_all(folder: Path) -> None:
+def test_a_file_is_written_whole_or_not_at_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "mine.toml"
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "first half \ud800")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no room"):
+        write_whole(path, b"first half")
     assert path.read_text() == TOML
     assert [entry.name for entry in folder.iterdir()] == ["mine.toml"]
 

@@ -18,7 +18,7 @@ from tests.engines import simulator
 from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
 from tui.app import Cockpit
-from tui.catalog import Choice
+from tui.catalog import StartChoice
 from tui.cli.run import add_run_options, make_run
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.past_runs import PastScreen
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def made(choice: Choice) -> Run:
+def made(choice: StartChoice) -> Run:
     parser = argparse.ArgumentParser()
     add_run_options(parser)
     options = argparse.Namespace(**vars(parser.parse_args([])) | {"variant": choice.variant, "url": choice.url})
@@ -53,7 +53,7 @@ def made(choice: Choice) -> Run:
 class Desk:
     """The app on its picker, and what was chosen there."""
 
-    def __init__(self, app: Cockpit, pilot: Pilot[None], chosen: list[Choice]) -> None:
+    def __init__(self, app: Cockpit, pilot: Pilot[None], chosen: list[StartChoice]) -> None:
         self.app = app
         self.pilot = pilot
         self.chosen = chosen
@@ -82,10 +82,12 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(make: Callable[[Choice], Run] | None = None, size: tuple[int, int] = (160, 45)) -> AsyncIterator[Desk]:
-    chosen: list[Choice] = []
+async def desk(
+    make: Callable[[StartChoice], Run] | None = None, size: tuple[int, int] = (160, 45)
+) -> AsyncIterator[Desk]:
+    chosen: list[StartChoice] = []
 
-    def refuse(choice: Choice) -> Run:
+    def refuse(choice: StartChoice) -> Run:
         chosen.append(choice)
         raise ProfileError("runs: cannot be written: nothing was started")
 
@@ -260,6 +262,7 @@ async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves() -> None:
 
 async def test_a_screenshot_is_kept_in_this_folder_and_told(folder: Path) -> None:
     async with desk() as seat:
-        seat.app._keep_screenshot()
+        found = seat.app.get_system_commands(seat.app.screen)
+        next(command for command in found if command.title == "screenshot").callback()
         await seat.until(lambda: bool(list(folder.glob("*.svg"))))
         await seat.sees("Saved screenshot")
