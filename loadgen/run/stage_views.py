@@ -58,8 +58,14 @@ class StageViews:
         return self._energy[index][1]
 
 
-def stage_view(stage: StageRecord, record: Record, **known: object) -> StageView:
-    """One stage as the screen shows it; `known` are other fields."""
+def stage_view(
+    stage: StageRecord,
+    record: Record,
+    *,
+    curve: tuple[CurvePoint, ...] = (),
+    energy: EnergyResult | None = None,
+) -> StageView:
+    """One stage as the screen shows it."""
     started, ended = stage.started, stage.ended
     judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
@@ -75,7 +81,8 @@ def stage_view(stage: StageRecord, record: Record, **known: object) -> StageView
         e2e_needs_s=_beyond_its_end(stage),
         moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
         notes=_notes(stage) if ended is not None else (),
-        **known,
+        curve=curve,
+        energy=energy,
     )
 
 

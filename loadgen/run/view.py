@@ -6,7 +6,7 @@ A record says what has happened; a run that goes on, or the replay that plays it
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
@@ -19,6 +19,7 @@ from loadgen.metrics.snapshot import (
     GpuView,
     LoadView,
     Phase,
+    ReplayView,
     SeriesPoint,
     ServerView,
     Snapshot,
@@ -29,6 +30,30 @@ from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, 
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
+
+
+class RunFields(TypedDict, total=False):
+    """Fields of a snapshot that only the run that goes on, or the replay, can know."""
+
+    unix_s: Required[float]
+    profile: Required[str]
+    load: Required[LoadView]
+    telemetry: Required[str]
+    gpus_stale: bool
+    variants: tuple[str, ...]
+    result_path: str | None
+    past: tuple[SeriesPoint, ...]
+    replay: ReplayView
+
+
+class LoadFields(TypedDict, total=False):
+    """Fields of the load's view that only the run that goes on, or the replay, can know."""
+
+    stage: Required[int]
+    stages_planned: Required[int]
+    paused: Required[bool]
+    manual: Required[bool]
+    held_open: bool
 
 
 def snapshot_of(
@@ -43,12 +68,11 @@ def snapshot_of(
     reason: str = "",
     waiting_for: Sequence[str] = (),
     baseline: BaselineWatch | None = None,
-    **known: Any,  # noqa: ANN401 - fields, each of its own type
+    **known: Unpack[RunFields],
 ) -> Snapshot:
     """The state of a run now: what its record says, with what only the run that goes on, or the replay, can know.
 
-    `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for; `known` are other
-    fields of the snapshot.
+    `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for.
     """
     client, counters = client_view(record, workers), record.total.counters
     text, healthy = headline(
@@ -152,13 +176,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def load_view(
-    asked: StageLoad | None,
-    record: Record,
-    t_s: float,
-    **known: Any,  # noqa: ANN401 - fields, each of its own type
-) -> LoadView:
-    """The load at a moment: what is asked for and what is held; `known` are the other fields."""
+def load_view(asked: StageLoad | None, record: Record, t_s: float, **known: Unpack[LoadFields]) -> LoadView:
+    """The load at a moment: what is asked for and what is held."""
     tick, running = record.last_tick, record.current
     concurrency, rate = (asked.concurrency, asked.rate) if asked is not None else (None, None)
     if running is not None and running.started.steps:
