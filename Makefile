@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
-# Files side by side: most tests wait for a socket or a process; those of a file share what they have started.
-SIDE_BY_SIDE = -n $$(( $$(nproc) + 1 )) --dist loadfile
+# Tests side by side: most wait for a socket or a process. A worker that has none left takes some of another.
+SIDE_BY_SIDE = -n $$(( $$(nproc) + 1 )) --dist worksteal
 
 # Strict: a link to a page or a heading that is not there fails.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
