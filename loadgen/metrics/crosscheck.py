@@ -19,7 +19,7 @@ from loadgen.metrics.stage_record import FIRST_TOKENS, StageRecord
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
 """A client that sees first tokens earlier than the engine made them, by more than both, is wrong or measures others."""
 OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
-"""Of the engine's TTFT: if more than both is lost between engine and client, the engine is not what is measured."""
+"""Where more than both of TTFT is lost between engine and client, the engine is not what is measured."""
 PREFIX_HIT_RATE = 0.01
 
 

@@ -99,7 +99,7 @@ def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
 
 
 def sound_stage(stages: Sequence[StageResult]) -> StageResult:
-    """Of several stages of one load the one that counts: the last with which nothing is wrong, else the last."""
+    """The stage that counts of several of one load: the last with which nothing is wrong, else the last."""
     return max(stages, key=lambda stage: (not stage.limited and stage.inconclusive is None, stage.index))
 
 

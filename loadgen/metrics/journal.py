@@ -36,7 +36,7 @@ Severity = Literal["blocks", "warns", "info"]
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of the preflight: what was seen of profile, installation or box, why it matters, and what to do about it."""
+    """What the preflight saw of profile, installation or box, why it matters, and what to do about it."""
 
     id: str  # stable, for scripts: `unknown-flag`, `port-taken`
     severity: Severity
@@ -304,7 +304,7 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     index: int
     engine: EngineStage  # of all servers together
     instances: tuple[EngineStage | None, ...] = ()
-    """Of each, where there are several; None for one that could not be read."""
+    """Each server's own, where there are several; None for one that could not be read."""
 
 
 class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):

@@ -232,7 +232,7 @@ class Tokens(msgspec.Struct, frozen=True):
     output: int
     source: Literal["usage", "events"]
     input_per_request: float | None = None
-    """Of the completed streams; null where the server does not say, and in results of before."""
+    """Those of the completed streams; null where the server does not say, and in results of before."""
     output_per_request: float | None = None
 
 
@@ -258,7 +258,7 @@ class SloCheck(msgspec.Struct, frozen=True):
     met: bool  # by the figures as they are
     verdict: SloVerdict | None = None  # with 95 % confidence; None in results of before, and so are the others
     missed: int | None = None
-    """Of the streams that the limit is for: those beyond it, those that failed, and arrivals that were never sent."""
+    """The streams that missed the limit: beyond it, failed, or never sent."""
     population: int | None = None  # those streams; without those that were still open at the end and within the limit
     needs: int | None = None  # while unresolved: so many more streams at least
 
@@ -355,7 +355,7 @@ class StageResult(msgspec.Struct, frozen=True):
     baseline: BaselineView | None = None  # beside an earlier run, where one was named
     first_wave: FirstWave | None = None  # none where the load did not begin all at once, and in results of before
     tail_share: float | None = None
-    """Of the window of a stage that requests bound, how much had fewer streams than asked because none were left."""
+    """The share of the window in which fewer streams were open than asked, because no requests were left to send."""
     tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
     carried_share: float | None = None
     """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""

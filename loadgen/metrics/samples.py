@@ -88,7 +88,7 @@ class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
     load_1min: float
     cpu_percent: float | None = None  # of all cores, 0 to 100
     cpu_busiest_percent: float | None = None
-    """Of the busiest core: a single thread that is the limit shows here, and not in the mean."""
+    """The busiest core's: a single thread that is the limit shows here, and not in the mean."""
     server_cpu_percent: float | None = None  # of the server's processes; 100 is one core
     server_rss_bytes: int | None = None  # resident memory of the server's processes; what they share counts for each
     disk_read_bytes_per_s: float | None = None
@@ -252,7 +252,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = DOCTOR_SCHEMA
     versions: dict[str, str | None]
-    """Of vramp, Python, the system, the packages, the drivers and the vendors' stacks; None is "not here"."""
+    """Versions of vramp, Python, the system, the packages, the drivers and the vendors' stacks; None is "not here"."""
     user: str
     groups: tuple[str, ...]
     devices: tuple[DeviceFile, ...]

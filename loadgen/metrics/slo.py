@@ -215,7 +215,7 @@ def _streams(stage: StageRecord, metric: str, values: Histogram) -> int:
 
 
 def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
-    """Of the percentiles whose worth is known, the nearest; but one above which there is nothing tells nothing."""
+    """The nearest percentile whose effective sample size is known; one above which there is nothing tells nothing."""
     values = stage.histogram(_ALIKE.get(metric, metric))
     telling = {
         name: known
@@ -260,7 +260,7 @@ def _at_worst(stage: StageRecord, count: int) -> _Worth:
 
 
 def _known(stage: StageRecord, metric: str, verdict: SloVerdict) -> SloVerdict:
-    """Of E2E times that are only the short ones, none is known to be kept."""
+    """The verdict, but where only the short streams ended, no limit on E2E is known to be kept."""
     return "unresolved" if metric == "e2e" and verdict == "met" and stage.e2e_needs_s else verdict
 
 

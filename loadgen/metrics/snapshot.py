@@ -24,7 +24,7 @@ from loadgen.metrics.result import (
 )
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
-BEAT_S = 0.25  # A run tells its state so often
+SNAPSHOT_S = 0.25  # A run tells its state so often
 WINDOW_S = 5.0  # the span of the percentiles in a `SeriesPoint`
 RECENT_S = 10.0  # the span of `Snapshot.recent`
 SHORTEST_S = 0.25

@@ -146,7 +146,7 @@ class StageRecord:
 
     @property
     def tail_share(self) -> float | None:
-        """Of the window of a stage that requests bound, how much had fewer streams than asked for."""
+        """The share of the window in which a stage that requests bound had fewer streams than asked for."""
         if self.started.requests is None or self.started.concurrency is None or not self.window_s:
             return None
         return min(1.0, self.metrics.tail_s / self.window_s)

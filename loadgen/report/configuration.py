@@ -127,7 +127,7 @@ def _is_noise(key: str) -> bool:
 
 
 def _gpu_settings(result: Result) -> dict[str, Any]:
-    """Of the first GPU: a box whose GPUs differ among themselves is told by the health verdicts."""
+    """The first GPU's: a box whose GPUs differ among themselves is told by the health verdicts."""
     if not result.gpus:
         return {}
     first = result.gpus[0]

@@ -23,7 +23,7 @@ _LATENCY_COLUMNS = (
 )
 _WIDTH = 78
 _BESIDE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
-"""Of the figures beside a baseline; `vramp compare` shows all."""
+"""The figures that are shown beside a baseline; `vramp compare` shows all."""
 
 
 def result_table(result: Result) -> str:

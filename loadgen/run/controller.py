@@ -220,7 +220,7 @@ class LoadController:
         if stage is None or watch is None or record is None or record.started.index != self.index:
             return
         known = watch.saturated
-        watch.beat(tick, record, self._clock_s() - self._begun_s)
+        watch.observe(tick, record, self._clock_s() - self._begun_s)
         if watch.saturated is not None and known is None:
             # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
             if stage.ends_saturated and stage.requests is None and not self.manual:

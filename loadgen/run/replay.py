@@ -17,7 +17,7 @@ import msgspec
 from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import BEAT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
+from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
@@ -88,7 +88,7 @@ class Replay:
             self._wake.clear()
             # Until it is time to draw, or something was asked for.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), BEAT_S)
+                await asyncio.wait_for(self._wake.wait(), SNAPSHOT_S)
             before_s, drawn_s = drawn_s, clock_s()
             if self._stepping:
                 self._stepping = False

@@ -21,7 +21,7 @@ from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import BEAT_S, Phase, Snapshot
+from loadgen.metrics.snapshot import SNAPSHOT_S, Phase, Snapshot
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
@@ -108,7 +108,7 @@ class Run:
         self._ending: RunState | None = None
         self._reason = ""
         self._running: asyncio.Task[None] | None = None
-        self._beat = asyncio.Event()
+        self._due = asyncio.Event()
         self._ended = asyncio.Event()
         self._snapshot_server = SnapshotServer(
             self.folder, apply=self.apply, past=lambda: points_of(self._record.series)
@@ -195,10 +195,10 @@ class Run:
             # The first at once: a screen has something to draw before anything has happened.
             yield self._snapshot_server.publish(self._snapshot())
             while not work.done():
-                self._beat.clear()
-                beat = asyncio.create_task(self._beat.wait())
-                await asyncio.wait({work, beat}, timeout=BEAT_S * 1.5, return_when=asyncio.FIRST_COMPLETED)
-                beat.cancel()
+                self._due.clear()
+                due = asyncio.create_task(self._due.wait())
+                await asyncio.wait({work, due}, timeout=SNAPSHOT_S * 1.5, return_when=asyncio.FIRST_COMPLETED)
+                due.cancel()
                 if not work.done():
                     yield self._snapshot_server.publish(self._snapshot())
         finally:
@@ -287,7 +287,7 @@ class Run:
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase
-        self._beat.set()
+        self._due.set()
 
     async def _preflight(self, profile: Profile) -> None:
         self._enter("checking")
@@ -348,7 +348,7 @@ class Run:
         await self._session.close()
 
     async def _stop_servers(self, *, leave: bool) -> None:
-        state = await self._session.servers.end(leave=leave, tell=self._event, beat=self._beat.set)
+        state = await self._session.servers.end(leave=leave, tell=self._event, show=self._due.set)
         if state is not None:
             self._session.log_state(state)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from loadgen.errors import LoadError, ServerError
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
-from loadgen.metrics.snapshot import BEAT_S, InstanceView, Liveness
+from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
 from loadgen.server.process.gpu_memory import level_now
@@ -135,8 +135,8 @@ class Servers:
         lines = [f"{name} {server.exit} {when}: {cause.title}", *(f"  {line}" for line in cause.evidence)]
         return "\n".join([*lines, f"  -> {cause.remedy}", f"  its log is {server.log.path}"])
 
-    async def end(self, *, leave: bool, tell: Tell, beat: Callable[[], None]) -> ServerState | None:
-        """Stop all of them, or with `leave` let those run on that are ready; `beat` is called all the while.
+    async def end(self, *, leave: bool, tell: Tell, show: Callable[[], None]) -> ServerState | None:
+        """Stop all of them, or with `leave` let those run on that are ready; `show` is called all the while.
 
         Returns the state that they are in then, None if they are not ours or were left running.
         """
@@ -144,8 +144,8 @@ class Servers:
             return None
         stopping = asyncio.create_task(self.stop())
         while not stopping.done():
-            beat()
-            await asyncio.wait({stopping}, timeout=BEAT_S)
+            show()
+            await asyncio.wait({stopping}, timeout=SNAPSHOT_S)
         for report in await stopping:
             tell("server" if report.clean else "error", f"server {report.sentence}")
         stopped: ServerState = "died" if self.died else "stopped"

@@ -35,7 +35,7 @@ _SURE = 4.0  # student's t beyond 99.9 % with ten increments, and still few fals
 _FEWEST_INCREMENTS = 5
 _TURNOVERS = 4
 _RISEN = 1.5
-FEWEST_BEATS = 12
+FEWEST_TICKS = 12
 _HELD_SHARE = 0.02
 _KEPT = 4  # the rule needs so many points to the right of a cut
 INTERIM = 0.9973  # the confidence of three standard deviations
@@ -79,12 +79,12 @@ class StageWatch:
             variant=variant,
         )
 
-    def beat(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
+    def observe(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
         """Take in a tick, `t_s` after the stage began."""
         index = record.started.index
         delta = tick.stages.get(index)
         if self._transient is not None:
-            self._transient.beat(held=tick.held, delta=delta, output_tokens=tick.client.output_tokens)
+            self._transient.observe(held=tick.held, delta=delta, output_tokens=tick.client.output_tokens)
         elif self.waits and t_s >= self._stage.warmup_s:
             self._look(tick, t_s - self._stage.warmup_s)
         if self._flight is not None and self.saturated is None:
@@ -107,13 +107,13 @@ class StageWatch:
         return self._ready or (self._transient is not None and self._transient.over)
 
     def _judge(
-        self, flight: OverloadDetector, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float
+        self, detector: OverloadDetector, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float
     ) -> str | None:
         still_open = tick.open_stages.get(record.started.index, 0)
-        if not flight.beat(t_s, still_open + tick.queued, ttft_of(delta)):
+        if not detector.observe(t_s, still_open + tick.queued, ttft_of(delta)):
             return None
         ended = record.counters["warmup"] + record.counters["sent"] - still_open
-        return flight.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
+        return detector.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
 
     def _e2e_mean_s(self, record: StageRecord) -> float | None:
         """That of the measured streams, or put together from what is known of those of the warm-up."""
@@ -143,7 +143,7 @@ class OverloadDetector:
         self._in_flight: list[int] = []
         self._ttft_ms: list[float] = []
 
-    def beat(self, t_s: float, in_flight: int, ttft_ms: float | None) -> bool:
+    def observe(self, t_s: float, in_flight: int, ttft_ms: float | None) -> bool:
         """Take in the streams open or waiting `t_s` after the stage began, and the TTFT of those that came since.
 
         A reading is kept, and the answer true, about once a second.
@@ -210,7 +210,7 @@ class Transient:
         self._ttft_ms: list[float] = []
         self._tokens: list[float] = []
 
-    def beat(self, *, held: int, delta: StageDelta | None, output_tokens: int) -> None:
+    def observe(self, *, held: int, delta: StageDelta | None, output_tokens: int) -> None:
         """Take in a tick: streams open at its end, what happened to those of the stage, and all tokens that came."""
         self._held.append(held)
         self._tokens.append(output_tokens)
@@ -224,7 +224,7 @@ class Transient:
     @property
     def over(self) -> bool:
         """Every slot has turned over once, and nothing moves any more."""
-        if len(self._held) < FEWEST_BEATS or not self._turned_over():
+        if len(self._held) < FEWEST_TICKS or not self._turned_over():
             return False
         return all(at_rest(series) for series in (self._held, self._ttft_ms, self._tokens))
 
@@ -247,7 +247,7 @@ def ttft_of(delta: StageDelta | None) -> float | None:
 
 def at_rest(series: list[float]) -> bool:
     """Whether the best cut of a series lies in its first half; one that is too short is not at rest."""
-    if len(series) < FEWEST_BEATS // 2:
+    if len(series) < FEWEST_TICKS // 2:
         return False
     return int(np.argmin(cut_errors(series))) <= len(series) // 2
 

@@ -19,7 +19,7 @@ from loadgen.vendors import VENDORS, Vendor
 
 
 def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Of vramp, Python, the system, the packages, the drivers and ROCm; None for what is not here."""
+    """The versions of vramp, Python, the system, the packages, the drivers and ROCm; None for what is not here."""
     system = _matched(root, "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
     packages = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
     return {

@@ -152,7 +152,7 @@ class LoadBins:
         self._since_ns, self._tokens = now_ns, client.output_tokens
 
     def _nearest_to(self, held: int) -> int:
-        """Of the steps with the nearest share the one nearest to the schedule's: several may have the same share.
+        """The step with the nearest share; of several such steps, the one nearest to the schedule's.
 
         In open loop nobody knows how many streams a rate will hold, so that the schedule's own step counts.
         """

@@ -19,7 +19,7 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
 from loadgen.run.stage_watch import (
-    FEWEST_BEATS,
+    FEWEST_TICKS,
     OverloadDetector,
     Transient,
     at_rest,
@@ -54,15 +54,15 @@ def alarm_s(rate: float, servers: int, service_s: float, *, seed: int, until_s: 
 
 
 def _first_alarm(rate: float, streams: list[tuple[float, float, float]], until_s: int) -> int | None:
-    flight = OverloadDetector(rate)
+    detector = OverloadDetector(rate)
     for t_s in range(1, until_s):
         sent = [stream for stream in streams if stream[0] <= t_s]
         times_s = [end_s - sent_s for sent_s, _, end_s in sent if end_s <= t_s]
         first_s = [first_s - sent_s for sent_s, first_s, _ in sent if t_s - 1 < first_s <= t_s]
         ttft_ms = 1000 * sum(first_s) / len(first_s) if first_s else None
-        flight.beat(t_s, len(sent) - len(times_s), ttft_ms)
+        detector.observe(t_s, len(sent) - len(times_s), ttft_ms)
         mean_s = sum(times_s) / len(times_s) if times_s else None
-        if flight.verdict(ended=len(times_s), e2e_mean_s=mean_s) is not None:
+        if detector.verdict(ended=len(times_s), e2e_mean_s=mean_s) is not None:
             return t_s
     return None
 
@@ -85,21 +85,21 @@ def test_a_load_beyond_the_server_does(rate: float, servers: int, service_s: flo
 
 
 def test_what_it_says() -> None:
-    flight = OverloadDetector(10)
+    detector = OverloadDetector(10)
     for t_s in range(1, 13):
-        assert flight.beat(t_s, 5 * t_s, 100.0 * t_s)
-        assert not flight.beat(t_s + 0.25, 5 * t_s, None)
-    words = flight.verdict(ended=60, e2e_mean_s=0.1)
+        assert detector.observe(t_s, 5 * t_s, 100.0 * t_s)
+        assert not detector.observe(t_s + 0.25, 5 * t_s, None)
+    words = detector.verdict(ended=60, e2e_mean_s=0.1)
     assert words is not None
     assert "grow without bound, 35 to 60 in 5 s; 50% of arrivals are not served" in words
 
 
 def test_nothing_is_said_too_early() -> None:
-    flight = OverloadDetector(10)
-    assert flight.verdict(ended=100, e2e_mean_s=1.0) is None
+    detector = OverloadDetector(10)
+    assert detector.verdict(ended=100, e2e_mean_s=1.0) is None
     for t_s in range(1, 9):
-        flight.beat(t_s, 10 * t_s, 1.0)
-    assert flight.verdict(ended=100, e2e_mean_s=0.1) is None
+        detector.observe(t_s, 10 * t_s, 1.0)
+    assert detector.verdict(ended=100, e2e_mean_s=0.1) is None
 
 
 def test_a_walk_that_goes_nowhere_does_not_drift() -> None:
@@ -143,8 +143,8 @@ def test_it_comes_to_rest_once_the_transient_is_a_small_part() -> None:
 
 
 def test_too_few_points_say_nothing() -> None:
-    assert not at_rest([1.0] * (FEWEST_BEATS // 2 - 1))
-    assert at_rest([1.0] * FEWEST_BEATS)
+    assert not at_rest([1.0] * (FEWEST_TICKS // 2 - 1))
+    assert at_rest([1.0] * FEWEST_TICKS)
 
 
 def by_definition(series: list[float]) -> list[float]:
@@ -169,27 +169,27 @@ def test_the_sums_from_the_end_are_the_definition(series: list[float]) -> None:
 
 def test_every_slot_must_have_turned_over() -> None:
     transient = Transient(concurrency=8)
-    for beat in range(3 * FEWEST_BEATS):
-        transient.beat(held=8, delta=delta(8 if beat == 0 else 0, 50.0), output_tokens=100)
+    for tick in range(3 * FEWEST_TICKS):
+        transient.observe(held=8, delta=delta(8 if tick == 0 else 0, 50.0), output_tokens=100)
     assert not transient.over
-    transient.beat(held=8, delta=delta(8, 50.0), output_tokens=100)
+    transient.observe(held=8, delta=delta(8, 50.0), output_tokens=100)
     assert transient.over
 
 
 def test_streams_of_the_stage_before_must_have_gone() -> None:
     transient = Transient(concurrency=8)
-    for _ in range(3 * FEWEST_BEATS):
-        transient.beat(held=32, delta=delta(4, 50.0), output_tokens=100)
+    for _ in range(3 * FEWEST_TICKS):
+        transient.observe(held=32, delta=delta(4, 50.0), output_tokens=100)
     assert not transient.over
 
 
 def test_open_loop_waits_until_as_many_have_gone_as_are_open() -> None:
     transient = Transient(concurrency=None)
-    for _ in range(2 * FEWEST_BEATS):
-        transient.beat(held=20, delta=delta(1, 50.0), output_tokens=100)
+    for _ in range(2 * FEWEST_TICKS):
+        transient.observe(held=20, delta=delta(1, 50.0), output_tokens=100)
     assert not transient.over
     for _ in range(20):
-        transient.beat(held=20, delta=delta(1, 50.0), output_tokens=100)
+        transient.observe(held=20, delta=delta(1, 50.0), output_tokens=100)
     assert transient.over
 
 

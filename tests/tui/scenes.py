@@ -18,7 +18,7 @@ from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution, ErrorView, Gp
 from tests.tui.cockpit import Seat
 from tests.tui.scripted import LADDER, STAGE_S, running, with_gpus
 
-BEAT_S = 0.25
+SNAPSHOT_S = 0.25
 END_S = 238.0
 ERRORS = (
     ErrorView("http_5xx", 12, "500: CUDA out of memory", ("500: CUDA out of memory", "503: no engine is ready")),
@@ -60,7 +60,7 @@ def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
 @lru_cache
 def afternoon(gpus: int = 8) -> tuple[Snapshot, ...]:
     """All beats, the last one with what the search has found."""
-    beats = [moment(n * BEAT_S, gpus=gpus) for n in range(int(END_S / BEAT_S))]
+    beats = [moment(n * SNAPSHOT_S, gpus=gpus) for n in range(int(END_S / SNAPSHOT_S))]
     return (*beats, moment(END_S, gpus=gpus, search=SEARCH))
 
 

@@ -1,7 +1,7 @@
 """Charts over the run's time, in braille: pure functions to rows.
 
 Rows: the title with the legend and the last values, the plot, and the axis with what happened. All charts get the same
-`Span`, so a column of cells is the same moment on each of them. Because the span moves in steps, most rows of a beat
+`Span`, so a column of cells is the same moment on each of them. Because the span moves in steps, most rows of one
 are those of the last, and only the others are drawn again. Series differ by ink as well as by colour.
 """
 

@@ -93,7 +93,7 @@ class Timeline:
         self._window = 0
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take a beat's points and its new events; every snapshot must come by here, drawn or not."""
+        """Take a snapshot's points and its new events; every snapshot must come by here, drawn or not."""
         if snapshot.phase not in ("checking", "starting", "probing"):
             for point in snapshot.past:
                 self.history.add(point.t_s, _values_of(point))
@@ -134,7 +134,7 @@ class Timeline:
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
     def _add_look(self, snapshot: Snapshot) -> None:
-        """A moment for each look at the GPUs, which are fewer than the beats."""
+        """A moment for each look at the GPUs, which are fewer than the snapshots."""
         indices = tuple(gpu.static.index for gpu in snapshot.gpus)
         if indices != self._gpu_indices:
             self._gpu_indices = indices

@@ -21,7 +21,7 @@ from tui.widgets.rows import Rows, Word
 if TYPE_CHECKING:
     from loadgen.run.operations import Operation
 
-STALE_AFTER_S = 0.75  # two beats of 250 ms without a snapshot, and half a beat of patience
+STALE_AFTER_S = 0.75  # two intervals of 250 ms without a snapshot, and half a one of patience
 METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can be about
 
 
@@ -59,7 +59,7 @@ class Frame:
 
     snapshot: Snapshot
     wanted: Wanted
-    age_s: float = 0.0  # since the snapshot came; 0 on the beat that brings one
+    age_s: float = 0.0  # since the snapshot came; 0 when one has just come
     ending: Literal["", "stop", "abort"] = ""  # what the operator has asked for and the run has not yet done
     ended: bool = False  # no more snapshots will come
     log_filter: str = ""  # only lines of the log that have this are shown

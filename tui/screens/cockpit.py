@@ -115,7 +115,7 @@ class CockpitScreen(FullScreen[None]):
         self._draw()
 
     def check_age(self) -> None:
-        """Draw the age of the numbers where the beat has stopped."""
+        """Draw the age of the numbers where no snapshots come any more."""
         if self.snapshot is not None and not self._ended and monotonic() - self._arrived_s > STALE_AFTER_S:
             self._draw()
 
@@ -126,7 +126,7 @@ class CockpitScreen(FullScreen[None]):
         """All panels, from what is known now.
 
         Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
-        of a core). Therefore the app, not this screen, is what the beats are posted to.
+        of a core). Therefore the app, not this screen, is what the snapshots are posted to.
         """
         if self.snapshot is None or not self._panels or not self.is_current or self.app.screen is not self:
             return
@@ -222,7 +222,7 @@ class CockpitScreen(FullScreen[None]):
             self._draw()
 
     def action_next_stage(self) -> None:
-        """On with the plan; in a replay a beat."""
+        """On with the plan; in a replay one snapshot."""
         if self._replayed is not None or self._steerable():
             self.control.apply(NextStage())
 
