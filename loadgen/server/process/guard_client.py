@@ -178,8 +178,27 @@ def _run(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 
 async def _ended(target: tree.ProcessId, *, within_s: float) -> bool:
+    """Whether this process has ended, at the latest after so long."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            while tree.lives(target):  # noqa: ASYNC110 - it is no child of ours, which would tell
-                await asyncio.sleep(_POLL_S)
+            await _end_of(target)
     return not tree.lives(target)
+
+
+async def _end_of(target: tree.ProcessId) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        handle = os.pidfd_open(target.pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel or a container without pidfds: nothing tells of the end of what is no child of ours
+        while tree.lives(target):  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+        return
+    loop.add_reader(handle, ended.set)
+    try:
+        if tree.lives(target):
+            await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
