@@ -10,7 +10,7 @@ SIDE_BY_SIDE = -n $$(( $$(nproc) + 1 )) --dist worksteal
 # Strict: a link to a page or a heading that is not there fails.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-.PHONY: run test test-vllm test-chromium test-lowest check docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-lowest explore check docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -45,6 +45,9 @@ bench: $(INSTALLED_DEV)  ## measured beside truth, and beside the least it can c
 
 screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew
 	$(BIN)/python -m benchmarks.screenshot
+
+explore: $(INSTALLED_DEV)  ## the property tests with new examples, ten times as many
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m hypothesis --hypothesis-profile=explore
 
 test-lowest:  ## the tests with the oldest versions that pyproject.toml admits
 	$(PYTHON) -m venv .venv-lowest

@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
@@ -34,13 +34,15 @@ def test_chunk_gaps_are_told_apart_only_where_they_differ(plain: list[int], odd:
 
 
 @given(st.integers(0, 10**10))
+@example(35840)
 def test_lags_are_rounded_by_a_32nd_at_most(lag_ns: int) -> None:
     client = ClientSamples()
     client.read_lag_ns.append(lag_ns)
     client.send_lag_ns.append(lag_ns)
     delta = client.drain(0)
     assert delta.read_lag is not None and delta.read_lag == delta.send_lag
-    assert delta.read_lag.sum_us == pytest.approx(lag_ns / 1000, rel=1 / 32, abs=1)
+    rounding_us = lag_ns / 1000 / 32 + 1  # to a 32nd, and then to whole microseconds
+    assert delta.read_lag.sum_us == pytest.approx(lag_ns / 1000, rel=0, abs=rounding_us)
 
 
 async def test_it_comes_before_each_read_of_a_stream() -> None:
