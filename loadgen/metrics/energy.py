@@ -38,18 +38,18 @@ class WindowGain(NamedTuple):
 
 
 def window_energy(
-    gpus: Sequence[GpuStatic], looks: Mapping[int, Sequence[GpuSample]], start_s: float, end_s: float, tokens: int = 0
+    gpus: Sequence[GpuStatic], samples: Mapping[int, Sequence[GpuSample]], start_s: float, end_s: float, tokens: int = 0
 ) -> EnergyResult | None:
     """The energy from `start_s` to `end_s` (CLOCK_MONOTONIC); None without devices or if the window is too short.
 
-    `gpus` are those that count; their `looks`, by number, should reach beyond both ends of the window. `tokens` are the
-    output tokens of the window.
+    `gpus` are those that count; their `samples`, by number, should reach beyond both ends of the window. `tokens` are
+    the output tokens of the window.
     """
     leaders = sockets(gpus)
     window_s = end_s - start_s
     if not leaders or window_s < SHORTEST_WINDOW_S:
         return None
-    parts = tuple(_socket(gpu, looks.get(gpu.index, []), start_s, end_s) for gpu in leaders)
+    parts = tuple(_socket(gpu, samples.get(gpu.index, []), start_s, end_s) for gpu in leaders)
     known = [part.joules for part in parts if part.joules is not None]
     joules = sum(known) if len(known) == len(parts) else None
     source: EnergySource = "power" if any(part.source == "power" for part in parts) else "counter"

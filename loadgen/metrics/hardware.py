@@ -1,6 +1,6 @@
 """The hardware's part of a record: GPUs and host as they were looked at, as series and by stage.
 
-Series are bounded (`loadgen.metrics.series`). What a stage needs of the looks it keeps itself.
+Series are bounded (`loadgen.metrics.series`). What a stage needs of the samples it keeps itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.verdicts import GpuFacts, gpu_facts
 
 _SERIES_CAPACITY = 3_000
-_SERIES_RAW = 600  # ten minutes at one look a second
+_SERIES_RAW = 600  # ten minutes at one sample a second
 _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
-_MOST_LOOKS = 1000
+_MOST_SAMPLES = 1000
 _MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
 _HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
 _GPU_COLUMNS = (
@@ -33,15 +33,15 @@ _HOST_RATES = ("disk_read_bytes_per_s", "disk_write_bytes_per_s", "network_in_by
 _HOST_COLUMNS = (*_HOST_MEANS, "load_1min", *_HOST_RATES)
 
 
-class GpuSamples:
-    """The looks at all GPUs and the host around one stage."""
+class HardwareSamples:
+    """The samples of all GPUs and of the host around one stage."""
 
     def __init__(self, before: Mapping[int, GpuSample]) -> None:
-        """`before` are the last looks before the stage."""
+        """`before` are the last samples before the stage."""
         self.by_gpu: dict[int, list[GpuSample]] = {index: [sample] for index, sample in before.items()}
         self.host: list[HostSample] = []
         self.until_s: float | None = None  # when the stage ended (CLOCK_MONOTONIC)
-        self.count = 0  # looks taken so far
+        self.count = 0  # how often the GPUs were sampled so far
 
     def add(self, samples: Sequence[GpuSample]) -> None:
         self.count += 1
@@ -51,24 +51,24 @@ class GpuSamples:
             _thin(kept)
 
     def add_host(self, sample: HostSample) -> None:
-        """Take one look at the host."""
+        """Take one sample of the host."""
         self.host.append(sample)
         _thin(self.host)
 
     def forget(self) -> None:
-        """Let the looks go: what they say is known."""
+        """Let the samples go: what they say is known."""
         self.by_gpu.clear()
         self.host.clear()
 
     @property
     def complete(self) -> bool:
-        """Whether every GPU was looked at after the end of the stage: nothing more is needed."""
+        """Whether every GPU was sampled after the end of the stage: nothing more is needed."""
         if self.until_s is None:
             return False
         return all(samples[-1].t_s >= self.until_s for samples in self.by_gpu.values())
 
     def within(self, start_s: float, end_s: float) -> dict[int, list[GpuSample]]:
-        """The looks of a window, by GPU."""
+        """The samples of a window, by GPU."""
         return {
             index: [sample for sample in samples if start_s <= sample.t_s <= end_s]
             for index, samples in self.by_gpu.items()
@@ -76,7 +76,7 @@ class GpuSamples:
 
 
 def _thin(kept: list[Any]) -> None:
-    if len(kept) > _MOST_LOOKS:
+    if len(kept) > _MOST_SAMPLES:
         del kept[1:-1:2]
 
 
@@ -93,17 +93,17 @@ class HardwareRecord:
         self._host_series = _series(_HOST_COLUMNS)
         self._gpu_series: dict[int, TimeSeries] = {}
         self._recent: dict[int, list[GpuSample]] = {}
-        self._open: list[GpuSamples] = []
+        self._open: list[HardwareSamples] = []
 
-    def begin_stage(self) -> GpuSamples:
-        """The looks of a stage that begins now; they are added until the stage lets go of them."""
-        looks = GpuSamples(self.latest)
-        self._open.append(looks)
-        return looks
+    def begin_stage(self) -> HardwareSamples:
+        """The samples of a stage that begins now; they are added until the stage lets go of them."""
+        samples = HardwareSamples(self.latest)
+        self._open.append(samples)
+        return samples
 
     def sampled(self, line: GpusSampled) -> None:
-        for looks in self._open:
-            looks.add(line.gpus)
+        for samples in self._open:
+            samples.add(line.gpus)
         self._let_go()
         for sample in line.gpus:
             self.first.setdefault(sample.index, sample)
@@ -119,38 +119,38 @@ class HardwareRecord:
 
     def host_sampled(self, line: HostSampled) -> None:
         self.host = line.host
-        for looks in self._open:
-            looks.add_host(line.host)
+        for samples in self._open:
+            samples.add_host(line.host)
         self._let_go()
         values = {name: getattr(line.host, name) for name in _HOST_COLUMNS}
         self._host_series.add(round(line.host.t_s - self.began_s, 3), values)
 
     def _let_go(self) -> None:
-        self._open = [looks for looks in self._open if not looks.complete]
+        self._open = [samples for samples in self._open if not samples.complete]
 
     def series(self) -> list[GpuSeries]:
         return [GpuSeries(index, series.columns()) for index, series in sorted(self._gpu_series.items())]
 
     def host_series(self) -> Columns:
-        """The series of the host; empty before the first look."""
+        """The series of the host; empty before the first sample."""
         return self._host_series.columns() if len(self._host_series) else {}
 
     def facts(self) -> list[GpuFacts]:
-        """What the rules of health look at, over the last looks."""
-        throttled = {index: mean_throttle(looks) for index, looks in self._recent.items()}
+        """What the rules of health look at, over the last samples."""
+        throttled = {index: mean_throttle(samples) for index, samples in self._recent.items()}
         return gpu_facts(self.gpus, self.latest, self.first, throttled)
 
-    def of_server(self, looks: Mapping[int, Sequence[GpuSample]]) -> list[GpuStatic]:
+    def of_server(self, samples: Mapping[int, Sequence[GpuSample]]) -> list[GpuStatic]:
         """The GPUs that the server computes on: those whose memory grew since the run began, or is well in use.
 
         Another tenant's GPUs must not count towards a server's energy. All of them if nothing tells them apart.
         """
-        used = [gpu for gpu in self.gpus if self._holds_a_model(gpu, looks.get(gpu.index, ()))]
+        used = [gpu for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ()))]
         sockets = {gpu.socket or gpu.index for gpu in used}
         return [gpu for gpu in self.gpus if (gpu.socket or gpu.index) in sockets] or list(self.gpus)
 
-    def _holds_a_model(self, gpu: GpuStatic, looks: Sequence[GpuSample]) -> bool:
-        most = max(_known(looks, "hbm_used_bytes"), default=None)
+    def _holds_a_model(self, gpu: GpuStatic, samples: Sequence[GpuSample]) -> bool:
+        most = max(_known(samples, "hbm_used_bytes"), default=None)
         if most is None:
             return False
         first = self.first[gpu.index].hbm_used_bytes if gpu.index in self.first else None
@@ -162,42 +162,44 @@ def _series(columns: Sequence[str]) -> TimeSeries:
     return TimeSeries(columns, capacity=_SERIES_CAPACITY, kept_raw=_SERIES_RAW)
 
 
-def host_means(looks: Sequence[HostSample], start_s: float, end_s: float) -> dict[str, float | None]:
+def host_means(samples: Sequence[HostSample], start_s: float, end_s: float) -> dict[str, float | None]:
     """The means of the host's figures over a window; None where nothing was known."""
-    known = {name: _known([look for look in looks if start_s <= look.t_s <= end_s], name) for name in _HOST_MEANS}
+    known = {
+        name: _known([sample for sample in samples if start_s <= sample.t_s <= end_s], name) for name in _HOST_MEANS
+    }
     return {name: round(sum(values) / len(values), 3) if values else None for name, values in known.items()}
 
 
-def gpu_stages(gpus: Sequence[GpuStatic], looks: Mapping[int, Sequence[GpuSample]]) -> list[GpuStage]:
-    """Every GPU over its looks of a window; one without a look is left out."""
-    return [_gpu_stage(gpu, looks[gpu.index]) for gpu in gpus if looks.get(gpu.index)]
+def gpu_stages(gpus: Sequence[GpuStatic], samples: Mapping[int, Sequence[GpuSample]]) -> list[GpuStage]:
+    """Every GPU over its samples of a window; one without a sample is left out."""
+    return [_gpu_stage(gpu, samples[gpu.index]) for gpu in gpus if samples.get(gpu.index)]
 
 
-def mean_throttle(looks: Sequence[GpuSample]) -> dict[str, float]:
+def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
     """The mean share of the time by reason, in percent; only reasons that held it back."""
-    known = [sample.throttle_percent for sample in looks if sample.throttle_percent is not None]
+    known = [sample.throttle_percent for sample in samples if sample.throttle_percent is not None]
     reasons = sorted({reason for shares in known for reason in shares})
     means = {reason: sum(shares.get(reason, 0.0) for shares in known) / len(known) for reason in reasons}
     return {reason: round(mean, 2) for reason, mean in means.items() if mean > 0}
 
 
-def _gpu_stage(gpu: GpuStatic, looks: Sequence[GpuSample]) -> GpuStage:
-    figures: dict[str, Any] = {name: _figure(looks, name) for name in _MEASURED}
-    span_s = looks[-1].t_s - looks[0].t_s
-    read, written = _gain(looks, "link_read_bytes"), _gain(looks, "link_write_bytes")
+def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample]) -> GpuStage:
+    figures: dict[str, Any] = {name: _figure(samples, name) for name in _MEASURED}
+    span_s = samples[-1].t_s - samples[0].t_s
+    read, written = _gain(samples, "link_read_bytes"), _gain(samples, "link_write_bytes")
     reasons: dict[str, str] = {}
-    for sample in looks:
+    for sample in samples:
         reasons |= sample.missing
     return GpuStage(
         index=gpu.index,
         name=gpu.name,
-        looks=len(looks),
-        hbm_used_bytes_max=max(_known(looks, "hbm_used_bytes"), default=None),
+        looks=len(samples),
+        hbm_used_bytes_max=max(_known(samples, "hbm_used_bytes"), default=None),
         hbm_total_bytes=gpu.hbm_total_bytes,
-        throttled_percent=mean_throttle(looks),
-        pcie_replays=_gain(looks, "pcie_replays"),
-        ecc_correctable=_gain(looks, "ecc_correctable"),
-        ecc_uncorrectable=_gain(looks, "ecc_uncorrectable"),
+        throttled_percent=mean_throttle(samples),
+        pcie_replays=_gain(samples, "pcie_replays"),
+        ecc_correctable=_gain(samples, "ecc_correctable"),
+        ecc_uncorrectable=_gain(samples, "ecc_uncorrectable"),
         link_read_bytes_per_s=read / span_s if read is not None and span_s > 0 else None,
         link_write_bytes_per_s=written / span_s if written is not None and span_s > 0 else None,
         missing={name: why for name, why in reasons.items() if figures.get(name) is None},
@@ -205,12 +207,12 @@ def _gpu_stage(gpu: GpuStatic, looks: Sequence[GpuSample]) -> GpuStage:
     )
 
 
-def _known(looks: Sequence[GpuSample] | Sequence[HostSample], name: str) -> list[Any]:
-    return [value for look in looks if (value := getattr(look, name)) is not None]
+def _known(samples: Sequence[GpuSample] | Sequence[HostSample], name: str) -> list[Any]:
+    return [value for sample in samples if (value := getattr(sample, name)) is not None]
 
 
-def _figure(looks: Sequence[GpuSample], name: str) -> GpuFigure | None:
-    values = np.array(_known(looks, name), dtype=np.float64)
+def _figure(samples: Sequence[GpuSample], name: str) -> GpuFigure | None:
+    values = np.array(_known(samples, name), dtype=np.float64)
     if len(values) == 0:
         return None
     p50, p95 = np.percentile(values, (50, 95), method="higher")
@@ -218,9 +220,9 @@ def _figure(looks: Sequence[GpuSample], name: str) -> GpuFigure | None:
     return GpuFigure(*(round(float(number), 3) for number in numbers))
 
 
-def _gain(looks: Sequence[GpuSample], name: str) -> int | None:
-    """What a counter gained from the first look to the last; None if it is unknown or was reset in between."""
-    known = _known(looks, name)
+def _gain(samples: Sequence[GpuSample], name: str) -> int | None:
+    """What a counter gained from the first sample to the last; None if it is unknown or was reset in between."""
+    known = _known(samples, name)
     if len(known) < 2 or any(after < before for before, after in pairwise(known)):
         return None
     return int(known[-1] - known[0])

@@ -93,7 +93,7 @@ class Record:
         self.search: SearchResult | None = None
         self._reference: Reference | None = None
         self._machines: dict[int, StageHardware] = {}
-        """What stages long over did to the machine, in place of the looks that say so."""
+        """What stages long over did to the machine, in place of the samples that say so."""
         self._events_by_kind: Counter[str] = Counter()
         self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
         """The latencies of the ticks of the last `RECENT_S` seconds, warm-up too."""
@@ -108,13 +108,13 @@ class Record:
                 for stage in list(self.stages.values())[:-1]:  # streams of the last may still be on their way
                     stage.blocks.freeze()
                 self.current = self.stages[line.index] = StageRecord(line)
-                self.current.looks = self.hardware.begin_stage()
+                self.current.hardware_samples = self.hardware.begin_stage()
                 self.current.alone = self.last_tick is None or not self.last_tick.open_stages
             case StageEnded():
                 stage = self.stages[line.index]
                 stage.ended = line
-                # Each GPU's next look still counts, for the edge of its window.
-                stage.looks.until_s = self.hardware.began_s + line.t_s
+                # Each GPU's next sample still counts, for the edge of its window.
+                stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
                 self.current = None
                 self._put_away(line.t_s - _LONG_OVER_S)
             case GpusSampled():
@@ -148,11 +148,11 @@ class Record:
                 self.finished = line
 
     def _put_away(self, before_s: float) -> None:
-        """Sum up the stages that ended before a moment: a day of stages leaves a day of looks and counters."""
+        """Sum up the stages that ended before a moment: a day of stages leaves a day of samples and counters."""
         for index, stage in self.stages.items():
             if stage.ended is not None and stage.ended.t_s < before_s and index not in self._machines:
                 self._machines[index] = stage_hardware(stage, self.hardware)
-                stage.looks.forget()
+                stage.hardware_samples.forget()
                 stage.pack()
 
     def _happened(self, line: Happened) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.hardware import GpuSamples
+from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineStage, EngineView, StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
@@ -32,7 +32,7 @@ class StageRecord:
         self.workers = 1  # that drive its load
         self.open_sent = 0  # streams that count in `sent` and are not over
         self.alone = True  # no stream of an earlier stage was open when it began
-        self.looks = GpuSamples({})
+        self.hardware_samples = HardwareSamples({})
         self._waiting = self._waiting_ticks = 0.0  # requests in the engine's queue, added over so many ticks
         self.kv_usage_max: float | None = None
 

@@ -181,8 +181,8 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     if start_ns is None or end_ns is None:
         return StageHardware()
     start_s, end_s = start_ns / 1e9, end_ns / 1e9
-    gpus = gpu_stages(hardware.gpus, stage.looks.within(start_s, end_s))
-    host = host_means(stage.looks.host, start_s, end_s)
+    gpus = gpu_stages(hardware.gpus, stage.hardware_samples.within(start_s, end_s))
+    host = host_means(stage.hardware_samples.host, start_s, end_s)
     verdicts = stage_verdicts(f"stage {stage.started.index + 1}", _facts(stage, gpus, host))
     return StageHardware(gpus, stage_energy(stage, hardware), host, verdicts)
 
@@ -192,9 +192,9 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
     start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
     if start_ns is None or end_ns is None or not hardware.gpus:
         return None
-    looks = stage.looks.by_gpu
+    samples = stage.hardware_samples.by_gpu
     tokens = stage.counters["window_output_tokens"]
-    return window_energy(hardware.of_server(looks), looks, start_ns / 1e9, end_ns / 1e9, tokens)
+    return window_energy(hardware.of_server(samples), samples, start_ns / 1e9, end_ns / 1e9, tokens)
 
 
 def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:

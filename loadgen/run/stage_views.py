@@ -53,8 +53,8 @@ class StageViews:
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
         """Computed once for each look at the GPUs."""
-        if self._energy.get(index, (None,))[0] != stage.looks.count:
-            self._energy[index] = (stage.looks.count, stage_energy(stage, record.hardware))
+        if self._energy.get(index, (None,))[0] != stage.hardware_samples.count:
+            self._energy[index] = (stage.hardware_samples.count, stage_energy(stage, record.hardware))
         return self._energy[index][1]
 
 

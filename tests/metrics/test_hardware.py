@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.hardware import GpuSamples, HardwareRecord, gpu_stages, host_means, mean_throttle
+from loadgen.metrics.hardware import HardwareRecord, HardwareSamples, gpu_stages, host_means, mean_throttle
 from loadgen.metrics.journal import (
     GpusSampled,
     HostSampled,
@@ -112,7 +112,7 @@ def test_a_stage_has_its_gpus_and_the_energy_of_the_servers(record: Record) -> N
 
 
 def test_a_stage_takes_one_look_after_its_end_and_no_more(record: Record) -> None:
-    assert record.stages[0].looks.by_gpu[0][-1].t_s == 121.0
+    assert record.stages[0].hardware_samples.by_gpu[0][-1].t_s == 121.0
 
 
 # What the looks at GPUs say about a stage.
@@ -171,7 +171,7 @@ def test_the_hosts_figures_are_means_over_the_window() -> None:
 
 
 def test_looks_that_are_forgotten_do_not_come_back() -> None:
-    looks = GpuSamples({0: look(0.0), 1: look(0.0)})
+    looks = HardwareSamples({0: look(0.0), 1: look(0.0)})
     looks.until_s = 1.0
     looks.forget()
     looks.add([look(2.0)])
@@ -179,7 +179,7 @@ def test_looks_that_are_forgotten_do_not_come_back() -> None:
 
 
 def test_looks_reach_one_beyond_each_end() -> None:
-    looks = GpuSamples({0: look(0.0)})
+    looks = HardwareSamples({0: look(0.0)})
     looks.add([look(1.0)])
     complete = [looks.complete]
     looks.until_s = 1.5
@@ -193,7 +193,7 @@ def test_looks_reach_one_beyond_each_end() -> None:
 
 @given(st.integers(2, 5000))
 def test_a_long_stage_is_thinned_and_keeps_its_ends(seconds: int) -> None:
-    looks = GpuSamples({})
+    looks = HardwareSamples({})
     for second in range(seconds):
         looks.add([look(float(second))])
     times = [sample.t_s for sample in looks.by_gpu[0]]
@@ -204,7 +204,7 @@ def test_a_long_stage_is_thinned_and_keeps_its_ends(seconds: int) -> None:
 
 @pytest.mark.parametrize("seconds", [1000, 1001])
 def test_only_what_is_too_much_is_thinned(seconds: int) -> None:
-    looks = GpuSamples({})
+    looks = HardwareSamples({})
     for second in range(seconds):
         looks.add([look(float(second))])
     assert len(looks.by_gpu[0]) == (1000 if seconds == 1000 else 501)

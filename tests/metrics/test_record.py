@@ -67,6 +67,6 @@ def test_a_stage_long_over_keeps_what_its_looks_said(record: Record) -> None:
             record, start_s + 9, stages={index: StageDelta(window_start_ns=window_ns, window_end_ns=window_ns + 10**10)}
         )
         record.apply(StageEnded(start_s + 10, index, "done"))
-    assert [bool(stage.looks.by_gpu) for stage in record.stages.values()] == [False, False, True]
+    assert [bool(stage.hardware_samples.by_gpu) for stage in record.stages.values()] == [False, False, True]
     powers = [stage.gpu[0].power_w for stage in record.result().stages]
     assert [power.mean for power in powers if power is not None] == [100.0, 200.0, 300.0]

@@ -31,7 +31,7 @@ _AT_ONCE = 20  # runs that are read before the list shows them
 class PastScreen(FullScreen[None]):
     """Runs at the left, newest first; at the right, what came of the one under the cursor."""
 
-    AUTO_FOCUS = "#shelf"
+    AUTO_FOCUS = "#rows"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PAST)
     HELP_KEYS = (*keys.PAST, keys.PALETTE)
 
@@ -50,8 +50,8 @@ class PastScreen(FullScreen[None]):
         yield Pane(id="picker-header")
         with Horizontal(id="picker-columns"):
             with Vertical(id="picker-list"):
-                yield Pane(id="shelf-head")
-                yield RowList(id="shelf")
+                yield Pane(id="rows-head")
+                yield RowList(id="rows")
             with VerticalScroll(id="picker-about"):
                 yield Pane(id="picker-detail")
         yield self.key_bar()
@@ -59,7 +59,7 @@ class PastScreen(FullScreen[None]):
     def on_mount(self) -> None:
         header = self.query_one("#picker-header", Pane)
         header.show(lambda width: [panel.header(len(self._runs), self._left, width)])
-        self.query_one("#shelf-head", Pane).show(lambda width: [panel.run_head(self._list.row_width)])
+        self.query_one("#rows-head", Pane).show(lambda width: [panel.run_head(self._list.row_width)])
 
     def on_screen_resume(self) -> None:
         self._read()
@@ -98,7 +98,7 @@ class PastScreen(FullScreen[None]):
         newest_first = sorted(self._runs.values(), key=lambda run: run.folder.name, reverse=True)
         rows = [(run.folder.name, panel.run_row(run, now, width)) for run in newest_first]
         self._list.fill(rows or [(None, (("no run below ./runs yet", "dim"),))])
-        self.query_one("#shelf-head", Pane).on_resize()
+        self.query_one("#rows-head", Pane).on_resize()
         self.query_one("#picker-header", Pane).on_resize()
         self._show_detail()
 

@@ -44,7 +44,7 @@ _AS_IT_IS = ""
 class PickerScreen(FullScreen[None]):
     """Profiles at the left; at the right, everything about the one under the cursor."""
 
-    AUTO_FOCUS = "#shelf"
+    AUTO_FOCUS = "#rows"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PICKER)
     HELP_KEYS = (*keys.PICKER, keys.PALETTE)
 
@@ -73,8 +73,8 @@ class PickerScreen(FullScreen[None]):
         with Horizontal(id="picker-columns"):
             with Vertical(id="picker-list"):
                 yield Input(placeholder="filter: a part of name or model", id="picker-filter")
-                yield Pane(id="shelf-head")
-                yield RowList(id="shelf")
+                yield Pane(id="rows-head")
+                yield RowList(id="rows")
             with VerticalScroll(id="picker-about"):
                 yield Pane(id="picker-detail")
                 yield Pane(id="picker-preflight")
@@ -82,7 +82,7 @@ class PickerScreen(FullScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#picker-header", Pane).show(lambda width: [panel.header(str(Path.cwd()), width)])
-        self.query_one("#shelf-head", Pane).show(lambda width: [panel.entry_head(self._list.row_width)])
+        self.query_one("#rows-head", Pane).show(lambda width: [panel.entry_head(self._list.row_width)])
         self.set_interval(1.0, self._show_waiting)
 
     def on_screen_resume(self) -> None:
@@ -137,7 +137,7 @@ class PickerScreen(FullScreen[None]):
             ]
             rows += [(None, ((heading, "title"),)), *group] if group else []
         self._list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
-        self.query_one("#shelf-head", Pane).on_resize()
+        self.query_one("#rows-head", Pane).on_resize()
 
     # The one under the cursor.
 
