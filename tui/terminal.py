@@ -23,6 +23,8 @@ def plain_reason() -> str | None:
     """Why the cockpit cannot be shown here, in words; None where it can."""
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         return "there is no terminal"
+    if not sys.stderr.isatty():
+        return "stderr is not the terminal, and the cockpit is drawn there"
     if os.environ.get("TERM") == "dumb":
         return "TERM=dumb: this terminal cannot place text"
     columns, rows = os.get_terminal_size(sys.stdout.fileno())

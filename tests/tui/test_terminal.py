@@ -133,6 +133,7 @@ def test_a_terminal_that_cannot_show_it_says_why(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", FakeTerminal())
     monkeypatch.setattr(sys, "stdin", FakeTerminal())
+    monkeypatch.setattr(sys, "stderr", FakeTerminal())
     monkeypatch.setattr(os, "get_terminal_size", lambda number: os.terminal_size(size))
     monkeypatch.setenv("TERM", term)
     assert plain_reason() == reason
@@ -141,3 +142,12 @@ def test_a_terminal_that_cannot_show_it_says_why(
 def test_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert plain_reason() == "there is no terminal"
+
+
+def test_textual_draws_on_stderr_so_a_cockpit_whose_stderr_goes_elsewhere_would_be_blank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", FakeTerminal())
+    monkeypatch.setattr(sys, "stdin", FakeTerminal())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert plain_reason() == "stderr is not the terminal, and the cockpit is drawn there"
