@@ -152,7 +152,7 @@ class Guard:
             self._main_ended(code)
         elif self._killer is not None and pid == self._killer.pid and code != 0:
             how = f"ended with exit code {code}" if code > 0 else "did not end in time"
-            self._problem = f"{shlex.join(self._killer.args)} {how}"  # type: ignore[arg-type]  # a list, as we gave it
+            self._problem = f"the container could not be removed: rm {how}"
         elif self._stopper is not None and pid == self._stopper.pid and code != 0 and self._main.returncode is None:
             os.kill(self._main.pid, signal.SIGTERM)  # such as a daemon that does not answer
 
@@ -209,8 +209,8 @@ class Guard:
     def _run_on_container(self, *words: str, quiet: bool = False) -> subprocess.Popen[bytes] | None:
         """Ask the daemon to do this to our container; None as long as it has not made one."""
         container = self._order.get("container")
-        container_id = _read(container["id_file"]) if container else ""
-        if not container_id:
+        container_id = _text_of(container["id_file"]) if container else ""
+        if not container or not container_id:
             return None
         command = [container["program"], *words, container_id]
         try:
@@ -280,7 +280,7 @@ def _end_with_the_guard(guard: int) -> None:
         os._exit(1)
 
 
-def _read(path: str) -> str:
+def _text_of(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except OSError:

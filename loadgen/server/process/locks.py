@@ -23,7 +23,7 @@ from typing import Self
 import psutil
 
 from loadgen.errors import ServerError
-from loadgen.server.process.masking import shown_command
+from loadgen.masking import shown_command
 from loadgen.server.process.records import list_servers
 
 _BACKLOG = 4096  # who asks for the holder stays in its queue; beyond this, the holder has no name

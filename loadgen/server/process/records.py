@@ -1,4 +1,4 @@
-"""The servers that vramp started on this machine: by their records, and by the mark that each process and container bears.
+"""The servers that vramp started on this machine: by their records, and by the mark that all of each of them bears.
 
 A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it, keeps its
 tree up to date, and removes it when nothing of the server is left, so that it outlives vramp. The mark is a variable in
@@ -24,13 +24,14 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.errors import ServerError
+from loadgen.masking import masked_command
 from loadgen.places import state_folder
 from loadgen.server.process.container import Container, container_ids, labels_of_containers
-from loadgen.server.process.masking import masked_command
-from loadgen.server.process.tree import ProcessId, all_processes, lives
+from loadgen.server.process.tree import ProcessId, all_processes, lives, look_at
 
 VARIABLE = "VRAMP_SERVER"
 _PROC = Path("/proc")
+_SHOWN = 3  # processes of a server that are named
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MARK = re.compile(
     r"(?P<token>[0-9a-f]{16}):(?P<port>\d{1,5}):(?P<pid>\d{1,10})\.(?P<start_ticks>\d{1,19})"
@@ -140,6 +141,17 @@ def id_file(record: Path) -> Path:
     return record.with_suffix(".cid")
 
 
+def orphan_words(record: ServerRecord) -> str:
+    """What is left of it, in words."""
+    infos = [info for info in map(look_at, (process.pid for process in record.tree)) if info is not None]
+    what = [f"pid {info.id.pid} ({info.name})" for info in infos[:_SHOWN]]
+    what += [f"{len(infos) - _SHOWN} more"] if len(infos) > _SHOWN else []
+    what += ["its container"] if record.container is not None else []
+    return (
+        f"left behind on port {record.port}{f', profile {record.profile}' if record.profile else ''}: {', '.join(what)}"
+    )
+
+
 class Found(NamedTuple):
     """Servers of which something is left, and in words what could not be judged."""
 
@@ -192,7 +204,8 @@ def _read(path: Path) -> ServerRecord | str:
 
 
 def _up_to_date(record: ServerRecord, marked: Iterable[ProcessId]) -> ServerRecord:
-    tree = (one for one in dict.fromkeys((*record.tree, *marked)) if record.mark.is_here and lives(one))
+    known = dict.fromkeys((record.server, *record.tree, *marked))
+    tree = (one for one in known if record.mark.is_here and lives(one))
     return msgspec.structs.replace(record, tree=tuple(tree))
 
 
@@ -201,7 +214,7 @@ def _left_of(record: ServerRecord) -> tuple[bool, str]:
     mark = record.mark
     if mark.boot == _here()[0] and not mark.is_here:
         return False, f"port {mark.port}: started in another container (pid namespace), and can be ended only there"
-    if mark.guarded or record.tree or (mark.is_here and lives(record.server)):
+    if mark.guarded or record.tree:
         return True, ""
     try:
         return record.container is not None and bool(container_ids(record.container)), ""
@@ -216,7 +229,7 @@ def _marked_processes() -> dict[Mark, list[ProcessId]]:
     found: dict[Mark, list[ProcessId]] = {}
     for pid, mark in marks.items():
         info = processes[pid]
-        # A server has sessions of its own. What shares one with a stranger was started by hand, in a copied environment.
+        # A server has sessions of its own: who shares one with a stranger was started by hand in a copied environment.
         alone = info.session in marks or info.session not in processes
         if info.alive and alone and info.id.start_ticks >= mark.guard.start_ticks:
             found.setdefault(mark, []).append(info.id)
@@ -237,7 +250,7 @@ def _mark_of(pid: int, owner: str) -> Mark | None:
 
 
 def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Container | None = None) -> ServerRecord:
-    first, *others = processes or [mark.guard]
+    first, *_ = processes or [mark.guard]
     try:
         line = (_PROC / str(first.pid) / "cmdline").read_bytes() if processes else b""
     except OSError:
@@ -245,7 +258,7 @@ def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Cont
     return ServerRecord(
         mark=mark,
         server=first,
-        tree=tuple(others),
+        tree=tuple(processes),
         url=f"http://127.0.0.1:{mark.port}",
         profile="",
         model=None,
