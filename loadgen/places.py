@@ -32,7 +32,7 @@ def state_folder(name: str) -> Path:
         mode = folder.stat().st_mode
         # Whoever may rename what is in it can put another folder in the place of ours.
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise _untrusted(folder, f"everybody can write to it, which `chmod o-w {folder}` ends")
+            raise _untrusted(folder, f"everybody can write to it; chmod o-w {folder}")
     for part in ("", *Path(name).parts):
         ours /= part
         ours.mkdir(mode=0o700, exist_ok=True)
@@ -40,7 +40,7 @@ def state_folder(name: str) -> Path:
         if found.st_uid != os.geteuid():
             raise _untrusted(ours, f"it belongs to another user, {found.st_uid}")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise _untrusted(ours, f"others can write to it, which `chmod go-w {ours}` ends")
+            raise _untrusted(ours, f"others can write to it; chmod go-w {ours}")
     return ours
 
 

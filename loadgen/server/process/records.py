@@ -119,9 +119,10 @@ def servers_folder() -> Path:
     try:
         return state_folder(f"servers/{machine}")
     except OSError as error:
+        why = f"{error.strerror}{', or' if '; ' in str(error.strerror) else ';'}"
         raise ServerError(
-            f"{error.filename}: cannot keep records of servers there: {error.strerror}; "
-            "or set XDG_STATE_HOME to a folder of your own that can be written"
+            f"{error.filename}: cannot keep records of servers there: {why} "
+            "set XDG_STATE_HOME to a folder of your own that can be written"
         ) from error
 
 
