@@ -135,12 +135,21 @@ class SeriesPoint(msgspec.Struct, frozen=True):
     client_rss_mb: float | None = None  # memory of all workers
 
 
+class GpuPace(msgspec.Struct, frozen=True):
+    """What the counters of a GPU gain."""
+
+    link_read_bytes_per_s: float | None = None  # between the last two looks
+    link_write_bytes_per_s: float | None = None
+    energy_j: float | None = None  # since the run began
+
+
 class GpuView(msgspec.Struct, frozen=True):
     """One GPU now."""
 
     static: GpuStatic
     sample: GpuSample | None  # none before the first look
-    flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED power 18%`, `PCIe x8 of x16`
+    flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED hbm 18%`, `PCIe x8 of x16`
+    pace: GpuPace = GpuPace()
 
 
 class StageView(msgspec.Struct, frozen=True):

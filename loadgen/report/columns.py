@@ -6,7 +6,7 @@ not know is unknown in its cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -105,6 +105,50 @@ def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]
     found = [_COLUMNS[name] if name in _COLUMNS else _latency_column(name) for name in names.split()]
     return found if decimals is None else [replace(column, decimals=decimals) for column in found]
 
+
+class PublishedPoint(NamedTuple):
+    """What was published for the load of a stage."""
+
+    stage: int
+    of: str
+    x: float
+    y: float
+
+
+class Axes(NamedTuple):
+    """A chart with a point for each load: column `y` against column `x`; published figures have the columns' names."""
+
+    x: str
+    y: str
+
+    def labels(self) -> tuple[str, str]:
+        x, y = (", ".join(filter(None, (column.label, column.unit))) for column in columns(f"{self.x} {self.y}"))
+        return x, y
+
+    def point(self, row: Measured) -> tuple[float | None, float | None]:
+        x, y = (_number(column.value(row)) for column in columns(f"{self.x} {self.y}"))
+        return x, y
+
+    def published(self, comparisons: Iterable[Comparison]) -> list[PublishedPoint]:
+        """The points of which both coordinates were published for the load of a stage."""
+        found: dict[tuple[int, str], dict[str, float]] = {}
+        for one in comparisons:
+            found.setdefault((one.stage, one.of), {})[one.figure] = one.published
+        return [
+            PublishedPoint(stage, of, figures[self.x], figures[self.y])
+            for (stage, of), figures in found.items()
+            if self.x in figures and self.y in figures
+        ]
+
+
+def _number(value: Value) -> float | None:
+    if isinstance(value, Statistic):
+        return value.value
+    return None if isinstance(value, str) else value
+
+
+TOTAL_BY_E2E = Axes(x="e2e_p50_ms", y="total_tokens_per_s")
+OUTPUT_BY_USER = Axes(x="output_tokens_per_s_per_user", y="output_tokens_per_s")
 
 # Where they appear: in the cockpit's table and what y copies of it, in a run that was, in the page, and in Markdown.
 COCKPIT_COLUMNS = columns(

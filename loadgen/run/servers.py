@@ -20,7 +20,7 @@ from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInst
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
-from loadgen.server.process.gpu_memory import level_now
+from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
 from loadgen.server.process.masking import masked_environment, masked_text

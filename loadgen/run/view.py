@@ -86,7 +86,8 @@ def snapshot_of(
         reason=reason.partition("\n")[0],
         waiting_for=waiting_for,
     )
-    found = gpu_verdicts(record.hardware.facts())
+    hardware = record.hardware
+    found = gpu_verdicts(hardware.facts())
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -107,9 +108,10 @@ def snapshot_of(
         reference=_references(record, phase),
         verdicts=_verdicts(record, found),
         gpus=tuple(
-            GpuView(gpu, record.hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in record.hardware.gpus
+            GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index), hardware.pace(gpu.index))
+            for gpu in hardware.gpus
         ),
-        host=record.hardware.host,
+        host=hardware.host,
         slo_ms=record.limits.latency_ms,
         search=record.search,
         baseline=baseline.view(record) if baseline is not None else None,

@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,11 @@ Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tok
 """
 
 
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    (records,) = folder.glob("**/records.jsonl")
+    return sorted((json.loads(line) for line in records.read_text().splitlines()), key=lambda row: int(row["request"]))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -55,8 +61,7 @@ async def test_a_published_trace_is_replayed_at_its_own_times(
     assert [event.text for event in result.events if event.kind == "note"] == [
         f"{trace}: {told}".replace(" in 0 s", " in 0 s; at 2 times its speed")
     ]
-    (rows,) = Path().glob("**/records.jsonl")
-    streams = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda row: row["request"])
+    streams = rows_of(tmp_path)
     assert [(row["input_tokens"], row["output_tokens"]) for row in streams] == [(600, 3)] * 4
     gaps_s = [after["intended_unix_s"] - before["intended_unix_s"] for before, after in pairwise(streams)]
     assert gaps_s == pytest.approx([0.02] * 3, abs=1e-5)

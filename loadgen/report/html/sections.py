@@ -16,6 +16,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult
 from loadgen.metrics.samples import GpuStage, GpuStatic
+from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
     PAGE_COLUMNS,
@@ -176,7 +177,8 @@ def gpu_section(result: Result) -> str:
 
 
 def _throttled(gpu: GpuStage) -> Value:
-    return Bad(", ".join(f"{reason} {share:.0f} %" for reason, share in gpu.throttled_percent.items())) or None
+    words = ", ".join(f"{reason} {share:.0f} %" for reason, share in gpu.throttled_percent.items())
+    return (words if gpu.throttled_percent.keys() <= POWER_LIMITS else Bad(words)) or None
 
 
 _GPU: tuple[Column[GpuStage], ...] = (

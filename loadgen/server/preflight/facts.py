@@ -6,6 +6,7 @@ Checks only read; what they cannot read raises `OSError` or a `VrampError`, and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -19,10 +20,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadgen.errors import ProfileError
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
+from loadgen.server.gpus.gpu import Gpu, server_gpus
 from loadgen.server.preflight.flags import normal_args
-from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.vendors import Platform, vendor_of
 
 MANY_STREAMS = 64  # from here on a plan is after throughput: the concurrency at which the publications speak of scale
@@ -61,9 +63,9 @@ class Setup:
     profile: Profile
     plan: Sequence[Stage]
     box: Box
-    platform: Platform
-    gpus: Sequence[GpuMemory] = ()
-    """What was in use at the time of the check; empty if nothing is known, or no GPU is meant."""
+    platform: Platform | None
+    gpus: Sequence[Gpu] = ()
+    """The platform's, at the time of the check; empty if nothing is known, or no GPU is meant."""
 
     @property
     def server(self) -> Server:
@@ -98,8 +100,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}  # the whole environment of the server
     platform: Platform | None = None
     model: ModelFacts | None = None
-    hbm_bytes: int | None = None  # memory of one GPU
-    gpus: int | None = None  # GPUs of the box
+    gpus: tuple[Gpu, ...] = ()  # of the box; empty is unknown
+    archs: frozenset[str] = frozenset()  # of the GPUs that the server will take; empty is unknown
+    driver: str | None = None  # its version
+    runtime: str | None = None  # version of ROCm or CUDA
+    vllm: str | None = None  # version of the installation, or of the record that is judged against
     instances: int = 1
     peak_streams: int | None = None  # the highest concurrency of the plan; None if it is all open loop
     longest_prompt: int = 0
@@ -117,6 +122,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def on(self, variable: str) -> bool:
         return self.env.get(variable, "").lower() in ("1", "true")
+
+    @property
+    def devices(self) -> int | None:
+        """Of the box, as the runtimes count: each partition of a GPU is one."""
+        return sum(gpu.devices for gpu in self.gpus) or None
+
+    @property
+    def hbm_bytes(self) -> int | None:
+        """The memory of one device, of the smallest."""
+        return min((gpu.hbm_bytes // gpu.devices for gpu in self.gpus if gpu.hbm_bytes is not None), default=None)
 
     @property
     def on_gpu(self) -> bool:
@@ -147,23 +162,28 @@ def environment_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]
     return {**({} if server.engine == "docker" else environ), **server.env}
 
 
-def facts_of(
-    profile: Profile, plan: Sequence[Stage], platform: Platform | None, gpus: Sequence[GpuMemory] = ()
-) -> Facts:
-    server = profile.server
-    environment = environment_of(server, os.environ)
+def facts_of(setup: Setup, vllm: str | None = None) -> Facts:
+    server, plan, environment = setup.server, setup.plan, setup.environment
     return Facts(
         args=normal_args(server.args),
         env=environment,
-        platform=platform,
+        platform=setup.platform,
         model=model_facts(server.model, environment) if server.model is not None else None,
-        hbm_bytes=min((gpu.total_bytes // gpu.devices for gpu in gpus), default=None),
-        gpus=sum(gpu.devices for gpu in gpus) or None,
+        gpus=tuple(setup.gpus),
+        archs=_archs(setup),
+        vllm=vllm,
         instances=server.instances,
         peak_streams=max((stage.concurrency for stage in plan if stage.concurrency is not None), default=None),
         longest_prompt=max((stage.isl for stage in plan), default=0),
         longest_stream=max((stage.work.longest(stage.isl, stage.osl) for stage in plan), default=0),
     )
+
+
+def _archs(setup: Setup) -> frozenset[str]:
+    taken: Sequence[Gpu] | None = None
+    with contextlib.suppress(ProfileError):  # the check of the GPUs' memory says it
+        taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
+    return frozenset(gpu.arch for gpu in (setup.gpus if taken is None else taken) if gpu.arch is not None)
 
 
 class ModelFacts(msgspec.Struct, frozen=True):

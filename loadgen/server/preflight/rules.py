@@ -204,8 +204,8 @@ def tensor_parallel_throughput(facts: Facts) -> str | None:
 def tensor_parallel_latency(facts: Facts) -> str | None:
     """the lowest latency comes from splitting each layer over all GPUs of the box"""
     used = facts.tensor_parallel * (facts.number("pipeline-parallel-size") or 1) * facts.instances
-    idle = facts.goal == "latency" and facts.gpus is not None and used < facts.gpus
-    return f"one stream on {used} of {facts.gpus} GPUs" if idle else None
+    idle = facts.goal == "latency" and facts.devices is not None and used < facts.devices
+    return f"one stream on {used} of {facts.devices} GPUs" if idle else None
 
 
 @_rule("warns", "take it out", _BENCHMARKS)

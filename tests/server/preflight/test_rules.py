@@ -6,11 +6,11 @@ import pytest
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.server.preflight.facts import Facts, ModelFacts, facts_of, model_facts
+from loadgen.server.gpus.gpu import Gpu
+from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, model_facts
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.preflight.installation import newest_recorded
 from loadgen.server.preflight.rules import RULES, rule_findings
-from loadgen.server.process.gpu_memory import GpuMemory
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}
 GROUPED = ModelFacts(attention_heads=64, kv_heads=8)
@@ -26,6 +26,10 @@ def cuda(env: dict[str, str] | None = None, **more: Any) -> Facts:
     return Facts(platform="cuda", env=env or {}, **more)
 
 
+def gpus(count: int = 8, hbm_bytes: int = MI300X) -> tuple[Gpu, ...]:
+    return tuple(Gpu(name="MI300X", arch="gfx942", hbm_bytes=hbm_bytes, index=index) for index in range(count))
+
+
 def reduce(bits: str = "INT4") -> dict[str, str]:
     return {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": bits}
 
@@ -35,7 +39,7 @@ def tp(size: int, **more: Any) -> dict[str, Any]:
 
 
 def llama(**more: Any) -> Facts:
-    return rocm(model=LLAMA_70B, hbm_bytes=MI300X, **more)
+    return rocm(model=LLAMA_70B, gpus=gpus(), **more)
 
 
 UNCHUNKED = {"enable-chunked-prefill": False}
@@ -107,12 +111,12 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             llama(args=tp(8), peak_streams=63),
             llama(args=tp(8)),
             rocm(model=LLAMA_70B, args=tp(8), peak_streams=64),
-            rocm(model=GROUPED, hbm_bytes=MI300X, args=tp(8), peak_streams=64),
+            rocm(model=GROUPED, gpus=gpus(), args=tp(8), peak_streams=64),
         ],
     ),
     "tensor-parallel-latency": (
-        [Facts(gpus=8, peak_streams=1), Facts(gpus=8, peak_streams=1, args=tp(4))],
-        [Facts(gpus=8, peak_streams=1, args=tp(8)), Facts(peak_streams=1), Facts(gpus=8, peak_streams=2)],
+        [Facts(gpus=gpus(8), peak_streams=1), Facts(gpus=gpus(8), peak_streams=1, args=tp(4))],
+        [Facts(gpus=gpus(8), peak_streams=1, args=tp(8)), Facts(peak_streams=1), Facts(gpus=gpus(8), peak_streams=2)],
     ),
     "eager": (
         [cuda(args={"enforce-eager": True})],
@@ -178,15 +182,15 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
         [Facts(args={"max-num-batched-tokens": 1024, "max-num-seqs": 1024}), Facts(args={"max-num-seqs": 1024})],
     ),
     "weights-too-large": (
-        [rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30)],
+        [rocm(model=LLAMA_70B, gpus=gpus(hbm_bytes=80 * 2**30))],
         [
             llama(),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args=tp(2)),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args={"pipeline-parallel-size": 2}),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args={"quantization": "fp8"}),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args={"cpu-offload-gb": 100}),
+            rocm(model=LLAMA_70B, gpus=gpus(hbm_bytes=80 * 2**30), args=tp(2)),
+            rocm(model=LLAMA_70B, gpus=gpus(hbm_bytes=80 * 2**30), args={"pipeline-parallel-size": 2}),
+            rocm(model=LLAMA_70B, gpus=gpus(hbm_bytes=80 * 2**30), args={"quantization": "fp8"}),
+            rocm(model=LLAMA_70B, gpus=gpus(hbm_bytes=80 * 2**30), args={"cpu-offload-gb": 100}),
             rocm(model=LLAMA_70B),
-            rocm(hbm_bytes=80 * 2**30),
+            rocm(gpus=gpus(hbm_bytes=80 * 2**30)),
         ],
     ),
 }
@@ -244,10 +248,10 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
         {"args": {"tensor_parallel": 8, "no-enable-prefix-caching": True}, "env": AITER, "instances": 2},
         {"shapes": [[1024, 8192], [8192, 1024]], "concurrency": [4, 128]},
     )
-    facts = facts_of(asked, stages_of(asked), "rocm", [GpuMemory(str(n), n, "MI300X", 0, MI300X) for n in range(8)])
+    facts = facts_of(Setup(asked, stages_of(asked), Box(), "rocm", gpus(8)))
     assert facts.args == {"tensor-parallel-size": 8, "enable-prefix-caching": False}
     assert facts.env["NCCL_MIN_NCHANNELS"] == "112"
-    assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.gpus) == (True, 8, 2, 8)
+    assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.devices) == (True, 8, 2, 8)
     assert facts.hbm_bytes == MI300X
     assert (facts.peak_streams, facts.longest_prompt, facts.longest_stream) == (128, 8192, 9216)
     assert (facts.goal, facts.random_prompts) == ("throughput", True)
@@ -256,7 +260,7 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_open_loop_has_no_concurrency_and_a_container_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "112")
     asked = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER}, {"rate": [4.0]})
-    facts = facts_of(asked, stages_of(asked), None)
+    facts = facts_of(Setup(asked, stages_of(asked), Box(), None))
     assert (facts.peak_streams, facts.goal, facts.env) == (None, None, AITER)
 
 
@@ -377,8 +381,7 @@ def test_no_published_recipe_is_blocked(recipe: str) -> None:
         env=env,
         platform="rocm" if platform == "rocm" else "cuda",
         model=model_facts(model, {"HF_HOME": "/no/such"}),
-        hbm_bytes=hbm_bytes,
-        gpus=8,
+        gpus=gpus(8, hbm_bytes),
         peak_streams=128,
         longest_prompt=isl,
         longest_stream=isl + osl,
