@@ -52,13 +52,27 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
         """The same with the prompts of the plan's stage of this number."""
         return msgspec.structs.replace(self, key=_PASSES + number % (_PASSES - 1))
 
+    @property
+    def repeats(self) -> bool:
+        """Whether prompts, or what they begin with, may have been sent before."""
+        return self.data is not None or self.prefix_share > 0 or self.turns > 1 or self.key is not None
+
+    def longest_prompt(self, isl: int, osl: int) -> int:
+        """Most tokens of a prompt, which in a conversation holds what was said before; an estimate for texts."""
+        if self.data is not None:
+            return self.data.longest or self.data.isl
+        return self.longest(isl, osl) - self._most_osl(osl)
+
     def longest(self, isl: int, osl: int) -> int:
         """Most tokens of prompt and answer together; of a dataset of texts, only what the answers may have."""
-        most_osl = parse_lengths(self.osl).longest if self.osl else osl
+        most_osl = self._most_osl(osl)
         if self.data is not None:
             return self.data.longest or most_osl
         most_isl = parse_lengths(self.isl).longest if self.isl else isl
         return self.turns * (most_isl + most_osl)
+
+    def _most_osl(self, osl: int) -> int:
+        return parse_lengths(self.osl).longest if self.osl else osl
 
 
 class Shape(NamedTuple):
