@@ -87,6 +87,7 @@ async def test_the_engine_finds_in_its_cache_what_the_trace_says_is_shared(engin
     wanted = sum(hits(prompts, lengths, block=16)) / sum(lengths)
     rates = [stage.engine.prefix_hit_rate for stage in result.stages if stage.engine is not None]
     assert rates == pytest.approx([wanted, wanted])
+    assert not [verdict for stage in result.stages for verdict in stage.verdicts if verdict.id == "prefix-cache"]
 
 
 def hits(prompts: list[list[int]], lengths: list[int], *, block: int) -> Iterator[int]:
