@@ -19,7 +19,6 @@ from loadgen.format import memory
 from loadgen.profile.schema import Server
 from loadgen.server.gpus.gpu import Gpu, read_gpus, server_gpus
 from loadgen.server.process.guard_client import NOT_CHECKED
-from loadgen.server.vllm.command import environment_of
 from loadgen.vendors import Platform, platform_here
 
 RELEASE_WAIT_S = 15.0
@@ -53,7 +52,9 @@ HeldSince = Callable[[], str]
 def gpu_level(server: Server, platform: Platform, read: Callable[[], list[Gpu]]) -> HeldSince:
     """Note the level of the GPUs that the server and its instances will take, of all if that cannot be told."""
     gpus = read()
-    taken = server_gpus(server, platform, environment_of(server, os.environ), gpus)
+    # What is set around vramp does not get into a container.
+    environment = {**({} if server.docker is not None else os.environ), **server.env}
+    taken = server_gpus(server, platform, environment, gpus)
     before = gpus if taken is None else taken
     ids = {gpu.id for gpu in before}
 

@@ -50,11 +50,6 @@ def server_environment(server: Server) -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **os.environ, **server.env}
 
 
-def environment_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a server started from `environ` will see: a container gets the profile's only."""
-    return {**({} if server.engine == "docker" else environ), **server.env}
-
-
 def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types
     if name in _OWN_FLAGS:
         raise ProfileError(f"server.args.{name}: vramp sets this flag itself; use {_OWN_FLAGS[name]}")
