@@ -12,7 +12,9 @@ from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
+from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
+    ComputeResult,
     Concurrency,
     EnergyResult,
     FirstWave,
@@ -88,7 +90,7 @@ def stage_result(
         host=machine.host,
         verdicts=[
             *machine.verdicts,
-            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine),
+            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine, meant_hits=started.meant_hits),
             *_account_verdicts(stage),
         ],
         truth=truth,
@@ -104,6 +106,7 @@ def stage_result(
         carried_share=stage.carried_share,
         e2e_inconclusive=stage.e2e_inconclusive,
         curve=load_curve([stage]) if started.steps else (),
+        compute=machine.compute,
     )
 
 
@@ -173,6 +176,7 @@ class StageHardware(msgspec.Struct, frozen=True):
 
     gpu: list[GpuStage] = []
     energy: EnergyResult | None = None
+    compute: ComputeResult | None = None
     host: dict[str, float | None] = {}
     verdicts: list[Verdict] = []
     sockets: int = 0  # on which the server computed, as far as they are known
@@ -192,7 +196,9 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     host = host_means(stage.hardware_samples.host, start_s, end_s)
     verdicts = stage_verdicts(f"stage {stage.started.index + 1}", _facts(stage, gpus, host))
     known = len(sockets(used)) if devices.by != "all" else 0
-    return StageHardware(gpus, stage_energy(stage, hardware), host, verdicts, known)
+    return StageHardware(
+        gpus, stage_energy(stage, hardware), stage_compute(stage, hardware), host, verdicts, sockets=known
+    )
 
 
 def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult | None:
@@ -205,6 +211,13 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
     devices = hardware.of_stage(stage.hardware_samples)
     used = window_energy(hardware.sockets_of(devices), samples, start_ns / 1e9, end_ns / 1e9, tokens)
     return None if used is None else msgspec.structs.replace(used, devices_by=devices.by)
+
+
+def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult | None:
+    """What the GPUs computed, once the engine has had its word on the stage."""
+    if stage.engine is None:
+        return None
+    return compute_of(stage.engine.tflops_per_gpu, stage.server_command, hardware.gpus)
 
 
 def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:

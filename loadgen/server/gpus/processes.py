@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from loadgen.masking import shown_command
 from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.server.process import tree
-from loadgen.server.process.masking import shown_command
 
 
 def described(sample: GpuSample, server: Collection[int] = (), *, proc: Path = Path("/proc")) -> GpuSample:

@@ -14,17 +14,16 @@ from typing import NamedTuple
 
 from loadgen.amd_kernel import text_in
 from loadgen.format import memory
+from loadgen.masking import shown_command
 from loadgen.metrics.journal import Finding
 from loadgen.server.gpus.gpu import Gpu, server_gpus
-from loadgen.server.preflight.facts import Box, Setup, command_of
+from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.locks import ServerRecord, read_record, servers_folder
-from loadgen.server.process.masking import shown_command
 from loadgen.server.process.tree import ProcessInfo, look_at
 from loadgen.server.vllm.command import devices_each
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
-_UTILIZATION = 0.9  # vLLM's default of gpu-memory-utilization; later versions ask for a little more
 _SHOWN = 3  # processes of a GPU or a server that are named
 _CONTAINER = re.compile(r"(docker|libpod)[-/]([0-9a-f]{12})[0-9a-f]{52}")
 
@@ -38,10 +37,7 @@ def gpu_memory(setup: Setup) -> Iterator[Finding]:
     needed = devices_each(setup.server.args) * setup.server.instances
     chosen = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
     meant = [gpu for gpu in (setup.gpus if chosen is None else chosen) if gpu.hbm_bytes]
-    try:
-        share = float(normal_args(setup.server.args).get("gpu-memory-utilization", _UTILIZATION))
-    except (TypeError, ValueError):
-        share = _UTILIZATION  # vLLM says what is wrong with it
+    share = memory_share(normal_args(setup.server.args), setup.vllm)
     full = [gpu for gpu in meant if _used_share(gpu) > 1 - share]
     if full and len(meant) - len(full) < (needed if chosen is None else len(meant)):
         seen = "; ".join(_shown(setup.box, gpu) for gpu in full)

@@ -8,8 +8,10 @@ reported as such and never ends the other checks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.errors import ServerError, TelemetryError, VrampError
@@ -24,7 +26,7 @@ from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
-from loadgen.server.vllm.command import find_vllm
+from loadgen.server.vllm.command import find_container_program, find_vllm
 from loadgen.vendors import Platform, platform_here
 
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
@@ -66,8 +68,8 @@ async def check_profile(profile: Profile, plan: Sequence[Stage], *, recorded: st
     if recorded is not None:
         installation = recorded_installation(recorded)
         found = flag_findings(profile.server, installation) if judged else []
-        setup = Setup(profile, plan, Box(), profile.server.platform)
-        return by_severity([*found, *_rules(setup, installation.version)])
+        setup = Setup(profile, plan, Box(), profile.server.platform, vllm=installation.version)
+        return by_severity([*found, *_rules(setup)])
     found, version = await _flags_here(profile.server) if judged else ([], None)
     found += await asyncio.to_thread(_box_and_rules, profile, plan, version)
     return by_severity(found)
@@ -110,15 +112,37 @@ def _judged_by_record(server: Server, why: str) -> tuple[list[Finding], str]:
 
 def _box_and_rules(profile: Profile, plan: Sequence[Stage], vllm: str | None) -> list[Finding]:
     platform = profile.server.platform or platform_here(Box().dev)
-    setup, found = look_at_box(profile, plan, Box(), platform)
-    return [*found, *_rules(setup, vllm)]
+    setup, found = look_at_box(profile, plan, Box(), platform, vllm=vllm, image=image_environment(profile.server))
+    return [*found, *_rules(setup)]
 
 
-def _rules(setup: Setup, vllm: str | None) -> list[Finding]:
-    return rule_findings(facts_of(setup, vllm)) if setup.server.engine in _JUDGED_ENGINES else []
+def _rules(setup: Setup) -> list[Finding]:
+    return rule_findings(facts_of(setup)) if setup.server.engine in _JUDGED_ENGINES else []
 
 
-def look_at_box(profile: Profile, plan: Sequence[Stage], box: Box, platform: Platform) -> tuple[Setup, list[Finding]]:
+def image_environment(server: Server) -> dict[str, str] | None:
+    """The variables that a container's image sets; None where there is no container, or its image is not here."""
+    if server.docker is None:
+        return None
+    asked = ["image", "inspect", "--format", "{{json .Config.Env}}", "--", server.docker.image]
+    try:
+        command = [find_container_program(server, server.docker), *asked]
+        answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=True)
+        pairs = msgspec.json.decode(answer.stdout, type=list[str] | None) or []
+    except (ServerError, OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        return None  # the check of the container says what is wrong, or the start fetches the image
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def look_at_box(
+    profile: Profile,
+    plan: Sequence[Stage],
+    box: Box,
+    platform: Platform,
+    *,
+    vllm: str | None = None,
+    image: Mapping[str, str] | None = None,
+) -> tuple[Setup, list[Finding]]:
     """What was looked at, and what it has against the run; `platform` is what the server is to compute on."""
     gpus: Sequence[Gpu] = ()
     found: list[Finding] = []
@@ -127,7 +151,7 @@ def look_at_box(profile: Profile, plan: Sequence[Stage], box: Box, platform: Pla
             gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
         except TelemetryError as error:
             found.append(_not_checked("the GPUs and what is in use of their memory", str(error)))
-    setup = Setup(profile, plan, box, platform, gpus)
+    setup = Setup(profile, plan, box, platform, gpus, vllm, image)
     for name, check in _CHECKS[profile.server.engine].items():
         try:
             found += list(check(setup))
