@@ -217,7 +217,8 @@ def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult
     """What the GPUs computed, once the engine has had its word on the stage."""
     if stage.engine is None:
         return None
-    return compute_of(stage.engine.tflops_per_gpu, stage.server_command, hardware.gpus)
+    gpus = hardware.sockets_of(hardware.of_stage(stage.hardware_samples))
+    return compute_of(stage.engine.tflops_per_gpu, stage.server_command, gpus)
 
 
 def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:
