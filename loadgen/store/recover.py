@@ -16,6 +16,7 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
+from loadgen.places import replacing
 from loadgen.store.files import HISTOGRAMS, JOURNAL, HistogramLog, journal_is_held, read_journal
 from loadgen.store.runs import RESULT, has_result, write_result
 
@@ -33,7 +34,11 @@ def recover(folder: Path, *, force: bool = False) -> Path:
         raise ResultError(f"{folder}: this run goes on; its result is written when it ends")
     if has_result(folder) and not force:
         raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it from the journal again")
-    result = _fold(journal, folder / HISTOGRAMS)
+    try:
+        with replacing(folder / HISTOGRAMS) as histograms:
+            result = _fold(journal, histograms)
+    except OSError as error:
+        raise ResultError(f"{folder / HISTOGRAMS}: cannot be written: {error.strerror}") from error
     write_result(result, folder / RESULT)
     return folder / RESULT
 
