@@ -15,15 +15,19 @@ import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from loadgen.format import plain
+from loadgen.places import open_file, replacing
 
 MASK = "***"
 
 _MAX_COMMAND_CHARS = 120
 _SHORTEST_KNOWN = 8  # shorter values are masked by name and form alone: `1` and `true` stand everywhere
+_LONGEST_LINE = 1 << 20
 _DEEPEST = 64  # no document of ours is nested as deep; what is below is masked unseen
 
 _CERTAIN = re.compile(
@@ -106,6 +110,13 @@ def shown_command(words: Sequence[str]) -> str:
     """A process's command line on one short line."""
     line = plain(" ".join(masked_command(words)))
     return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
+
+
+def mask_file(path: Path) -> None:
+    """Take the secrets out of a text that nobody writes any more, line by line; raises `OSError`."""
+    with open_file(path) as old, replacing(path) as new, new.open("wb") as clean:
+        for line in iter(partial(old.readline, _LONGEST_LINE), b""):
+            clean.write(masked_text(line.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
 
 
 def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSON, and structs

@@ -12,6 +12,7 @@ from itertools import chain, dropwhile
 from pathlib import Path
 
 from loadgen.errors import ResultError
+from loadgen.masking import mask_file
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
@@ -26,8 +27,8 @@ _DAMAGES_TOLD = 20
 def recover(folder: Path, *, force: bool = False) -> Path:
     """Write `result.json` and `histograms.hlog` from the journal in a run's folder; returns the path of the result.
 
-    With `force` also where there is a result already. Raises `ResultError` for a run that goes on, and for a journal
-    without a run.
+    The server's log loses its secrets, as at the end of any run. With `force` also where there is a result already.
+    Raises `ResultError` for a run that goes on, and for a journal without a run.
     """
     journal = folder / JOURNAL
     if journal_is_held(journal):
@@ -37,8 +38,11 @@ def recover(folder: Path, *, force: bool = False) -> Path:
     try:
         with replacing(folder / HISTOGRAMS) as histograms:
             result = _fold(journal, histograms)
+        for log in folder.glob("server*.log"):
+            if log.is_file() and not log.is_symlink():
+                mask_file(log)
     except OSError as error:
-        raise ResultError(f"{folder / HISTOGRAMS}: cannot be written: {error.strerror}") from error
+        raise ResultError(f"{folder}: cannot be written to: {error.strerror}") from error
     write_result(result, folder / RESULT)
     return folder / RESULT
 
