@@ -152,7 +152,7 @@ def tried(trial: BackendTrial) -> Tried:
 
 
 def capture_header(found: Examination, environ: Mapping[str, str], captured_at: str) -> Header:
-    """The header of a capture; `environ` comes without secrets, and of it only what steers the libraries is kept."""
+    """The header of a capture; of `environ` only what steers the libraries is kept."""
     kept = {
         name: value for name, value in sorted(environ.items()) if name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
     }

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from loadgen.amd_kernel import text_in
 from loadgen.format import memory
+from loadgen.masking import shown_command
 from loadgen.metrics.journal import Finding
 from loadgen.server.gpus.gpu import Gpu, server_gpus
 from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.locks import ServerRecord, read_record, servers_folder
-from loadgen.server.process.masking import shown_command
 from loadgen.server.process.tree import ProcessInfo, look_at
 from loadgen.server.vllm.command import devices_each
 
