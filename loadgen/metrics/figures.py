@@ -26,7 +26,7 @@ from loadgen.metrics.difference import (
 )
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageStarted
-from loadgen.metrics.result import Compared, Comparison, Precision, Result, StageResult
+from loadgen.metrics.result import Compared, Comparison, ComputeResult, Precision, Result, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
 
@@ -195,18 +195,22 @@ def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compare
     )
 
 
-def compare(reference: Reference, stage: StageRecord) -> list[Comparison]:
+def compare(reference: Reference, stage: StageRecord, compute: ComputeResult | None = None) -> list[Comparison]:
     """Every published figure that speaks of this stage, beside what it measured."""
     load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl")}
     same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
-    return [_comparison(point, figure, stage) for point in same for figure in point.figures]
+    return [
+        _comparison(point, figure, _measured(figure, stage, compute), stage.started.index)
+        for point in same
+        for figure in point.figures
+    ]
 
 
-def _comparison(point: ReferencePoint, figure: str, stage: StageRecord) -> Comparison:
-    published, measured = point.figures[figure], _measured(figure, stage)
+def _comparison(point: ReferencePoint, figure: str, measured: float | None, stage: int) -> Comparison:
+    published = point.figures[figure]
     difference = None if measured is None or published == 0 else 100 * (measured - published) / published
     return Comparison(
-        stage=stage.started.index,
+        stage=stage,
         of=point.of,
         figure=figure,
         published=published,
@@ -215,9 +219,11 @@ def _comparison(point: ReferencePoint, figure: str, stage: StageRecord) -> Compa
     )
 
 
-def _measured(figure: str, stage: StageRecord) -> float | None:
+def _measured(figure: str, stage: StageRecord, compute: ComputeResult | None) -> float | None:
     if stage.counters["completed"] == 0:
         return None
+    if figure == "mfu_percent":
+        return None if compute is None else compute.mfu_percent
     match = _LATENCY.fullmatch(figure)
     if match is None:
         return _plain_figures(stage)[figure]

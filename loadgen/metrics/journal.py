@@ -117,6 +117,7 @@ class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
     prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
+    tflops_per_gpu: float | None = None  # TFLOP a second by the engine's estimate; None where it does not tell
     engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
 
 
@@ -159,6 +160,8 @@ class EngineStage(msgspec.Struct, frozen=True):
     """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
     doubts: dict[str, str] = {}
     """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
+    tflops_per_gpu: float | None = None
+    """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
@@ -247,6 +250,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     """More streams were open than it wants, which have to go first."""
     awaits_first_wave: bool = False  # many of its streams begin at once, which need their first tokens first
     variant: str | None = None  # of the server that it ran on; None for a profile without any
+    meant_hits: float = 0.0  # the share of the prompt tokens that a prefix cache is meant to have, at most
 
     def load_at(self, measured_s: float) -> float | None:
         """The concurrency or rate that is asked for at a moment."""

@@ -47,7 +47,7 @@ from loadgen.metrics.slo import limits_of
 from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, SeriesPoint
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import StageHardware, stage_hardware, stage_result
+from loadgen.metrics.stage_result import StageHardware, stage_compute, stage_hardware, stage_result
 from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
@@ -109,6 +109,7 @@ class Record:
                     stage.blocks.freeze()
                 self.current = self.stages[line.index] = StageRecord(line)
                 self.current.hardware_samples = self.hardware.begin_stage()
+                self.current.server_command = self.server.command if self.server is not None else None
                 self.current.alone = self.last_tick is None or not self.last_tick.open_stages
             case StageEnded():
                 stage = self.stages[line.index]
@@ -314,7 +315,9 @@ class Record:
 
     def compared(self, stage: StageRecord) -> list[Comparison]:
         """What was published for the load of this stage, beside what it measured."""
-        return [] if self._reference is None else compare(self._reference, stage)
+        if self._reference is None:
+            return []
+        return compare(self._reference, stage, stage_compute(stage, self.hardware))
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server

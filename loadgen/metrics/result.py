@@ -286,6 +286,16 @@ class EnergyResult(msgspec.Struct, frozen=True):
     sockets: tuple[SocketEnergy, ...]
 
 
+class ComputeResult(msgspec.Struct, frozen=True):
+    """What each GPU of the server computed, by the engine's own estimate, beside the most that it could (MFU)."""
+
+    tflops_per_gpu: float  # TFLOP a second between the engine's readings, warm-up and waits too
+    precision: str | None = None  # of the peak: `bf16`, `fp16` or `fp8`
+    peak_tflops: float | None = None  # dense, of one GPU
+    mfu_percent: float | None = None  # the share of the peak
+    why: str = ""  # why there is no peak to compare with
+
+
 class Goodput(msgspec.Struct, frozen=True):
     """The streams that met every limit that is set for a stream."""
 
@@ -361,6 +371,7 @@ class StageResult(msgspec.Struct, frozen=True):
     """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""
     e2e_inconclusive: str | None = None  # why E2E is not known, and what it would take
     curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves
+    compute: ComputeResult | None = None  # None where the engine does not tell its operations
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):

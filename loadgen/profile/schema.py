@@ -19,7 +19,7 @@ from loadgen.vendors import Platform, TelemetryMode
 
 _FIGURE = re.compile(
     r"(ttft|tpot|itl|e2e)_(mean|p[0-9]{1,3})_ms|normalized_mean_ms"
-    r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens"
+    r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens|mfu_percent"
 )
 
 
@@ -176,7 +176,7 @@ class ReferencePoint(Table):
     osl: Tokens | None = None
     """The tokens of an answer."""
     figures: dict[str, float]
-    """By metric, statistic and unit: `ttft_p99_ms`, `output_tokens_per_s`, `requests_per_min`, `duration_s`."""
+    """By metric, statistic and unit: `ttft_p99_ms`, `output_tokens_per_s`, `requests_per_min`, `mfu_percent`."""
 
     @model_validator(mode="after")
     def _figures_are_metrics(self) -> Self:

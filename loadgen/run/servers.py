@@ -22,7 +22,7 @@ from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
 from loadgen.server.gpus.memory import level_now
-from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
+from loadgen.server.process.guard_client import ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
@@ -71,7 +71,7 @@ class Servers:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
-        held = await level_now() if self.settings.engine in ("vllm", "docker") else NOT_CHECKED
+        held = await level_now(self.settings)
         self.managed = [
             ManagedServer(
                 server,

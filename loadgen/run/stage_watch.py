@@ -77,6 +77,7 @@ class StageWatch:
             waits_for_drain=self.waits_for_drain,
             awaits_first_wave=self.waits_for_first_wave,
             variant=variant,
+            meant_hits=stage.work.meant_hits,
         )
 
     def observe(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:

@@ -11,8 +11,9 @@ from typing import Required, TypedDict, Unpack
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.journal import EngineView, Milestone, RunState, StageLoad
+from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Comparison, Verdict
+from loadgen.metrics.result import Comparison, ComputeResult, Verdict
 from loadgen.metrics.snapshot import (
     ClientView,
     ErrorView,
@@ -97,6 +98,7 @@ def snapshot_of(
         point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
+        compute=_compute(record),
         stages=views.of(record),
         whole=whole_view(list(record.stages.values()), record.total),
         recent=record.recent(),
@@ -118,6 +120,13 @@ def snapshot_of(
         baseline_distribution=baseline.distribution(record) if baseline is not None else None,
         **known,
     )
+
+
+def _compute(record: Record) -> ComputeResult | None:
+    engine, server = record.engine, record.server
+    if engine is None or server is None:
+        return None
+    return compute_of(engine.tflops_per_gpu, server.command, record.hardware.gpus)
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
