@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen.errors import LoadError, ProfileError, ServerError
-from loadgen.masking import masked_text
+from loadgen.masking import mask_file, masked_text
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
 from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
@@ -150,6 +150,11 @@ class Servers:
             await asyncio.wait({stopping}, timeout=SNAPSHOT_S)
         for report in await stopping:
             tell("server" if report.clean else "error", f"server {report.sentence}")
+        for server in self.managed:
+            try:
+                await asyncio.to_thread(mask_file, server.log.path)
+            except OSError as error:
+                tell("error", f"{server.log.path}: may hold secrets, which could not be masked: {error.strerror}")
         stopped: ServerState = "died" if self.died else "stopped"
         return stopped if self.managed else None
 
