@@ -88,7 +88,7 @@ def stage_result(
         host=machine.host,
         verdicts=[
             *machine.verdicts,
-            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine),
+            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine, warm=(started.pass_number or 1) > 1),
             *_account_verdicts(stage),
         ],
         truth=truth,
@@ -97,6 +97,7 @@ def stage_result(
         settled_s=stage.settled_s,
         inconclusive=stage.inconclusive,
         variant=started.variant,
+        pass_number=started.pass_number,
         precision=stage.blocks.precision(),
         first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,

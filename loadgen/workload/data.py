@@ -3,11 +3,15 @@
 Looking through finds every malformed record (file, line, what was expected) and leaves an index: where each record lies
 in the file, 16 bytes each. Workers map the index and read records by number, so memory stays bounded whatever the size
 of the file, and which record a request takes depends on nothing but the seed, its stage and its number.
+
+Of a ShareGPT conversation `vllm bench` sends the first turn, whoever speaks, and asks for as many tokens as the second
+has; what is too short or too long it leaves out. So do we, by an estimate of the tokens: vramp has no tokenizer.
 """
 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
 import re
@@ -28,6 +32,8 @@ from loadgen.format import harmless
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
+FEWEST_TOKENS, MOST_PROMPT_TOKENS, MOST_TOKENS = 4, 1024, 2048
+"""Of a ShareGPT conversation: least of prompt and of answer, most of a prompt, most of both; those of `vllm bench`."""
 _CHUNK_BYTES = 1 << 18
 _LONGEST_RECORD_BYTES = 64 * 1024 * 1024
 _OPENING = re.compile(r"\ufeff?\s*\[")
@@ -40,6 +46,8 @@ class Dataset(msgspec.Struct, frozen=True):
 
     path: str
     form: Format
+    bytes: int
+    sha256: str
     index: str  # file of (offset, length) pairs, one for each record
     records: int
     isl: int  # mean tokens of a prompt; exact for a trace, else estimated
@@ -48,6 +56,11 @@ class Dataset(msgspec.Struct, frozen=True):
     span_s: float = 0.0  # from the first to the last of a trace
     has_messages: bool = False
     sharing: int = 0  # records of a trace with `hash_ids`
+    left_out: int = 0  # conversations that are no question with an answer, or too short or too long
+
+    @property
+    def is_sample(self) -> bool:
+        return self.path == str(_SAMPLE_PATH)
 
     @property
     def note(self) -> str | None:
@@ -81,7 +94,8 @@ def _indexed(path: Path, form: Format | None, _size: int, _changed_ns: int) -> D
         sums = _Sums(path, known)
         for raw in _array_records(file, path) if known == "sharegpt" else _line_records(file, path):
             sums.add(raw)
-    return sums.data()
+        file.seek(0)
+        return sums.data(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
 
 class _Sums:
@@ -90,7 +104,7 @@ class _Sums:
     def __init__(self, path: Path, form: Format) -> None:
         self._path, self._form = path, form
         self._index = array("q")
-        self._isl = self._osl = self._longest = self._sharing = 0
+        self._isl = self._osl = self._longest = self._sharing = self._left_out = 0
         self._has_osl = True
         self._has_messages = False
         self._first_s = self._last_s = 0.0
@@ -100,6 +114,7 @@ class _Sums:
         try:
             entry = parse_record(raw.content, self._form)
             if entry is None:
+                self._left_out += 1
                 return
             if entry.at_s is not None and entry.at_s < self._last_s:
                 raise ValueError(f"expected ascending timestamps; {entry.at_s:g} s comes after {self._last_s:g} s")
@@ -116,16 +131,20 @@ class _Sums:
         self._has_messages = self._has_messages or bool(entry.messages)
         self._sharing += entry.shares
 
-    def data(self) -> Dataset:
+    def data(self, sha256: str, size: int) -> Dataset:
         """The dataset; raises `ProfileError` for an empty one."""
         records = len(self._index) // 2
         if not records:
-            raise ProfileError(f"load.data: {self._path}: no prompts in it; expected at least one {self._form} record")
+            left_out = f"; {self._left_out} records were left out: {_LEFT_OUT}" if self._left_out else ""
+            expected = f"expected at least one {self._form} record{left_out}"
+            raise ProfileError(f"load.data: {self._path}: no prompts in it; {expected}")
         index = _index_folder() / f"{len(list(_index_folder().iterdir()))}.npy"
         np.save(index, np.array(self._index, dtype=np.int64).reshape(-1, 2))
         return Dataset(
             path=str(self._path),
             form=self._form,
+            bytes=size,
+            sha256=sha256,
             index=str(index),
             records=records,
             isl=max(1, round(self._isl / records)),
@@ -134,6 +153,7 @@ class _Sums:
             span_s=self._last_s - self._first_s,
             has_messages=self._has_messages,
             sharing=self._sharing,
+            left_out=self._left_out,
         )
 
 
@@ -262,10 +282,7 @@ class DatasetReader:
 
 Format = Literal["sharegpt", "jsonl", "text", "trace"]
 
-CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens: vramp has no tokenizer
-
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
-_ROLES |= {"system": "system"}
+CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -287,7 +304,6 @@ class DatasetRecord(msgspec.Struct, frozen=True):
 
 
 class _Turn(msgspec.Struct):
-    from_: str = msgspec.field(name="from")
     value: str
 
 
@@ -316,7 +332,7 @@ _decode_trace = msgspec.json.Decoder(_TraceLine).decode
 
 
 def parse_record(raw: bytes, form: Format) -> DatasetRecord | None:
-    """The record, or None for one that asks nothing (a conversation that a machine began); raises ValueError."""
+    """The record, or None for a conversation that is left out; raises ValueError."""
     try:
         match form:
             case "sharegpt":
@@ -333,6 +349,10 @@ def parse_record(raw: bytes, form: Format) -> DatasetRecord | None:
         raise ValueError(f"expected {_SHAPES[form]}; {error}") from None
 
 
+_LEFT_OUT = (
+    f"fewer than two turns, one of fewer than {FEWEST_TOKENS} tokens, a prompt of more than {MOST_PROMPT_TOKENS}, "
+    f"or more than {MOST_TOKENS} in all"
+)
 _SHAPES: dict[Format, str] = {
     "sharegpt": '{"conversations": [{"from": "human", "value": "..."}, ...]}',
     "jsonl": '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}',
@@ -346,15 +366,12 @@ def _asked(prompt: str, osl: int | None = None) -> DatasetRecord:
 
 
 def _conversation(document: _Conversation) -> DatasetRecord | None:
-    """The first question and the length of its answer, as the published ShareGPT runs took them."""
-    turns = document.conversations
-    for turn in turns:
-        if turn.from_ not in _ROLES:
-            raise ValueError(f'expected "from" to be one of {", ".join(_ROLES)}, not {turn.from_!r}')
-    first = next((number for number, turn in enumerate(turns) if _ROLES[turn.from_] != "system"), len(turns))
-    if first + 1 >= len(turns) or _ROLES[turns[first].from_] != "user" or not turns[first].value.strip():
+    if len(document.conversations) < 2:
         return None
-    return _asked(turns[first].value, _estimate(turns[first + 1].value))
+    prompt, answer = (turn.value for turn in document.conversations[:2])
+    isl, osl = _estimate(prompt), _estimate(answer)
+    fits = min(isl, osl) >= FEWEST_TOKENS and isl <= MOST_PROMPT_TOKENS and isl + osl <= MOST_TOKENS
+    return _asked(prompt, osl) if fits else None
 
 
 def _line(line: _JsonLine) -> DatasetRecord:
