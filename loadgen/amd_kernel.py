@@ -20,6 +20,7 @@ class ComputeNode(NamedTuple):
     gpu_id: str
     domain: int
     location: int  # bus << 8 | device << 3 | function
+    arch: str | None = None  # gfx942
 
     @property
     def socket(self) -> tuple[int, int]:
@@ -43,8 +44,17 @@ def compute_nodes(sysfs: Path) -> list[ComputeNode]:
         values = dict(line.split(maxsplit=1) for line in text_in(folder / "properties").splitlines() if " " in line)
         location, domain = values.get("location_id", ""), values.get("domain", "0")
         if location.isdecimal() and domain.isdecimal():
-            found.append(ComputeNode(int(folder.name), gpu_id, int(domain), int(location)))
+            arch = _arch(values.get("gfx_target_version", ""))
+            found.append(ComputeNode(int(folder.name), gpu_id, int(domain), int(location), arch))
     return sorted(found)
+
+
+def _arch(version: str) -> str | None:
+    """The compiler's name: 90402 is gfx942, and 90010 gfx90a."""
+    if not (version.isascii() and version.isdecimal() and 5 <= len(version) <= 7):
+        return None
+    major, minor, stepping = int(version) // 10_000, int(version) // 100 % 100, int(version) % 100
+    return f"gfx{major}{minor:x}{stepping:x}"
 
 
 def held_bytes(sysfs: Path) -> dict[int, dict[str, int | None]] | None:

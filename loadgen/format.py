@@ -126,6 +126,17 @@ def memory(count_bytes: float) -> str:
     return f"{count_bytes / GIB:.1f} GiB"
 
 
+def scale(most: float, unit: str) -> tuple[float, str]:
+    """What to divide values up to `most` by, and their unit then: 123,456,789 J are 123 MJ, 8,000,000 B 7.63 MiB."""
+    step, prefixes = (
+        (1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi")) if unit == "B" else (1e3, ("", "k", "M", "G", "T", "P"))
+    )
+    power = 0
+    while abs(most) / step**power >= step and power < len(prefixes) - 1:
+        power += 1
+    return step**power, prefixes[power] + unit
+
+
 def counted(number: int, noun: str) -> str:
     """How many of something: 1 line, 2 lines."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -45,7 +45,7 @@ class Vendor:
     pci_id: str  # as sysfs writes it
     device_files: tuple[str, ...]  # through which its GPUs are reached; the first says that a server can compute on it
     backends: tuple[BackendEntry, ...]  # the best first
-    memory_reader: str  # `module:function` that reads the memory in use without a library
+    gpu_reader: str  # `module:function` that reads the GPUs without a library, at one look
     module: str  # the kernel's
     driver_version: tuple[str, str]  # a file under / and the pattern of the version in it
     denied_fix: str  # what gives a user access to the device files
@@ -83,6 +83,19 @@ class Vendor:
                     return True
         return False
 
+    def visible_devices(self, environment: Mapping[str, str], count: int) -> list[int] | None:
+        """Which of `count` devices a server with these variables sees, in its order; None if they are named by more
+        than numbers."""
+        seen = list(range(count))
+        for names in (self.renumbering, self.visible):
+            listed = next((environment[name] for name in names if environment.get(name)), None)
+            if listed is not None:
+                positions = [word.strip() for word in listed.split(",")]
+                if not all(word.isdecimal() and int(word) < len(seen) for word in positions):
+                    return None
+                seen = [seen[int(word)] for word in positions]
+        return seen
+
 
 AMD = Vendor(
     name="amd",
@@ -102,7 +115,7 @@ AMD = Vendor(
             "the kernel's own files, without a library",
         ),
     ),
-    memory_reader="loadgen.server.process.gpu_memory:read_amd",
+    gpu_reader="loadgen.server.gpus.amd:read_amd",
     module="amdgpu",
     driver_version=("sys/module/amdgpu/version", r".+"),
     denied_fix="sudo usermod -aG render,video $USER, then log in again",
@@ -120,7 +133,7 @@ NVIDIA = Vendor(
     pci_id="0x10de",
     device_files=("nvidia[0-9]*",),
     backends=(BackendEntry("nvml", "loadgen.telemetry.nvml:open_nvml", "the library of NVIDIA's driver"),),
-    memory_reader="loadgen.server.process.gpu_memory:read_nvidia",
+    gpu_reader="loadgen.server.gpus.nvidia:read_nvidia",
     module="nvidia",
     driver_version=("proc/driver/nvidia/version", r"\b\d{3,}\.\d+(?:\.\d+)?\b"),
     denied_fix="ls -l /dev/nvidia*; join their group",

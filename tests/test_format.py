@@ -100,6 +100,20 @@ def test_plain(text: str, shown: str) -> None:
     assert fmt.plain(text) == shown
 
 
+@pytest.mark.parametrize(
+    ("most", "unit", "scale"),
+    [(0, "J", (1, "J")), (999, "J", (1, "J")), (123e6, "J", (1e6, "MJ")), (8e6, "B", (1024**2, "MiB"))],
+)
+def test_scale(most: float, unit: str, scale: tuple[float, str]) -> None:
+    assert fmt.scale(most, unit) == scale
+
+
+@given(st.floats(0, 1e17), st.sampled_from(["B", "J", "W"]))
+def test_a_scaled_value_has_at_most_four_digits_before_the_point(most: float, unit: str) -> None:
+    divisor, _ = fmt.scale(most, unit)
+    assert most / divisor < 1024
+
+
 @given(st.text())
 def test_plain_leaves_nothing_that_acts(text: str) -> None:
     shown = fmt.plain(text)

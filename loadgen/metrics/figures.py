@@ -26,7 +26,7 @@ from loadgen.metrics.difference import (
 )
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import DataFile, StageStarted
-from loadgen.metrics.result import Compared, Comparison, Precision, Result, StageResult
+from loadgen.metrics.result import Compared, Comparison, ComputeResult, Precision, Result, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
 
@@ -198,11 +198,20 @@ def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compare
     )
 
 
-def compare(reference: Reference, stage: StageRecord, earlier: Sequence[StageRecord] = ()) -> list[Comparison]:
+def compare(
+    reference: Reference,
+    stage: StageRecord,
+    compute: ComputeResult | None = None,
+    earlier: Sequence[StageRecord] = (),
+) -> list[Comparison]:
     """Every published figure that speaks of this stage, beside what it measured; `earlier` are the passes before it."""
     load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl", "pass_number")}
     same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
-    return [_comparison(point, figure, stage, earlier) for point in same for figure in point.figures]
+    return [
+        _comparison(point, figure, _measured(figure, stage, compute, earlier), stage.started.index)
+        for point in same
+        for figure in point.figures
+    ]
 
 
 def other_data(reference: Reference, data: DataFile | None) -> str | None:
@@ -213,12 +222,11 @@ def other_data(reference: Reference, data: DataFile | None) -> str | None:
     return f"not the published data: this run sent {sent}; published with {reference.data}, which --data FILE sends"
 
 
-def _comparison(point: ReferencePoint, figure: str, stage: StageRecord, earlier: Sequence[StageRecord]) -> Comparison:
+def _comparison(point: ReferencePoint, figure: str, measured: float | None, stage: int) -> Comparison:
     published = point.figures[figure]
-    measured = _prefix_hit_percent([*earlier, stage]) if figure == "prefix_hit_percent" else _measured(figure, stage)
     difference = None if measured is None or published == 0 else 100 * (measured - published) / published
     return Comparison(
-        stage=stage.started.index,
+        stage=stage,
         of=point.of,
         figure=figure,
         published=published,
@@ -227,9 +235,15 @@ def _comparison(point: ReferencePoint, figure: str, stage: StageRecord, earlier:
     )
 
 
-def _measured(figure: str, stage: StageRecord) -> float | None:
+def _measured(
+    figure: str, stage: StageRecord, compute: ComputeResult | None, earlier: Sequence[StageRecord]
+) -> float | None:
     if stage.counters["completed"] == 0:
         return None
+    if figure == "mfu_percent":
+        return None if compute is None else compute.mfu_percent
+    if figure == "prefix_hit_percent":
+        return _prefix_hit_percent([*earlier, stage])
     match = _LATENCY.fullmatch(figure)
     if match is None:
         return _plain_figures(stage)[figure]

@@ -13,8 +13,21 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.journal import GpusSampled, HostSampled
-from loadgen.metrics.samples import Columns, GpuFigure, GpuSample, GpuSeries, GpuStage, GpuStatic, HostSample, carried
+from loadgen.metrics.samples import (
+    Columns,
+    GpuFigure,
+    GpuSample,
+    GpuSeries,
+    GpuStage,
+    GpuStatic,
+    HostSample,
+    Reading,
+    carried,
+    gained,
+    rate,
+)
 from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.snapshot import GpuPace
 from loadgen.metrics.verdicts import GpuFacts, gpu_facts
 
 _SERIES_CAPACITY = 3_000
@@ -93,6 +106,7 @@ class HardwareRecord:
         self._host_series = _series(_HOST_COLUMNS)
         self._gpu_series: dict[int, TimeSeries] = {}
         self._recent: dict[int, list[GpuSample]] = {}
+        self._energy_j: dict[int, tuple[float, float]] = {}  # the counter at the last look, and what it gained so far
         self._open: list[HardwareSamples] = []
 
     def begin_stage(self) -> HardwareSamples:
@@ -107,6 +121,7 @@ class HardwareRecord:
         self._let_go()
         for sample in line.gpus:
             self.first.setdefault(sample.index, sample)
+            self._add_energy(sample)
             self.latest[sample.index] = carried(self.latest.get(sample.index), sample)
             recent = self._recent.setdefault(sample.index, [])
             recent.append(sample)
@@ -127,6 +142,20 @@ class HardwareRecord:
 
     def _let_go(self) -> None:
         self._open = [samples for samples in self._open if not samples.complete]
+
+    def _add_energy(self, sample: GpuSample) -> None:
+        if sample.energy_j is not None:
+            before_j, total_j = self._energy_j.get(sample.index, (sample.energy_j, 0.0))
+            self._energy_j[sample.index] = sample.energy_j, total_j + (gained(before_j, sample.energy_j) or 0.0)
+
+    def pace(self, index: int) -> GpuPace:
+        """What the counters of a GPU gain."""
+        looks = self._recent.get(index, [])[-2:]
+        return GpuPace(
+            link_read_bytes_per_s=_pace(looks, "link_read_bytes"),
+            link_write_bytes_per_s=_pace(looks, "link_write_bytes"),
+            energy_j=self._energy_j[index][1] if index in self._energy_j else None,
+        )
 
     def series(self) -> list[GpuSeries]:
         return [GpuSeries(index, series.columns()) for index, series in sorted(self._gpu_series.items())]
@@ -156,6 +185,11 @@ class HardwareRecord:
         first = self.first[gpu.index].hbm_used_bytes if gpu.index in self.first else None
         grown = first is not None and most - first >= _SERVER_GROWTH_BYTES
         return grown or (gpu.hbm_total_bytes is not None and most >= _SERVER_SHARE * gpu.hbm_total_bytes)
+
+
+def _pace(looks: Sequence[GpuSample], name: str) -> float | None:
+    readings = [Reading(look.t_s, value) for look in looks if (value := getattr(look, name)) is not None]
+    return rate(*readings) if len(readings) == 2 else None
 
 
 def _series(columns: Sequence[str]) -> TimeSeries:

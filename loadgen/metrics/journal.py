@@ -117,6 +117,7 @@ class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
     prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
+    tflops_per_gpu: float | None = None  # TFLOP a second by the engine's estimate; None where it does not tell
     engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
 
 
@@ -159,6 +160,8 @@ class EngineStage(msgspec.Struct, frozen=True):
     """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
     doubts: dict[str, str] = {}
     """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
+    tflops_per_gpu: float | None = None
+    """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
 
 
 class DataFile(msgspec.Struct, frozen=True):

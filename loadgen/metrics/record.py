@@ -47,7 +47,7 @@ from loadgen.metrics.slo import limits_of
 from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, SeriesPoint
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import StageHardware, stage_hardware, stage_result
+from loadgen.metrics.stage_result import StageHardware, stage_compute, stage_hardware, stage_result
 from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
@@ -109,6 +109,7 @@ class Record:
                     stage.blocks.freeze()
                 self.current = self.stages[line.index] = StageRecord(line)
                 self.current.hardware_samples = self.hardware.begin_stage()
+                self.current.server_command = self.server.command if self.server is not None else None
                 self.current.alone = self.last_tick is None or not self.last_tick.open_stages
             case StageEnded():
                 stage = self.stages[line.index]
@@ -320,7 +321,7 @@ class Record:
             return []
         number, index = stage.started.pass_number or 1, stage.started.index
         earlier = [one for one in self.stages.values() if index - number < one.started.index < index]
-        return compare(self._reference, stage, earlier)
+        return compare(self._reference, stage, stage_compute(stage, self.hardware), earlier)
 
     @property
     def other_data(self) -> str | None:

@@ -286,6 +286,16 @@ class EnergyResult(msgspec.Struct, frozen=True):
     sockets: tuple[SocketEnergy, ...]
 
 
+class ComputeResult(msgspec.Struct, frozen=True):
+    """What each GPU of the server computed, by the engine's own estimate, beside the most that it could (MFU)."""
+
+    tflops_per_gpu: float  # TFLOP a second between the engine's readings, warm-up and waits too
+    precision: str | None = None  # of the peak: `bf16`, `fp16` or `fp8`
+    peak_tflops: float | None = None  # dense, of one GPU
+    mfu_percent: float | None = None  # the share of the peak
+    why: str = ""  # why there is no peak to compare with
+
+
 class Goodput(msgspec.Struct, frozen=True):
     """The streams that met every limit that is set for a stream."""
 
@@ -362,6 +372,7 @@ class StageResult(msgspec.Struct, frozen=True):
     e2e_inconclusive: str | None = None  # why E2E is not known, and what it would take
     curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves
     pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
+    compute: ComputeResult | None = None  # None where the engine does not tell its operations
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):

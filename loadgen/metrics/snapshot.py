@@ -15,6 +15,7 @@ from loadgen.metrics.journal import Diagnosis, EngineView, Finding, Milestone, S
 from loadgen.metrics.result import (
     BaselineView,
     Comparison,
+    ComputeResult,
     CurvePoint,
     EnergyResult,
     Requests,
@@ -135,12 +136,21 @@ class SeriesPoint(msgspec.Struct, frozen=True):
     client_rss_mb: float | None = None  # memory of all workers
 
 
+class GpuPace(msgspec.Struct, frozen=True):
+    """What the counters of a GPU gain."""
+
+    link_read_bytes_per_s: float | None = None  # between the last two looks
+    link_write_bytes_per_s: float | None = None
+    energy_j: float | None = None  # since the run began
+
+
 class GpuView(msgspec.Struct, frozen=True):
     """One GPU now."""
 
     static: GpuStatic
     sample: GpuSample | None  # none before the first look
-    flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED power 18%`, `PCIe x8 of x16`
+    flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED hbm 18%`, `PCIe x8 of x16`
+    pace: GpuPace = GpuPace()
 
 
 class StageView(msgspec.Struct, frozen=True):
@@ -160,6 +170,7 @@ class StageView(msgspec.Struct, frozen=True):
     open: int = 0  # sent and not over yet; 0 once the stage has ended
     latency_ms: dict[str, Summary] = {}  # by name: ttft, tpot, itl, e2e
     energy: EnergyResult | None = None  # none before five seconds of the window
+    compute: ComputeResult | None = None  # once the engine has told its operations in the stage
     slo_met: bool | None = None
     slo_needs: str = ""  # what it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so
     stop_reason: str | None = None
@@ -227,6 +238,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     point: SeriesPoint
     client: ClientView
     engine: EngineView | None = None
+    compute: ComputeResult | None = None  # over the engine's last seconds; None where it does not tell
     stages: tuple[StageView, ...] = ()  # all stages so far, oldest first; the last may be running
     whole: StageView | None = None  # all stages together
     errors: tuple[ErrorView, ...] = ()

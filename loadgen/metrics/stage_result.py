@@ -12,7 +12,9 @@ from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.energy import window_energy
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
+from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
+    ComputeResult,
     Concurrency,
     EnergyResult,
     FirstWave,
@@ -105,6 +107,7 @@ def stage_result(
         carried_share=stage.carried_share,
         e2e_inconclusive=stage.e2e_inconclusive,
         curve=load_curve([stage]) if started.steps else (),
+        compute=machine.compute,
     )
 
 
@@ -172,6 +175,7 @@ class StageHardware(msgspec.Struct, frozen=True):
 
     gpu: list[GpuStage] = []
     energy: EnergyResult | None = None
+    compute: ComputeResult | None = None
     host: dict[str, float | None] = {}
     verdicts: list[Verdict] = []
 
@@ -185,7 +189,7 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     gpus = gpu_stages(hardware.gpus, stage.hardware_samples.within(start_s, end_s))
     host = host_means(stage.hardware_samples.host, start_s, end_s)
     verdicts = stage_verdicts(f"stage {stage.started.index + 1}", _facts(stage, gpus, host))
-    return StageHardware(gpus, stage_energy(stage, hardware), host, verdicts)
+    return StageHardware(gpus, stage_energy(stage, hardware), stage_compute(stage, hardware), host, verdicts)
 
 
 def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult | None:
@@ -196,6 +200,13 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
     samples = stage.hardware_samples.by_gpu
     tokens = stage.counters["window_output_tokens"]
     return window_energy(hardware.of_server(samples), samples, start_ns / 1e9, end_ns / 1e9, tokens)
+
+
+def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult | None:
+    """What the GPUs computed, once the engine has had its word on the stage."""
+    if stage.engine is None:
+        return None
+    return compute_of(stage.engine.tflops_per_gpu, stage.server_command, hardware.gpus)
 
 
 def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:

@@ -16,6 +16,7 @@ from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.vendors import VENDORS
 
 MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word
+POWER_LIMITS = frozenset({"power", "current"})  # reasons that hold back every GPU under full load: it is made so
 SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
 HOTTER_THAN_SIBLINGS_C = 10.0
 USED_BEFORE_START_BYTES = 2 * 1024**3  # what driver and firmware keep for themselves stays below
@@ -57,6 +58,7 @@ class GpuFacts(msgspec.Struct, frozen=True):
     throttled_percent: Mapping[str, float] = {}  # mean share of the time by reason, over the stage
     siblings_clock_mhz: float | None = None  # median of the other busy GPUs
     siblings_temperature_c: float | None = None
+    siblings_links: tuple[int, ...] = ()  # that the other GPUs of its name have, busy or not
 
 
 class StageFacts(msgspec.Struct, frozen=True):
@@ -104,6 +106,7 @@ def gpu_facts(
             throttled_percent=throttled.get(gpu.index, {}),
             siblings_clock_mhz=_median(sample.gfx_clock_mhz for sample in _siblings(gpu, gpus, now)),
             siblings_temperature_c=_median(sample.temperature_hotspot_c for sample in _siblings(gpu, gpus, now)),
+            siblings_links=tuple(other.links_total or 0 for other in _alike(gpu, gpus)),
         )
         for gpu in gpus
         if gpu.index in now
@@ -116,11 +119,14 @@ def flags(verdicts: Sequence[Verdict], index: int) -> tuple[str, ...]:
 
 
 def _siblings(gpu: GpuStatic, gpus: Sequence[GpuStatic], now: Mapping[int, GpuSample]) -> Iterator[GpuSample]:
-    for other in gpus:
-        if other.index != gpu.index and other.name == gpu.name and other.index in now:
-            sample = now[other.index]
-            if (sample.gfx_percent or 0.0) >= MEMORY_BOUND_PERCENT:
-                yield sample
+    for other in _alike(gpu, gpus):
+        if other.index in now and (now[other.index].gfx_percent or 0.0) >= MEMORY_BOUND_PERCENT:
+            yield now[other.index]
+
+
+def _alike(gpu: GpuStatic, gpus: Sequence[GpuStatic]) -> Iterator[GpuStatic]:
+    """The other sockets of its name."""
+    return (other for other in gpus if other.index != gpu.index and other.name == gpu.name and other.partition == 0)
 
 
 def _median(values: Iterator[float | None]) -> float | None:
@@ -142,7 +148,13 @@ def _below_pcie(gpu: GpuFacts) -> str | None:
 
 def _link_down(gpu: GpuFacts) -> str | None:
     up, total = gpu.now.links_up, gpu.static.links_total
-    return f"{total - up} of {total} links down" if up is not None and total and up < total else None
+    if up is not None and total and up < total:
+        return f"{total - up} of {total} links down"
+    if len(gpu.siblings_links) < 2 or gpu.static.partition:
+        return None
+    # A link that never came up is none to the library: only the siblings tell. That some have none can be as bought.
+    expected = median(gpu.siblings_links) if total else min(gpu.siblings_links)
+    return f"{total or 0} links up, its siblings have {expected:.0f}" if (total or 0) < expected else None
 
 
 def _uncorrectable(gpu: GpuFacts) -> str | None:
@@ -151,10 +163,20 @@ def _uncorrectable(gpu: GpuFacts) -> str | None:
 
 
 def _throttled(gpu: GpuFacts) -> str | None:
-    worst = max(gpu.throttled_percent.items(), key=lambda item: item[1], default=None)
-    if worst is None or worst[1] < MOST_THROTTLED_PERCENT:
-        return None
-    return f"THROTTLED {worst[0]} {worst[1]:.0f}%"
+    reason, percent = _held_back(gpu, lambda reason: reason not in POWER_LIMITS)
+    return f"THROTTLED {reason} {percent:.0f}%" if reason else None
+
+
+def _power_capped(gpu: GpuFacts) -> str | None:
+    reason, percent = _held_back(gpu, POWER_LIMITS.__contains__)
+    return f"at its {reason} limit {percent:.0f}% of the time" if reason else None
+
+
+def _held_back(gpu: GpuFacts, counts: Callable[[str], bool]) -> tuple[str, float]:
+    """The reason that held it back most, of those that count; an empty one if none is worth a word."""
+    shares = [(percent, reason) for reason, percent in gpu.throttled_percent.items() if counts(reason)]
+    percent, reason = max(shares, default=(0.0, ""))
+    return (reason, percent) if percent >= MOST_THROTTLED_PERCENT else ("", 0.0)
 
 
 def _slower(gpu: GpuFacts) -> str | None:
@@ -218,6 +240,7 @@ def _compute_bound(stage: StageFacts) -> str | None:
 _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
     ("ecc-uncorrectable", True, _uncorrectable),
     ("throttled", True, _throttled),
+    ("power-capped", False, _power_capped),
     ("straggler", True, _slower),
     ("hotter-than-siblings", True, _hotter),
     ("pcie-below-maximum", True, _below_pcie),

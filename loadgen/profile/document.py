@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from loadgen.errors import ProfileError
+from loadgen.masking import learn
 from loadgen.profile.schema import Profile, tables
 
 
@@ -51,6 +52,7 @@ def build_profile(
     chosen = apply_variant(document, variant, where=where)
     for override in overrides:
         _apply_override(chosen, override)
+    learn(chosen)  # before anything in it is called wrong: the message shows the value
     try:
         return Profile.model_validate(chosen)
     except ValidationError as error:

@@ -6,7 +6,7 @@ not know is unknown in its cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -96,6 +96,8 @@ _COLUMNS: dict[str, Column[Measured]] = {
         "tok/s per user", _per_user, short="/user", group="throughput", decimals=1, width=6
     ),
     "joules_per_output_token": Column("J/token", figure("energy", "joules_per_output_token"), short="J/tok", width=6),
+    "tflops_per_gpu": Column("TFLOP/s per GPU", figure("compute", "tflops_per_gpu"), decimals=1),
+    "mfu_percent": Column("MFU %", figure("compute", "mfu_percent"), decimals=1),
     "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
 }
 
@@ -105,6 +107,50 @@ def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]
     found = [_COLUMNS[name] if name in _COLUMNS else _latency_column(name) for name in names.split()]
     return found if decimals is None else [replace(column, decimals=decimals) for column in found]
 
+
+class PublishedPoint(NamedTuple):
+    """What was published for the load of a stage."""
+
+    stage: int
+    of: str
+    x: float
+    y: float
+
+
+class Axes(NamedTuple):
+    """A chart with a point for each load: column `y` against column `x`; published figures have the columns' names."""
+
+    x: str
+    y: str
+
+    def labels(self) -> tuple[str, str]:
+        x, y = (", ".join(filter(None, (column.label, column.unit))) for column in columns(f"{self.x} {self.y}"))
+        return x, y
+
+    def point(self, row: Measured) -> tuple[float | None, float | None]:
+        x, y = (_number(column.value(row)) for column in columns(f"{self.x} {self.y}"))
+        return x, y
+
+    def published(self, comparisons: Iterable[Comparison]) -> list[PublishedPoint]:
+        """The points of which both coordinates were published for the load of a stage."""
+        found: dict[tuple[int, str], dict[str, float]] = {}
+        for one in comparisons:
+            found.setdefault((one.stage, one.of), {})[one.figure] = one.published
+        return [
+            PublishedPoint(stage, of, figures[self.x], figures[self.y])
+            for (stage, of), figures in found.items()
+            if self.x in figures and self.y in figures
+        ]
+
+
+def _number(value: Value) -> float | None:
+    if isinstance(value, Statistic):
+        return value.value
+    return None if isinstance(value, str) else value
+
+
+TOTAL_BY_E2E = Axes(x="e2e_p50_ms", y="total_tokens_per_s")
+OUTPUT_BY_USER = Axes(x="output_tokens_per_s_per_user", y="output_tokens_per_s")
 
 # Where they appear: in the cockpit's table and what y copies of it, in a run that was, in the page, and in Markdown.
 COCKPIT_COLUMNS = columns(
@@ -119,7 +165,13 @@ PAGE_COLUMNS = columns(
 MARKDOWN_COLUMNS = columns(
     "shape completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s", decimals=2
 )
-MARKDOWN_IF_KNOWN = columns("output_tokens_per_s_per_user joules_per_output_token met_limits", decimals=2)
+MARKDOWN_IF_KNOWN = columns("output_tokens_per_s_per_user joules_per_output_token mfu_percent met_limits", decimals=2)
+_COMPUTE = columns("tflops_per_gpu mfu_percent")
+
+
+def page_columns(stages: Sequence[StageResult]) -> list[Column[Measured]]:
+    """Of what the GPUs computed only if an engine told it."""
+    return [*PAGE_COLUMNS, *(_COMPUTE if any(stage.compute is not None for stage in stages) else ())]
 
 
 def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:

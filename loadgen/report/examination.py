@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.format import GIB, counted, fixed, memory
+from loadgen.format import GIB, counted, fixed, memory, number, scale
 from loadgen.metrics.journal import Finding, Severity, by_severity
 from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 from loadgen.report.tabular import Column, json_text, text_lines
@@ -21,10 +21,12 @@ from loadgen.report.tabular import Column, json_text, text_lines
 _WIDTH = 100
 _COLUMN = 16
 _MOST_PROCESSES = 5
-_COUNTED = (
-    *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "links_up"),
-    *("ecc_correctable", "ecc_uncorrectable"),
-)
+_COUNTED = {
+    **dict.fromkeys(("pcie_replays", "links_up", "ecc_correctable", "ecc_uncorrectable"), ""),
+    **{"energy_j": "J", "link_read_bytes": "B", "link_write_bytes": "B"},
+}
+"""Counters by their unit, and what else has no range in which it must lie."""
+_LARGE = 1e6  # from here on, a number has three digits and a letter
 _UNITS = {"bytes": (GIB, "GiB"), "bytes_per_s": (1e6, "MB/s"), "percent": (1, "%"), "mhz": (1, "MHz")}
 _SEVERITIES: dict[Severity, tuple[str, str]] = {
     "blocks": ("blocks", "block"),
@@ -152,10 +154,11 @@ def _values(exams: Sequence[GpuExam]) -> Iterator[_Quantity]:
         for check in exam.checks:
             judged[check.quantity].append((exam.gpu.index, check))
     yield from map(_judged, judged.values())
-    for name in _COUNTED:
+    for name, unit in _COUNTED.items():
         values = [value for exam in exams if (value := getattr(exam.sample, name)) is not None]
         if values:
-            yield _Quantity(name, min(values), max(values))
+            divisor, scaled = scale(max(values), unit) if unit else (1, "")
+            yield _Quantity(name, min(values) / divisor, max(values) / divisor, scaled)
 
 
 def _judged(checks: Sequence[tuple[int, UnitCheck]]) -> _Quantity:
@@ -246,4 +249,6 @@ def _wrapped(text: str, indent: str, head: str = "") -> str:
 
 
 def _number(value: float) -> str:
+    if abs(value) >= _LARGE:
+        return number(value)
     return str(value) if isinstance(value, int) else fixed(value).rstrip("0").rstrip(".")

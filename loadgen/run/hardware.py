@@ -152,10 +152,20 @@ def telemetry_words(meta: dict[str, Any] | None) -> str:
     return "; ".join(_words(vendor, **source) for vendor, source in meta.items())
 
 
-def _words(vendor: str, /, *, attempt: str | None, works: bool, failures: dict[str, str], **_: object) -> str:
+def _words(
+    vendor: str,
+    /,
+    *,
+    attempt: str | None,
+    works: bool,
+    failures: dict[str, str],
+    again_s: float | None = None,
+    **_: object,
+) -> str:
     if works:
         return f"{vendor}: {attempt}"
     if attempt is not None:
         return f"{vendor}: trying {attempt}"
     last = next(reversed(failures.items()), None)
-    return f"{vendor}: nothing works" + (f"; {last[0]}: {last[1]}" if last is not None else "")
+    again = f"; all is tried again within {again_s:.0f} s" if again_s is not None else ""
+    return f"{vendor}: nothing works" + (f"; {last[0]}: {last[1]}" if last is not None else "") + again

@@ -18,6 +18,7 @@ from typing import Any
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
 from loadgen.fleet.fleet import Fleet
+from loadgen.masking import masked_text
 from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import Checked, RunState
 from loadgen.metrics.result import Result
@@ -183,7 +184,7 @@ class Run:
             self._error = self._failure
             state, reason = "server_died" if self._session.servers.died else "failed", str(self._failure)
         if self._ending is None:
-            self._ending, self._reason = state, reason
+            self._ending, self._reason = state, masked_text(reason)
         self._ended.set()
 
     # The run.
@@ -385,7 +386,7 @@ class Run:
             workers=session.workers,
             telemetry=self._hardware.words,
             ending=self._ending,
-            reason=self._reason or str(self._failure or ""),
+            reason=self._reason or masked_text(str(self._failure or "")),
             waiting_for=[str(process) for process in session.servers.waiting_for],
             gpus_stale=self._hardware.stale,
             variants=tuple(self._variants),

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen.errors import LoadError, ServerError
+from loadgen.masking import masked_text
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
-from loadgen.server.process.gpu_memory import level_now
+from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
-from loadgen.server.process.masking import masked_environment, masked_text
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
@@ -250,13 +250,11 @@ class Servers:
         return min(self.managed, key=rank, default=None)
 
     def described(self) -> tuple[ServerInstance, ...]:
-        """Every instance with its command and environment, secrets masked."""
+        """Every instance with its command and environment."""
         if self.settings.urls:
-            return tuple(ServerInstance(url=masked_text(url)) for url in self.settings.urls)
+            return tuple(ServerInstance(url=url) for url in self.settings.urls)
         return tuple(
-            ServerInstance(
-                url=managed.base_url, pid=managed.pid, command=managed.command, env=masked_environment(server.env)
-            )
+            ServerInstance(url=managed.base_url, pid=managed.pid, command=managed.command, env=server.env)
             for managed, server in zip(self.managed, self._each, strict=False)
         )
 

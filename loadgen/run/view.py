@@ -11,8 +11,9 @@ from typing import Required, TypedDict, Unpack
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.journal import EngineView, Milestone, RunState, StageLoad
+from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Comparison, Verdict
+from loadgen.metrics.result import Comparison, ComputeResult, Verdict
 from loadgen.metrics.snapshot import (
     ClientView,
     ErrorView,
@@ -86,7 +87,8 @@ def snapshot_of(
         reason=reason.partition("\n")[0],
         waiting_for=waiting_for,
     )
-    found = gpu_verdicts(record.hardware.facts())
+    hardware = record.hardware
+    found = gpu_verdicts(hardware.facts())
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -96,6 +98,7 @@ def snapshot_of(
         point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
+        compute=_compute(record),
         stages=views.of(record),
         whole=whole_view(list(record.stages.values()), record.total),
         recent=record.recent(),
@@ -108,15 +111,23 @@ def snapshot_of(
         other_data=record.other_data is not None,
         verdicts=_verdicts(record, found),
         gpus=tuple(
-            GpuView(gpu, record.hardware.latest.get(gpu.index), flags(found, gpu.index)) for gpu in record.hardware.gpus
+            GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index), hardware.pace(gpu.index))
+            for gpu in hardware.gpus
         ),
-        host=record.hardware.host,
+        host=hardware.host,
         slo_ms=record.limits.latency_ms,
         search=record.search,
         baseline=baseline.view(record) if baseline is not None else None,
         baseline_distribution=baseline.distribution(record) if baseline is not None else None,
         **known,
     )
+
+
+def _compute(record: Record) -> ComputeResult | None:
+    engine, server = record.engine, record.server
+    if engine is None or server is None:
+        return None
+    return compute_of(engine.tflops_per_gpu, server.command, record.hardware.gpus)
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:

@@ -19,6 +19,7 @@ import psutil
 import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
+from loadgen.masking import masked
 from loadgen.metrics.baseline import Baseline, with_baseline
 from loadgen.metrics.journal import (
     DataFile,
@@ -37,7 +38,6 @@ from loadgen.metrics.result import Result
 from loadgen.profile.schema import Profile
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
-from loadgen.server.process.masking import masked_document, masked_environment, masked_text
 from loadgen.server.supervisor import ServerState
 from loadgen.store.files import RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
@@ -74,8 +74,10 @@ class RunWriter:
         return time.monotonic() - self.began_s
 
     def log(self, line: Line) -> None:
+        """Take in a line, without the secrets that stand in it."""
         if self._closed:
             return
+        line = masked(line)
         self.record.apply(line)
         self._log_problems(self._files.write(line))
 
@@ -85,17 +87,9 @@ class RunWriter:
     def begin(
         self, profile: Profile, *, seed: int, workers: int, stages_planned: int, data: Dataset | None = None
     ) -> None:
-        """The first line: the profile as it is run, every secret masked, the machine, the seed, the file of prompts."""
+        """The first line: the profile as it is run, the machine, the seed, the file of prompts."""
         document = profile.model_dump(mode="json")
-        server = document["server"]
-        server["env"] = masked_environment(profile.server.env)
-        masked = masked_environment({name: str(value) for name, value in server["args"].items()})
-        for name, value in server["args"].items():
-            if masked[name] != str(value):
-                server["args"][name] = masked[name]
-        server["url"] = masked_text(server["url"]) if server["url"] else None
         document["load"]["seed"] = seed
-        document["load"]["extra_body"] = masked_document(document["load"]["extra_body"])
         self.log(
             RunStarted(
                 unix_s=time.time(),
@@ -126,7 +120,7 @@ class RunWriter:
                 pid=first.pid if first is not None else None,
                 max_model_len=served.max_model_len if served is not None else None,
                 command=first.command if first is not None else None,
-                env=first.env if first is not None else masked_environment(settings.env),
+                env=first.env if first is not None else settings.env,
                 milestones=servers.milestones,
                 diagnosis=servers.diagnosis,
                 instances=described if servers.count > 1 else (),

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from loadgen.errors import ServerError
+from loadgen.masking import masked_command
 from loadgen.metrics.journal import Diagnosis, Milestone
 from loadgen.metrics.snapshot import Liveness
 from loadgen.profile.schema import Server
+from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
-from loadgen.server.process.gpu_memory import HeldSince, wait_back
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
 from loadgen.server.process.locks import DriveLock, claim_port, record_path
 from loadgen.server.process.log import LogTail
-from loadgen.server.process.masking import masked_command
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
 from loadgen.server.vllm.command import server_command, server_environment, stop_commands

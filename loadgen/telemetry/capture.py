@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.masking import masked
 from loadgen.metrics.samples import DeviceFile, GpuSample
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.child import Orders, Output
@@ -87,11 +88,12 @@ class Capture:
 
 
 def write_capture(path: Path, header: Header, parts: Iterable[Part]) -> None:
+    """Write one, without the secrets that stand in it; raises `ResultError`."""
     lines: list[CaptureLine] = [header]
     for part in parts:
         lines += [part.candidate, *([part.opened] if part.opened is not None else []), *part.samples]
     try:
-        path.write_bytes(msgspec.json.Encoder().encode_lines(lines))
+        path.write_bytes(msgspec.json.Encoder().encode_lines(masked(lines)))
     except OSError as error:
         raise ResultError(f"{path}: the capture cannot be written: {error.strerror}") from error
 

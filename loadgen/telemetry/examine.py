@@ -2,8 +2,8 @@
 
 Each option runs as it would in a run, in a child process of its own, one after the other. What it says is held against
 what hardware of today can have, and energy against power: a wrong unit is wrong by powers of ten, so the ranges are
-wide. Invariants: each has 5 s to open and as long for each sample, so that the whole is bounded whatever a library
-does; nothing is left running; a value that is not there is not judged.
+wide. Invariants: each has as long to open as in a run and as long for each sample, so that the whole is bounded
+whatever a library does; nothing is left running; a value that is not there is not judged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from loadgen.telemetry.access import device_files, groups, user_words, versions
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
-from loadgen.telemetry.process import Child, last_lines, start_child
+from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
 from loadgen.telemetry.protocol import Order
 from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
@@ -82,7 +82,7 @@ class Pace:
 
     watch_s: float = 3.0  # for the first of each vendor that works; the others are sampled once
     interval_s: float = 0.5
-    open_s: float = 5.0
+    open_s: float = OPEN_S
     grace_s: float = 1.0
 
 
@@ -152,7 +152,7 @@ def tried(trial: BackendTrial) -> Tried:
 
 
 def capture_header(found: Examination, environ: Mapping[str, str], captured_at: str) -> Header:
-    """The header of a capture; `environ` comes without secrets, and of it only what steers the libraries is kept."""
+    """The header of a capture; of `environ` only what steers the libraries is kept."""
     kept = {
         name: value for name, value in sorted(environ.items()) if name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
     }

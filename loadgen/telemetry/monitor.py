@@ -1,10 +1,12 @@
 """All GPUs of the box as one list, whichever vendors and children are behind it.
 
 Each vendor has a source that tries its options in order, each in a child that is watched and replaced, until one stays.
+Once none is left, all are tried again a few times, ever later: a driver may be loaded late, a device be busy.
 A device keeps its number as long as the monitor lives: through restarts and through a change of backend, and two
 vendors never share one. Invariants: nothing here blocks or raises because of a GPU, a driver or a child; an option that
-does not open is not tried again, one that opened is restarted until it has failed three times, and each failure is kept
-with its reason; what nobody takes is bounded; `close` returns within the bounds that `process` gives each child.
+does not open makes room for the next at once, one that opened is restarted until it has failed three times, and each
+failure is kept with its reason; what nobody takes is bounded; `close` returns within the bounds that `process` gives
+each child.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, carried
 from loadgen.telemetry.backends import BackendOption
-from loadgen.telemetry.process import Child, start_child
+from loadgen.telemetry.process import OPEN_S, Child, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VendorName
 
@@ -35,12 +37,14 @@ MISSED_TICKS = 3
 class Patience:
     """How long a child may take, and how often it may fail."""
 
-    open_s: float = 5.0
+    open_s: float = OPEN_S
     silence_s: float = 10.0
     grace_s: float = 1.0  # to end by itself when it is told to
     pause_s: float = 1.0  # before a restart; twice as long before the next
     strikes: int = 3
     forgiven_after_s: float = 300.0  # one that worked for so long starts with a clean record
+    again_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0)
+    """Between the rounds through all options, once none is left."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,6 +58,7 @@ class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     restarts: int
     failures: dict[str, str]  # the exact reason of each option that failed
     meta: dict[str, Any]
+    again_s: float | None = None  # after how long all are tried again, where none is left
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +78,7 @@ class _Source:
     last_s: float | None = None  # when the latest sample came, on CLOCK_MONOTONIC
     child: Child | None = None
     processes: bool = False  # whether they are to be listed
+    again_s: float | None = None  # after how long all options are tried again; None while one is, and after the last
 
     def __post_init__(self) -> None:
         self.option = next(iter(self.options), None)
@@ -94,6 +100,7 @@ class _Source:
             restarts=self.restarts,
             failures=dict(self.failures),
             meta={} if self.opened is None else self.opened.meta,
+            again_s=self.again_s,
         )
 
     def show_processes(self, wanted: bool) -> None:
@@ -102,12 +109,16 @@ class _Source:
             self.child.tell(Order(processes=wanted))
 
     async def run(self) -> None:
-        """Try one option after the other; returns when none is left."""
-        for option in self.options:
-            self.option = option
-            await self._try(option)
-        self.option = None
-        self.changed()
+        """Try one option after the other, in a few rounds; returns when none is left after the last."""
+        for again_s in (*self.patience.again_s, None):
+            for option in self.options:
+                self.option = option
+                await self._try(option)
+            self.option, self.again_s = None, again_s
+            self.changed()
+            if again_s is not None:
+                await asyncio.sleep(again_s)
+                self.again_s = None
 
     def failed(self, name: str, reason: str) -> None:
         self.failures[name] = reason

@@ -22,6 +22,9 @@ from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, decode_line
 
+OPEN_S = 60.0
+"""For a child to open: 64 partitions and a first look at every error counter take a while, and a driver that is busy
+answers late; AMD's own tool gives up on its library after as long."""
 _LINE_LIMIT = 1 << 20
 _FLOOD_LINES = 500  # A second's worth; what waits in a full pipe while the parent is suspended is far less
 _FLOOD_BYTES = 8 << 20

@@ -198,7 +198,7 @@ def passed(number: int, hit_rate: float | None, tokens: int = 1000) -> StageReco
 def test_prefix_hits_are_of_all_passes_so_far(rates: list[float | None], measured: float | None) -> None:
     point = ReferencePoint(pass_number=2, figures={"prefix_hit_percent": 50})
     *earlier, last = [passed(number, rate) for number, rate in enumerate(rates, start=1)]
-    found = compare(Reference(source="a publication", points=[point]), last, earlier)
+    found = compare(Reference(source="a publication", points=[point]), last, earlier=earlier)
     assert [one.measured for one in found] == ([] if len(rates) == 1 else [measured])
 
 

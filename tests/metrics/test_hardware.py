@@ -19,6 +19,7 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.record import Record
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.metrics.snapshot import GpuPace
 
 GIB = 1024**3
 GPUS = tuple(GpuStatic(index=n, vendor="sim", name="GPU", socket=f"s{n}", hbm_total_bytes=192 * GIB) for n in range(2))
@@ -51,6 +52,17 @@ def test_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
     assert record.of_server({0: sampled(1.0, 0.4, 9.0).gpus[:1], 1: sampled(1.0, 0.4, 9.0).gpus[1:]}) == [GPUS[1]]
     # An attached server held its model before the run began.
     assert record.of_server({0: sampled(1.0, 170.0).gpus, 1: ()}) == [GPUS[0]]
+
+
+def test_counters_are_told_as_what_they_gain() -> None:
+    record = HardwareRecord()
+    for t_s, energy_j, read_bytes in ((0.0, 5e6, 7), (1.0, 5e6 + 600, 3_000_007), (3.0, 100.0, 9_000_007)):
+        sample = GpuSample(index=0, t_s=t_s, energy_j=energy_j, link_read_bytes=read_bytes)
+        record.sampled(GpusSampled(t_s, (sample,)))
+    assert record.pace(0) == GpuPace(link_read_bytes_per_s=3e6, energy_j=600.0)  # the driver was loaded anew
+    record.sampled(GpusSampled(4.0, (GpuSample(index=0, t_s=4.0, energy_j=350.0, link_read_bytes=5),)))
+    assert record.pace(0) == GpuPace(energy_j=850.0)
+    assert record.pace(7) == GpuPace()
 
 
 def test_series_are_on_the_runs_time_axis_and_bounded() -> None:

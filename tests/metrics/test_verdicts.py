@@ -204,12 +204,20 @@ def gpu(static: dict[str, Any] | None = None, now: dict[str, Any] | None = None,
     ("facts", "id", "text"),
     [
         (gpu(now={"ecc_uncorrectable": 2}), "ecc-uncorrectable", "2 uncorrectable memory errors"),
-        (gpu(throttled_percent={"power": 18.2, "thermal": 3.0}), "throttled", "THROTTLED power 18%"),
+        (gpu(throttled_percent={"power": 3.0, "thermal": 18.2}), "throttled", "THROTTLED thermal 18%"),
+        (gpu(throttled_percent={"prochot": 9.0, "hbm": 6.0}), "throttled", "THROTTLED prochot 9%"),
+        (gpu(throttled_percent={"power": 90.0, "brake": 3.0}), "power-capped", "at its power limit 90% of the time"),
         (gpu(siblings_clock_mhz=2400.0), "straggler", "straggler: clock -13% of its siblings"),
         (gpu(siblings_temperature_c=60.0), "hotter-than-siblings", "18 C hotter than its siblings"),
         (gpu(now={"pcie_width": 8}), "pcie-below-maximum", "PCIe x8 of x16"),
         (gpu(now={"pcie_speed_gts": 16.0}), "pcie-below-maximum", "PCIe 16 of 32 GT/s"),
         (gpu(now={"links_up": 6}), "link-down", "1 of 7 links down"),
+        (
+            gpu({"links_total": 5}, {"links_up": 5}, siblings_links=(7, 7, 5)),
+            "link-down",
+            "5 links up, its siblings have 7",
+        ),
+        (gpu({"links_total": None}, siblings_links=(18, 18)), "link-down", "0 links up, its siblings have 18"),
         (
             gpu(first=GpuSample(index=5, t_s=0.0, hbm_used_bytes=40 * GIB)),
             "hbm-used-before-start",
@@ -234,6 +242,7 @@ def test_a_gpu_that_is_not_well(facts: GpuFacts, id: str, text: str) -> None:
         gpu(first=GpuSample(index=5, t_s=0.0, hbm_used_bytes=300 * 1024**2)),
         gpu({"compute_partition": "CPX", "partition": 3}),
         gpu({"vendor": "nvidia", "compute_partition": "1g.10gb"}),
+        gpu({"partition": 3, "links_total": None}, siblings_links=(7, 7)),
     ],
 )
 def test_a_gpu_that_is_well_or_says_nothing(facts: GpuFacts) -> None:
@@ -281,6 +290,25 @@ def test_siblings_are_the_other_busy_gpus_of_the_same_name() -> None:
     assert facts[4].siblings_clock_mhz is None
     assert facts[2].throttled_percent == {"power": 9.0}
     assert gpu_facts(gpus, {}, {}, {}) == []
+
+
+def test_links_are_compared_with_those_of_most_siblings_partitions_apart() -> None:
+    gpus = [
+        GpuStatic(index=index, vendor="nvidia", name="H100", links_total=16 if index == 2 else 18, socket=f"s{index}")
+        for index in range(4)
+    ]
+    gpus += [GpuStatic(index=4 + n, vendor="nvidia", name="H100", partition=1 + n, socket="s0") for n in range(4)]
+    now = {gpu.index: GpuSample(index=gpu.index, t_s=0.0, links_up=gpu.links_total) for gpu in gpus}
+    found = gpu_verdicts(gpu_facts(gpus, now, {}, {}))
+    assert [(one.subject, one.text) for one in found] == [("gpu 2", "16 links up, its siblings have 18")]
+    # A bridge between two of four is how they were bought.
+    bridged = [msgspec.structs.replace(gpu, links_total=12 if gpu.index < 2 else None) for gpu in gpus[:4]]
+    assert gpu_verdicts(gpu_facts(bridged, {gpu.index: now[gpu.index] for gpu in gpus[2:4]}, {}, {})) == []
+
+
+def test_the_power_cap_is_information() -> None:
+    (found,) = gpu_verdicts([gpu(throttled_percent={"power": 90.0})])
+    assert not found.bad and flags([found], 5) == ()
 
 
 def test_the_row_of_a_gpu_shows_what_needs_the_operator() -> None:

@@ -17,7 +17,10 @@ from tests.run.driving import finish
 REFERENCE = {
     "source": "a publication",
     "notes": ["measured on another box"],
-    "points": [{"concurrency": 2, "figures": {"ttft_p50_ms": 40.0, "output_tokens_per_s": 500.0}}],
+    "points": [
+        {"concurrency": 2, "figures": {"ttft_p50_ms": 40.0, "output_tokens_per_s": 500.0}},
+        {"concurrency": 2, "figures": {"e2e_p50_ms": 90.0, "total_tokens_per_s": 1500.0}},
+    ],
 }
 
 
@@ -68,6 +71,7 @@ def hostile(measured: Result) -> Result:
         gpu["name"] = EVIL
     for number, stage in enumerate(document["stages"]):
         stage |= {"label": f"{EVIL}{number}", "inconclusive": EVIL, "why": EVIL, "limited": True}
+        stage["compute"] = {"tflops_per_gpu": 1.0, "why": f"no peak is known of {EVIL}"}
         stage["requests"] |= {"failed": 3, "errors": {EVIL: 3}, "messages": {EVIL: [EVIL]}}
         stage["verdicts"] = [{"id": "queueing", "subject": EVIL, "text": EVIL}]
     return msgspec.convert(document, Result)

@@ -91,8 +91,8 @@ def test_what_a_search_has_found(found: float | None, resolved: bool, words: str
 
 
 def test_what_is_not_healthy() -> None:
-    hot = replace(ladder(), verdicts=[Verdict("throttled", "gpu 5", "THROTTLED power 18%")])
-    assert answers(hot)["Healthy?"] == "No: gpu 5: THROTTLED power 18%."
+    hot = replace(ladder(), verdicts=[Verdict("throttled", "gpu 5", "THROTTLED thermal 18%")])
+    assert answers(hot)["Healthy?"] == "No: gpu 5: THROTTLED thermal 18%."
     failing = result(stage(80, reset=3))
     assert answers(failing)["Healthy?"] == "No: 3 of 83 requests failed."
     died = replace(result(state="server_died"), diagnosis=Diagnosis("oom", "out of memory", (), "use less"))

@@ -119,6 +119,17 @@ def test_a_value_that_cannot_be_names_its_gpus() -> None:
     assert verdict(found) == "amd: 4 GPUs measured with amdsmi 7.0.2, 3 values that cannot be true"
 
 
+def test_counters_are_in_units_that_a_person_reads_and_columns_stay_apart() -> None:
+    large = GpuSample(
+        0, 1.0, energy_j=123_456_789.25, link_read_bytes=98_765_432_109_876, ecc_correctable=12_345_678_901_234
+    )
+    exam = GpuExam(GpuStatic(index=0, vendor="amd", name="MI300X"), large, {}, ())
+    rows = [line.split() for line in doctor_text(_found(_tried(gpus=(exam,)))).splitlines()]
+    assert ["energy_j", "123.46", "123.46", "MJ"] in rows
+    assert ["link_read_bytes", "89.83", "89.83", "TiB"] in rows
+    assert ["ecc_correctable", "12.3T", "12.3T"] in rows
+
+
 def test_partitions_of_a_socket_are_one_line() -> None:
     gpus = [GpuStatic(index=n, vendor="amd", name="MI300X", socket=f"s{n // 8}", partition=n % 8) for n in range(16)]
     exams = tuple(GpuExam(gpu, GpuSample(gpu.index, 1.0), {}, ()) for gpu in gpus)

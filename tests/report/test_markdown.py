@@ -38,7 +38,7 @@ def test_a_stage_in_which_everything_failed_has_no_numbers() -> None:
 
 def test_published_beside_measured(measured: Result) -> None:
     *_, published = tables(markdown_report(measured))
-    assert len(published) == 2 + 2
+    assert len(published) == 2 + 4
     assert published[2].startswith(r"| conc 2 | ttft\_p50\_ms | 40.00 |")
 
 

@@ -1,9 +1,10 @@
 """Fake trees of sysfs and /proc with GPUs in them, and a stand-in for nvidia-smi."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GIB = 1024**3
+MIB = 1024**2
 
 
 def write(path: Path, text: str) -> None:
@@ -55,15 +56,22 @@ def initial_namespace(proc: Path, number: int = 4026531836) -> None:
     (proc / "self/ns/pid").symlink_to(f"pid:[{number}]")
 
 
-def add_nvidia_smi(folder: Path, gpus: str, apps: str = "", ending: str = "exit 0") -> None:
-    """An executable that answers as nvidia-smi does, to exactly the two questions that are asked."""
+def add_nvidia_smi(folder: Path, gpus: str, apps: str = "", ending: str = "exit 0", lacks: Sequence[str] = ()) -> None:
+    """An executable that answers as nvidia-smi does, to exactly the questions that are asked.
+
+    Lines of `gpus` that end with the memory become those of an H200. It refuses the fields that it `lacks`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpus.csv").write_text(gpus)
+    more = "" if lacks else ", 9.0, 700.00, 700.00, Disabled"
+    lines = [line + more if len(line.split(",")) == 5 else line for line in gpus.splitlines()]
+    (folder / "gpus.csv").write_text("".join(f"{line}\n" for line in lines))
     (folder / "apps.csv").write_text(apps)
+    refusal = "  --query-gpu=*{0}*) echo 'Field \"{0}\" is not a valid field to query.'; exit 2 ;;\n"
+    refusals = "".join(refusal.format(field) for field in lacks)
     script = f"""#!/bin/sh
 [ "$2" = --format=csv,noheader,nounits ] || exit 9
 case "$1" in
-  --query-gpu=index,uuid,name,memory.used,memory.total) /bin/cat "{folder}/gpus.csv" ;;
+{refusals}  --query-gpu=index,uuid,name,memory.used,memory.total*) /bin/cat "{folder}/gpus.csv" ;;
   --query-compute-apps=pid,gpu_uuid,used_memory) /bin/cat "{folder}/apps.csv" ;;
   *) exit 9 ;;
 esac

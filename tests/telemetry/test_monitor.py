@@ -104,6 +104,26 @@ async def test_a_box_where_nothing_works_says_so(tmp_path: Path) -> None:
         assert status.failures == {"dies": "it ended with status 7"}
 
 
+async def test_all_are_tried_again_later_and_that_is_said(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    late = stand_in(
+        tmp_path, "late", f"if not os.path.exists({str(first)!r}): open({str(first)!r}, 'x'); sys.exit(7)\n" + _GOOD
+    )
+    async with _watching(tmp_path, {"amd": [late]}, replace(_QUICK, again_s=(0.05, 0.05))) as monitor:
+        await _until(monitor, lambda: monitor.status[0].again_s is not None)
+        assert (monitor.status[0].option, monitor.settled) == (None, True)
+        await _until(monitor, lambda: monitor.status[0].works)
+        assert (monitor.status[0].option, monitor.status[0].again_s) == ("late", None)
+
+
+async def test_the_rounds_end(tmp_path: Path) -> None:
+    options = [stand_in(tmp_path, "dies", "sys.exit(7)")]
+    async with _watching(tmp_path, {"amd": options}, replace(_QUICK, again_s=(0.01,))) as monitor:
+        await _until(monitor, lambda: monitor.status[0].again_s is not None)
+        await _until(monitor, lambda: monitor.status[0].option is None and monitor.status[0].again_s is None)
+        assert monitor.settled
+
+
 async def test_one_that_does_not_open_in_time_is_given_up(tmp_path: Path) -> None:
     hangs = stand_in(tmp_path, "hangs", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
     patience = replace(_QUICK, open_s=0.3)

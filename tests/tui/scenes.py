@@ -88,7 +88,7 @@ def _gpus(count: int, t_s: float) -> tuple[GpuView, ...]:
             power_w=(gpu.sample.power_w or 0) * (0.55 + 0.45 * hot) if not held_back else 750.0,
             temperature_hotspot_c=40 + hot * 45 + gpu.static.index % 3,
         )
-        found.append(GpuView(gpu.static, sample, gpu.flags if held_back else ()))
+        found.append(GpuView(gpu.static, sample, gpu.flags if held_back else (), gpu.pace))
     return tuple(found)
 
 

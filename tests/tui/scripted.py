@@ -20,6 +20,7 @@ from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.metrics.snapshot import (
     ClientView,
     ErrorView,
+    GpuPace,
     GpuView,
     LoadView,
     Phase,
@@ -202,19 +203,20 @@ def summary(middle: float) -> Summary:
 
 
 HBM_BYTES = 192 * 1024**3
+PACE = GpuPace(link_read_bytes_per_s=12.3e9, link_write_bytes_per_s=13.0e9, energy_j=123_400.0)
 LOOKED_S = 50_000.0
 """CLOCK_MONOTONIC of the samples."""
 
 
 def with_gpus(count: int = 8, **changes: Any) -> Snapshot:
-    """A box of MI300X under load; number 5 is held back by its power cap."""
+    """A box of MI300X under load; number 5 is held back by its heat."""
     watched = {index: _gpu(index) for index in range(count)}
-    throttled = {index: {"power": 18.2} for index in watched if index == 5}
+    throttled = {index: {"thermal": 18.2} for index in watched if index == 5}
     statics = [static for static, _ in watched.values()]
     found = gpu_verdicts(gpu_facts(statics, {n: sample for n, (_, sample) in watched.items()}, {}, throttled))
     queueing = Verdict("queueing", "stage 4", "queueing: 16.0 requests waiting on average", bad=False)
     snapshot = running(
-        gpus=tuple(GpuView(static, sample, flags(found, static.index)) for static, sample in watched.values()),
+        gpus=tuple(GpuView(static, sample, flags(found, static.index), PACE) for static, sample in watched.values()),
         telemetry="amd: amdsmi",
         host=host(),
         verdicts=(*found, queueing),
@@ -237,7 +239,7 @@ def with_partitions(sockets: int = 8, each: int = 8, **changes: Any) -> Snapshot
         if partition:
             used, reason = sample.hbm_used_bytes, dict.fromkeys(("power_w", "gfx_percent"), "belongs to partition 0")
             sample = GpuSample(index, LOOKED_S, hbm_used_bytes=used, missing=reason)
-        gpus.append(GpuView(static, sample, ("THROTTLED power 18%",) if index == 40 else ()))
+        gpus.append(GpuView(static, sample, ("THROTTLED thermal 18%",) if index == 40 else ()))
     return msgspec.structs.replace(with_gpus(), **({"gpus": tuple(gpus), "verdicts": ()} | changes))
 
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.workload.data import DatasetReader, index_dataset, parse_record
+from loadgen.workload.data import DatasetReader, index_dataset
+from loadgen.workload.records import parse_record
 from loadgen.workload.work import record_for
 
 TALK = {
     "conversations": [{"from": "human", "value": "Grüße an euch alle"}, {"from": "gpt", "value": "four and more of it"}]
 }
-TRACE = '{"timestamp": 1000, "input_length": 9, "output_length": 2}\n'
 
 
 def written(folder: Path, text: str, name: str = "d.json") -> str:
@@ -28,7 +28,7 @@ def test_the_sample_is_good() -> None:
     data = index_dataset("sample")
     assert (data.form, data.records, data.left_out, data.is_sample) == ("sharegpt", 64, 0, True)
     assert (data.isl, data.osl) == (217, 201)  # about those of the published runs, 215 and 198
-    prompts = [DatasetReader(data).entry(number).prompt for number in range(64)]
+    prompts = [DatasetReader(data).text(number).prompt for number in range(64)]
     assert len({prompt[:64] for prompt in prompts}) == 64  # none begins with a block that a prefix cache would know
 
 
@@ -38,7 +38,7 @@ def test_sharegpt_by_number(tmp_path: Path, indent: int | None) -> None:
     talks = [{"conversations": [{"value": prompt}, TALK["conversations"][1]]} for prompt in prompts]
     path = written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False))
     data = index_dataset(path)
-    assert [DatasetReader(data).entry(number).prompt for number in range(9)] == prompts
+    assert [DatasetReader(data).text(number).prompt for number in range(9)] == prompts
     content = Path(path).read_bytes()
     assert (data.bytes, data.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     assert (data.osl, data.is_sample) == (5, False)
@@ -72,7 +72,7 @@ def test_sharegpt_is_filtered_as_published_runs_did(tmp_path: Path, turns: list[
 
 def test_a_file_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps([{"conversations": said(4, 4)}]))
-    with pytest.raises(ProfileError, match=r"no prompts in it.*1 records were left out: fewer than two turns"):
+    with pytest.raises(ProfileError, match=r"no prompts in it.*1 conversations were left out: fewer than two turns"):
         index_dataset(path)
 
 
@@ -80,22 +80,8 @@ def test_lines(tmp_path: Path) -> None:
     text = '{"prompt": "a"}\n\n{"messages": [{"role": "user", "content": "b"}], "output_tokens": 7}\n'
     data = index_dataset(written(tmp_path, text))
     assert (data.form, data.records, data.has_messages, data.osl) == ("jsonl", 2, True, None)
-    assert DatasetReader(data).entry(1).osl == 7
-    assert DatasetReader(index_dataset(written(tmp_path, "one\ntwo\n", "d.txt"))).entry(1).prompt == "two"
-
-
-def test_a_trace(tmp_path: Path) -> None:
-    data = index_dataset(written(tmp_path, TRACE + TRACE.replace("1000", "2500")))
-    assert (data.form, data.isl, data.osl, data.longest, data.span_s) == ("trace", 9, 2, 11, 1.5)
-    assert list(DatasetReader(data).times_s()) == [0.0, 1.5]
-
-
-def test_a_trace_that_says_what_prompts_share_is_read_with_a_note(tmp_path: Path) -> None:
-    sharing = TRACE.replace("}", ', "hash_ids": [0, 46, 47]}')
-    data = index_dataset(written(tmp_path, TRACE + sharing + sharing))
-    assert data.records == 3
-    assert data.note == f"{data.path}: hash_ids of 2 records are not replayed: shared prefixes are missing"
-    assert index_dataset(written(tmp_path, TRACE + TRACE, "other")).note is None
+    assert DatasetReader(data).text(1).osl == 7
+    assert DatasetReader(index_dataset(written(tmp_path, "one\ntwo\n", "d.txt"))).text(1).prompt == "two"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +96,6 @@ def test_a_trace_that_says_what_prompts_share_is_read_with_a_note(tmp_path: Path
         ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
         ('{"prompt": "a"}\n\n{"prompt": 3}', ["line 3", "expected"]),
         ('{"prompt": "a", "output_tokens": 0}', ["line 1", "at least 1"]),
-        (TRACE + TRACE.replace("1000", "10"), ["line 2", "ascending"]),
-        (TRACE.replace("9", "0"), ["line 1", "input_length"]),
     ],
 )
 def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -129,7 +113,7 @@ def test_no_such_file() -> None:
         index_dataset("/no/such")
 
 
-@given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text", "trace"]))
+@given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text"]))
 def test_any_bytes_are_a_record_or_a_value_error(raw: bytes, form: str) -> None:
     try:
         parse_record(raw, form)  # type: ignore[arg-type]

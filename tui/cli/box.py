@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import get_args
 
 from loadgen.errors import ProfileError, ServerError, TelemetryError
-from loadgen.format import harmless
+from loadgen.masking import masked
 from loadgen.metrics.samples import Examination
 from loadgen.plan.from_profile import stages_of
 from loadgen.report.examination import doctor_text, findings_json, findings_text
@@ -23,11 +23,10 @@ from loadgen.report.tabular import json_text
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.locks import ServerRecord, drive_lock, list_servers
-from loadgen.server.process.masking import masked_environment
 from loadgen.telemetry.capture import write_capture
 from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine
 from loadgen.vendors import BackendName
-from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say
+from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say, show
 
 BLOCKED = 3  # the server could not be started: the exit code that a run would have
 
@@ -49,7 +48,7 @@ def check(words: list[str]) -> int:
 
     profile, _ = profile_of(options)
     findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
-    print(harmless(findings_json(findings) if options.json else findings_text(findings)))
+    show(findings_json(findings) if options.json else findings_text(findings))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
 
 
@@ -65,14 +64,15 @@ def doctor(words: list[str]) -> int:
             found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace))
     except KeyboardInterrupt:
         return INTERRUPTED
-    print(harmless(json_text(found) if options.json else doctor_text(found)))
+    found = masked(found)
+    show(json_text(found) if options.json else doctor_text(found))
     if options.dump is not None:
         _dump(options.dump, found, trials)
     return TelemetryError.exit_code if found.unmeasured else 0
 
 
 def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
-    header = capture_header(found, masked_environment(os.environ), datetime.now(UTC).isoformat(timespec="seconds"))
+    header = capture_header(found, os.environ, datetime.now(UTC).isoformat(timespec="seconds"))
     write_capture(path, header, trials)
     say(f"capture: {path}")
 
@@ -106,7 +106,7 @@ def stop(words: list[str]) -> int:
 
     servers = list_servers()
     if options.list:
-        print("\n".join(_line(record) for record in servers))
+        show("\n".join(_line(record) for record in servers))
         return 0
     clean = [_stop_one(record, options.timeout) for record in _chosen(servers, options)]
     return 0 if all(clean) else ServerError.exit_code

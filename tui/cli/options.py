@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
+from loadgen.masking import masked_text
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
@@ -29,7 +30,17 @@ _DEFAULT_PROFILE = "simulator"
 
 def say(text: str) -> None:
     """A line to stderr: stdout is for data."""
-    print(harmless(text), file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Data to stdout."""
+    print(shown(text))
+
+
+def shown(text: str) -> str:
+    """Any text as a terminal may have it: nothing that moves the cursor, and no secret."""
+    return masked_text(harmless(text))
 
 
 def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:

@@ -10,8 +10,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from loadgen.format import harmless, significant
+from loadgen.format import significant
 from loadgen.run.operations import Abort, Stop
+from tui.cli.options import shown
 from tui.terminal import NonBlockingWriter
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ async def follow(run: Run) -> bool:
     )
 
     def say(text: str) -> None:
-        writer.write(harmless(text) + "\n")
+        writer.write(shown(text) + "\n")
 
     # Explicitly: a shell starts background jobs with SIGINT ignored.
     for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

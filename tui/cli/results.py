@@ -31,7 +31,7 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, parser_of, say
+from tui.cli.options import RUN_WORDS, parser_of, say, show
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -138,7 +138,7 @@ def recover(words: list[str]) -> int:
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)
     if result.stages:
-        print(harmless(result_table(result)))
+        show(result_table(result))
     say(f"result: {path}")
     return 0
 
@@ -159,11 +159,11 @@ def baseline(words: list[str]) -> int:
     match options.what:
         case "save":
             path = save_baseline(options.name, open_result(options.run), replace=options.replace)
-            print(harmless(f"baseline {options.name}: {path}"))
+            show(f"baseline {options.name}: {path}")
         case "remove":
             remove_baseline(options.name)
         case "show":
-            print(harmless(result_table(read_result(require_baseline(options.name)))))
+            show(result_table(read_result(require_baseline(options.name))))
         case _:
             _list_baselines()
     return 0
@@ -189,7 +189,7 @@ def _list_baselines() -> None:
             words = f"{result.started_at}  {model_of(result)} on {hardware_of(result)}, {len(result.stages)} stages"
         except ResultError as error:
             words = str(error)
-        print(harmless(f"{name:<24}{words}"))
+        show(f"{name:<24}{words}")
 
 
 # `vramp compare`: runs against the first of them, and a gate for CI.
@@ -226,7 +226,7 @@ def compare(words: list[str]) -> int:
         _require_comparable(comparison, force=options.force)
     form, between = (compare_markdown, "\n\n") if options.markdown else (compare_table, "\n")
     text = compare_json(comparisons) if options.json else between.join(map(form, comparisons))
-    print(harmless(text))
+    show(text)
     broken = [_held_against(comparison, limits, strict=options.strict) for comparison in comparisons]
     return 1 if any(broken) else 0
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import loadgen
 from loadgen.errors import ProfileError, ResultError
-from loadgen.format import harmless
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import (
     BASE,
@@ -20,6 +19,7 @@ from tui.cli.options import (
     parser_of,
     profile_from,
     say,
+    show,
     variants_from,
 )
 
@@ -144,9 +144,9 @@ def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
 
     if run.result is not None:
         if run.result.stages:
-            print(harmless((table or result_table)(run.result)))
+            show((table or result_table)(run.result))
             if table is None and is_rate_ladder(run.result):
-                print(harmless(serving_curve_table(run.result)))
+                show(serving_curve_table(run.result))
         for path in run.result_paths:
             if path.exists():
                 say(f"result: {path}")

@@ -8,7 +8,6 @@ import secrets
 from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError, VrampError
-from loadgen.format import harmless
 from loadgen.profile.document import load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import shortcomings
@@ -26,7 +25,7 @@ from loadgen.run.sweep import (
 )
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
-from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, profile_of, say
+from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, profile_of, say, show
 from tui.cli.progress import follow
 from tui.cli.run import exit_code
 
@@ -132,7 +131,7 @@ def _ended(run: Run, name: str, path: Path) -> Variant:
 
 def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> None:
     rows = sweep_rows(outcomes_of(folder, state))
-    print(harmless(sweep_table(rows)))
+    show(sweep_table(rows))
     if json_path is not None:
         try:
             json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")

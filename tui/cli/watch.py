@@ -176,7 +176,8 @@ async def _shown(folder: Path, listening: socket, options: argparse.Namespace) -
     if not is_loopback(options.host):
         say(f"warning: {options.host} is not this machine alone: who can listen on that network can {can} this run")
     async with serving(command, listening, host=options.host) as address:
-        say(f"who opens this can {can} the run: {address}")
+        # As it is: its token is the one secret that is there to be read.
+        print(f"who opens this can {can} the run: {address}", file=sys.stderr, flush=True)
         yield
 
 

@@ -1,4 +1,4 @@
-"""The load curve: first tokens, time per token and throughput against the streams held, a point for each load.
+"""The load curve, a point for each load: latencies and output against the streams held, total throughput against E2E.
 
 All that was measured at one load is one point, however the load came there; where it moved up or down, those have
 lines of their own, so that hysteresis shows. A publication's figures, the baseline's, the limits of the SLO and what a
@@ -17,14 +17,17 @@ from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
+from loadgen.report.columns import TOTAL_BY_E2E
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, beside, widths_of
 
 _LEAST_WIDTH = 52
 _NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the plot
-_OUTPUT = "output"
-_NAMES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
+_OUTPUT, _TOTAL = "output", "total"
+_THROUGHPUTS = (_OUTPUT, _TOTAL)
+_BY_HELD = " by streams held"
+_TITLES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
 _SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}  # of p50 and p99, by where the load moves
 
 
@@ -39,19 +42,25 @@ class LoadPoint:
     direction: str
     output: float | None
     latency: Mapping[str, Summary] = field(default_factory=dict)
+    total_by_e2e: tuple[float, float] = (math.nan, math.nan)
 
-    def value(self, name: str, which: str) -> float:
-        """A percentile of a latency, or the throughput; NaN where it is unknown."""
+    def place(self, name: str, which: str) -> tuple[float, float]:
+        """Where it is in a plot of a percentile of a latency, or of a throughput; NaN where that is unknown."""
+        if name == _TOTAL:
+            return self.total_by_e2e
         known = self.output if name == _OUTPUT else getattr(self.latency.get(name), which, None)
-        return math.nan if known is None else known
+        return self.held, math.nan if known is None else known
 
 
 def curve(frame: Frame, width: int, height: int) -> Rows:
-    """As many plots as have room: the chosen latency first, throughput beside it."""
-    others = [_OUTPUT, *(name for name in ("itl", "ttft") if name != frame.metric)]
-    shown = [frame.metric, *others][: max(1, min(3, width // _LEAST_WIDTH))]
+    """As many plots as have room, the chosen latency first; E2E is chosen with the total throughput against it."""
+    points = points_of(frame.snapshot)
+    total = [_TOTAL] if any(math.isfinite(one.total_by_e2e[0]) for one in points) else []
+    first = [*total, "e2e"] if frame.metric == "e2e" else [frame.metric]
+    others = [_OUTPUT, *total, "itl", "ttft"]
+    shown = list(dict.fromkeys((*first, *others)))[: max(1, min(4, width // _LEAST_WIDTH))]
     widths = widths_of(width, len(shown))
-    plots = [(_plot(frame, name, each, height), each) for name, each in zip(shown, widths, strict=True)]
+    plots = [(_plot(frame, points, name, each, height), each) for name, each in zip(shown, widths, strict=True)]
     return beside([(plot_rows(plot, each, height), each) for plot, each in plots], height)
 
 
@@ -67,19 +76,24 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
         known = {**(same.latency_ms if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}
         name = "" if point.direction else fmt.setting(point.load)
         shape, output = (point.isl, point.osl), point.output_tokens_per_s
-        found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, known))
+        total = _total_by_e2e(same)
+        found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, known, total))
     for stage in standing:
         if stage.rate is not None:
             held = math.nan if stage.held_mean is None else stage.held_mean
             shape, output = (stage.isl, stage.osl), stage.throughput.output_tokens_per_s
-            found.append(
-                LoadPoint(held, stage.rate, f"{fmt.setting(stage.rate)}/s", shape, "", output, stage.latency_ms)
-            )
+            name, total = f"{fmt.setting(stage.rate)}/s", _total_by_e2e(stage)
+            found.append(LoadPoint(held, stage.rate, name, shape, "", output, stage.latency_ms, total))
     return found
 
 
-def _plot(frame: Frame, name: str, width: int, height: int) -> Plot:
-    points = points_of(frame.snapshot)
+def _total_by_e2e(stage: StageView | None) -> tuple[float, float]:
+    """The point of a stage once its E2E is known."""
+    e2e_ms, total = TOTAL_BY_E2E.point(stage) if stage is not None and not stage.e2e_needs_s else (None, None)
+    return (math.nan, math.nan) if e2e_ms is None or total is None else (e2e_ms, total)
+
+
+def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, height: int) -> Plot:
     measured = tuple(_measured(points, name))
     compared = (*_published(frame, name), *_baseline(frame, name))
     standing = [one for one in points if not one.direction and math.isfinite(one.held)]
@@ -87,9 +101,9 @@ def _plot(frame: Frame, name: str, width: int, height: int) -> Plot:
     values = [value for one in (*compared, *measured) for value in one.y]
     highest = max(filter(math.isfinite, values), default=math.inf)
     near = [limit.value for limit in limits if limit.value <= _NEAR * highest]
-    y = scale_of([*values, *near], max(2, height // 4), log=None if name != _OUTPUT else False)
+    y = scale_of([*values, *near], max(2, height // 4), log=False if name in _THROUGHPUTS else None)
     x = scale_of([value for one in (*compared, *measured) for value in one.x], max(2, width // 14), log=False)
-    title = f"{_NAMES[name]}{' (log)' if y.log else ''} by streams held"
+    title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log}{_BY_HELD}"
     # What was published for a load is where it was measured: over it, it shows how far off it is.
     return Plot(title, (*measured, *compared, *_found(frame.snapshot.search, standing, name)), x, y, limits)
 
@@ -100,14 +114,15 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
     for point in sorted(points, key=lambda one: (one.shape, one.direction, one.held)):
         lines.setdefault((point.shape, point.direction), []).append(point)
     told: set[str] = set()
-    for which in ("p99", "p50") if name != _OUTPUT else (_OUTPUT,):
+    for which in ("p50",) if name in _THROUGHPUTS else ("p99", "p50"):
         for (_, direction), line in lines.items():
-            label = f"{'tok/s' if which == _OUTPUT else which} {direction}".rstrip()
+            label = f"{'tok/s' if name in _THROUGHPUTS else which} {direction}".rstrip()
+            x, y = zip(*(one.place(name, which) for one in line), strict=True)
             yield Curve(
                 "" if label in told else label,
-                "throughput" if which == _OUTPUT else which,
-                tuple(one.held for one in line),
-                tuple(one.value(name, which) for one in line),
+                "throughput" if name in _THROUGHPUTS else which,
+                x,
+                y,
                 ink="dots" if which == "p99" else "line",
                 sign=_SIGNS[direction][which == "p99"],
                 names=tuple(one.name for one in line) if which != "p99" else (),
@@ -116,17 +131,21 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
 
 
 def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
+    comparisons, stages = frame.timeline.published.values(), frame.snapshot.stages
+    if name == _TOTAL:
+        places = [(point.x, point.y) for point in TOTAL_BY_E2E.published(comparisons)]
+        return _points("published", "◇", "strong", places)
     figures = ("output_tokens_per_s",) if name == _OUTPUT else (f"{name}_mean_ms", f"{name}_p50_ms")
     known: dict[tuple[int, str], float] = {}
     for wanted in figures:  # the last one wins
-        found = frame.timeline.published.items()
-        known |= {(stage, of): one.published for (stage, of, figure), one in found if figure == wanted}
-    stages = frame.snapshot.stages
-    places = [(_held(stages[stage]), y) for (stage, _), y in known.items() if stage < len(stages)]
-    return _points("published", "◇", "strong", places)
+        known |= {(one.stage, one.of): one.published for one in comparisons if one.figure == wanted}
+    held = [(_held(stages[stage]), y) for (stage, _), y in known.items() if stage < len(stages)]
+    return _points("published", "◇", "strong", held)
 
 
 def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:
+    if name == _TOTAL:
+        return ()
     figure = "output_tok_s" if name == _OUTPUT else f"{name}_p50"
     known = frame.timeline.baseline
     found = [
@@ -147,15 +166,15 @@ def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None
 
 def _found(search: SearchResult | None, standing: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
     """What a search has found, on the curve: its interval in brackets, and in words `knee 24 (20 to 28)`."""
-    line = sorted((one.load, one.held, one.value(name, "p50")) for one in standing)
+    line = sorted((one.load, *one.place(name, "p50")) for one in standing)
     if search is None or not line:
         return
-    loads, held, y = zip(*line, strict=True)
+    loads, x, y = zip(*line, strict=True)
     interval = f" ({fmt.setting(search.low)} to {fmt.setting(search.high)})"
     words = f"{search.kind} {fmt.setting(search.found)}{interval}{'' if search.resolved else ' ?'}"
     for sign, load, label in (("[", search.low, ""), ("]", search.high, ""), ("✦", search.found, words)):
         if load is not None and load > 0:
-            place = float(np.interp(load, loads, held)), float(np.interp(load, loads, y))
+            place = float(np.interp(load, loads, x)), float(np.interp(load, loads, y))
             yield Curve(label, "found", (place[0],), (place[1],), ink=None, sign=sign)
 
 

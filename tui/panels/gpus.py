@@ -18,7 +18,7 @@ import msgspec
 
 from loadgen import format as fmt
 from loadgen.metrics.samples import GpuSample, GpuStatic
-from loadgen.metrics.snapshot import GpuView, Snapshot
+from loadgen.metrics.snapshot import GpuPace, GpuView, Snapshot
 from tui.charts.chart import MarkColumns, axis_row, mark_columns, traced
 from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series, of_most
 from tui.charts.scale import Scale
@@ -46,7 +46,7 @@ class _GpuLine(NamedTuple):
 class _Figure(NamedTuple):
     head: str
     cells: int
-    value: Callable[[GpuStatic, GpuSample], str]
+    value: Callable[[GpuStatic, GpuSample, GpuPace], str]
 
 
 def gpus(frame: Frame, width: int, height: int) -> Rows:
@@ -92,7 +92,7 @@ def _folded(devices: Sequence[GpuView]) -> _GpuLine:
     flags = tuple(dict.fromkeys(flag for gpu in devices for flag in gpu.flags))
     static = msgspec.structs.replace(first.static, hbm_total_bytes=total)
     sample = msgspec.structs.replace(first.sample, hbm_used_bytes=used) if first.sample is not None else None
-    return _GpuLine(GpuView(static, sample, flags), others=len(devices) - 1)
+    return _GpuLine(GpuView(static, sample, flags, first.pace), others=len(devices) - 1)
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
@@ -109,7 +109,7 @@ def _row(line: _GpuLine, columns: Sequence[_Figure], width: int) -> Row:
     static, sample = line.gpu.static, sample_of(line.gpu)
     number = f"{static.index}+{line.others}" if line.others else str(static.index)
     busy = None if sample.gfx_percent is None else sample.gfx_percent / 100
-    values = [(column.value(static, sample), column.cells) for column in columns]
+    values = [(column.value(static, sample, line.gpu.pace), column.cells) for column in columns]
     row: Row = (
         (f"{number:>{_NUMBER}} ", "bad" if line.gpu.flags else "text"),
         *bar(busy, _BAR, "text"),
@@ -151,32 +151,40 @@ def _both(first: str, second: str) -> str:
     return fmt.UNKNOWN if first == second == fmt.UNKNOWN else f"{first}/{second}"
 
 
-def _pcie(static: GpuStatic, now: GpuSample) -> str:
+def _pcie(static: GpuStatic, now: GpuSample, pace: GpuPace) -> str:
     return fmt.UNKNOWN if now.pcie_width is None else f"x{now.pcie_width} {fmt.count(now.pcie_speed_gts)}"
 
 
 _COLUMNS = (
-    _Figure("HBM GiB", 9, lambda static, now: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))),
-    _Figure("power W", 9, lambda static, now: of_most(now.power_w, now.power_cap_w)),
+    _Figure(
+        "HBM GiB", 9, lambda static, now, pace: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))
+    ),
+    _Figure("power W", 9, lambda static, now, pace: of_most(now.power_w, now.power_cap_w)),
     _Figure(
         "hot/mem C",
         10,
-        lambda static, now: _both(fmt.count(now.temperature_hotspot_c), fmt.count(now.temperature_memory_c)),
+        lambda static, now, pace: _both(fmt.count(now.temperature_hotspot_c), fmt.count(now.temperature_memory_c)),
     ),
-    _Figure("MHz", 6, lambda static, now: fmt.count(now.gfx_clock_mhz)),
-    _Figure("max", 5, lambda static, now: fmt.count(static.gfx_clock_max_mhz)),
-    _Figure("mem%", 5, lambda static, now: fmt.count(now.memory_percent)),
+    _Figure("MHz", 6, lambda static, now, pace: fmt.count(now.gfx_clock_mhz)),
+    _Figure("max", 5, lambda static, now, pace: fmt.count(static.gfx_clock_max_mhz)),
+    _Figure("mem%", 5, lambda static, now, pace: fmt.count(now.memory_percent)),
     _Figure("PCIe", 8, _pcie),
-    _Figure("links", 6, lambda static, now: of_most(now.links_up, static.links_total)),
-    _Figure("ECC c/u", 8, lambda static, now: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))),
+    _Figure("links", 6, lambda static, now, pace: of_most(now.links_up, static.links_total)),
     _Figure(
-        "links r/w B", 12, lambda static, now: _both(fmt.number(now.link_read_bytes), fmt.number(now.link_write_bytes))
+        "ECC c/u", 8, lambda static, now, pace: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))
     ),
-    _Figure("energy J", 9, lambda static, now: fmt.number(now.energy_j)),
-    _Figure("mem MHz", 8, lambda static, now: fmt.count(now.memory_clock_mhz)),
-    _Figure("name", 22, lambda static, now: fmt.plain(static.name)),
+    _Figure(
+        "links r/w B/s",
+        14,
+        lambda static, now, pace: _both(
+            fmt.number(pace.link_read_bytes_per_s), fmt.number(pace.link_write_bytes_per_s)
+        ),
+    ),
+    _Figure("J, run", 7, lambda static, now, pace: fmt.number(pace.energy_j)),
+    _Figure("mem MHz", 8, lambda static, now, pace: fmt.count(now.memory_clock_mhz)),
+    _Figure("name", 22, lambda static, now, pace: fmt.plain(static.name)),
 )
-"""The most needed first. Energy and traffic are the devices' own counters."""
+"""The most needed first."""
 
 
 def _legend(snapshot: Snapshot, hidden: str) -> Row:

@@ -27,7 +27,7 @@ from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS, SHORTEST_S
 from loadgen.report.assessment import by_load, titles
-from loadgen.report.columns import SHAPE, load_words
+from loadgen.report.columns import SHAPE, TOTAL_BY_E2E, Axes, PublishedPoint, load_words
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
 from loadgen.searches import SEARCHES
 
@@ -103,8 +103,10 @@ def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str
 
 
 def has_curve(result: Result) -> bool:
-    """Whether there are two loads at least."""
-    return len({(stage.target.concurrency, stage.target.rate) for stage in _drawn(result)}) > 1
+    """Whether there are two loads at least, or a published point beside the only one."""
+    loads = {(stage.target.concurrency, stage.target.rate) for stage in _drawn(result)}
+    axes = (TOTAL_BY_E2E, *map(_latency_axes, ("ttft", "tpot")))
+    return len(loads) > 1 or (bool(loads) and any(_published(result, one) for one in axes))
 
 
 def _drawn(result: Result) -> list[StageResult]:
@@ -123,35 +125,50 @@ def latency_curve(result: Result, metric: str) -> go.Figure:
             shade = SECOND if statistic == "p99" and len(series) == 1 else colour
             trace = _stage_line(stages, x, y, shade, f"{LATENCY_TITLES[metric]} {statistic}", "ms")
             figure.add_trace(trace.update(line={"dash": "dot" if statistic == "p99" and len(series) > 1 else "solid"}))
-    published = _published(result, metric)
-    if published:
-        figure.add_trace(_published_points(published))
+    _add_published(figure, result, _latency_axes(metric))
     _limits(figure, result, metric)
     _knee(figure, result)
     _from_zero(figure, "output tok/s")
     return figure.update_yaxes(_axis(figure, result, metric))
 
 
-def user_curve(result: Result) -> go.Figure:
-    """Output tok/s against what one user gets of it."""
-    figure = go.Figure()
+def throughput_curve(result: Result, axes: Axes) -> go.Figure:
+    """Throughput against what one user gets, each point named by its load."""
+    figure, (x_label, y_label) = go.Figure(), axes.labels()
+    what, _, unit = y_label.partition(" ")
     for stages, colour in _series(result):
-        x = [stage.throughput.output_tokens_per_s_per_user for stage in stages]
-        y = [stage.throughput.output_tokens_per_s for stage in stages]
-        trace = _stage_line(stages, x, y, colour, "output", "tok/s")
+        x, y = zip(*(_known(axes, stage) for stage in stages), strict=True)
+        trace = _stage_line(stages, x, y, colour, what, unit)
         targets = (stage.target for stage in stages)
         names = [f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s" for target in targets]
         figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
-    return _from_zero(figure, "tok/s per user").update_yaxes(rangemode="tozero")
+    _add_published(figure, result, axes)
+    return _from_zero(figure, x_label).update_yaxes(rangemode="tozero")
 
 
-def curve_key(result: Result, metric: str) -> dict[str, str]:
+def _known(axes: Axes, stage: StageResult) -> tuple[float | None, float | None]:
+    """The point of a stage; nowhere where it ended too early for its E2E."""
+    return (None, None) if "e2e" in axes.x and stage.e2e_inconclusive is not None else axes.point(stage)
+
+
+def latency_key(result: Result, metric: str) -> dict[str, str]:
     """What the colours of a latency curve say: statistics, or shapes where there are several."""
+    shapes = _shape_key(result)
+    key = shapes | {"dotted: p99": SECOND} if shapes else {"p50": ACCENT, "p99": SECOND}
+    return key | _published_key(result, _latency_axes(metric), "published p50")
+
+
+def throughput_key(result: Result, axes: Axes) -> dict[str, str]:
+    return _shape_key(result) | _published_key(result, axes, "published")
+
+
+def _shape_key(result: Result) -> dict[str, str]:
     series = _series(result)
-    key = {"p50": ACCENT, "p99": SECOND}
-    if len(series) > 1:
-        key = {f"{stages[0].isl}/{stages[0].osl}": colour for stages, colour in series} | {"dotted: p99": SECOND}
-    return key | ({"\N{WHITE DIAMOND} published p50": BAD} if _published(result, metric) else {})
+    return {f"{stages[0].isl}/{stages[0].osl}": colour for stages, colour in series} if len(series) > 1 else {}
+
+
+def _published_key(result: Result, axes: Axes, words: str) -> dict[str, str]:
+    return {f"\N{WHITE DIAMOND} {words}": BAD} if _published(result, axes) else {}
 
 
 def _series(result: Result) -> list[tuple[list[StageResult], str]]:
@@ -223,27 +240,26 @@ def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:
     return log_axis([*values, *near])
 
 
-def _published(result: Result, metric: str) -> list[tuple[float, float, str]]:
-    """The points of a publication that gives both coordinates: output tok/s, median of the latency, of what."""
-    found: dict[tuple[int, str], dict[str, float]] = {}
-    for one in result.reference.comparisons if result.reference is not None else []:
-        found.setdefault((one.stage, one.of), {})[one.figure] = one.published
-    return [
-        (figures["output_tokens_per_s"], figures[f"{metric}_p50_ms"], of or "published")
-        for (_, of), figures in found.items()
-        if "output_tokens_per_s" in figures and f"{metric}_p50_ms" in figures
-    ]
+def _latency_axes(metric: str) -> Axes:
+    return Axes(x="output_tokens_per_s", y=f"{metric}_p50_ms")
 
 
-def _published_points(points: Sequence[tuple[float, float, str]]) -> go.Scatter:
-    x, y, of = zip(*points, strict=True)
-    return go.Scatter(
-        x=x,
-        y=y,
+def _published(result: Result, axes: Axes) -> list[PublishedPoint]:
+    return axes.published(result.reference.comparisons) if result.reference is not None else []
+
+
+def _add_published(figure: go.Figure, result: Result, axes: Axes) -> None:
+    points = _published(result, axes)
+    if not points:
+        return
+    x_label, y_label = axes.labels()
+    figure.add_scatter(
+        x=[point.x for point in points],
+        y=[point.y for point in points],
         mode="markers",
         marker={"symbol": "diamond-open", "size": 9, "color": BAD, "line": {"width": 1.5}},
-        customdata=[chart_text(name) for name in of],
-        hovertemplate="%{customdata}: p50 %{y:,.4~g} ms at %{x:,.4~g}<extra></extra>",
+        customdata=[chart_text(point.of or "published") for point in points],
+        hovertemplate=f"%{{customdata}}<br>{y_label}: %{{y:,.4~g}}<br>{x_label}: %{{x:,.4~g}}<extra></extra>",
     )
 
 

@@ -19,7 +19,7 @@ from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.assessment import assessment, best_stage, titles
-from loadgen.report.columns import CURVE, SHAPE, moving_points
+from loadgen.report.columns import CURVE, OUTPUT_BY_USER, SHAPE, TOTAL_BY_E2E, moving_points
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.html import charts, sections
 from loadgen.report.html.timeline import timeline
@@ -148,19 +148,23 @@ def _placed(figures: Figures, name: str, figure: go.Figure, title: str, key: Map
 def _curve(result: Result, figures: Figures) -> str:
     if not charts.has_curve(result):
         return ""
-    latencies = [
+    places = [
         _placed(
             figures,
             f"curve-{metric}",
             charts.latency_curve(result, metric),
             f"{LATENCY_TITLES[metric]}, ms, against output tok/s",
-            charts.curve_key(result, metric),
+            charts.latency_key(result, metric),
         )
         for metric in ("ttft", "tpot")
     ]
-    user = _placed(figures, "curve-user", charts.user_curve(result), "Output tok/s against tok/s per user")
+    for name, axes in {"total": TOTAL_BY_E2E, "user": OUTPUT_BY_USER}.items():
+        x_label, y_label = axes.labels()
+        figure, key = charts.throughput_curve(result, axes), charts.throughput_key(result, axes)
+        title = f"{y_label[0].upper()}{y_label[1:]} against {x_label}"
+        places.append(_placed(figures, f"curve-{name}", figure, title, key))
     note = "One point a stage, in the order of load. An open point missed a limit, or the client was limited."
-    return sections.section("The load curve", sections.grid(*latencies, user), note=note)
+    return sections.section("The load curve", sections.grid(*places, columns=2), note=note)
 
 
 def _by_held(result: Result, figures: Figures) -> str:

@@ -16,14 +16,15 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Finding, by_severity
 from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult
 from loadgen.metrics.samples import GpuStage, GpuStatic
+from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
-    PAGE_COLUMNS,
     NamedSummary,
     figure,
     instance_columns,
     load_column,
     outcome_columns,
+    page_columns,
     published_columns,
     statistic_columns,
 )
@@ -39,7 +40,7 @@ def stages_section(result: Result) -> str:
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
     return section(
         "Stages",
-        html_table([load, *PAGE_COLUMNS], stages),
+        html_table([load, *page_columns(stages)], stages),
         subsection("What the numbers are of", html_table(_note_columns(load), notes)),
         subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
         subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
@@ -176,7 +177,8 @@ def gpu_section(result: Result) -> str:
 
 
 def _throttled(gpu: GpuStage) -> Value:
-    return Bad(", ".join(f"{reason} {share:.0f} %" for reason, share in gpu.throttled_percent.items())) or None
+    words = ", ".join(f"{reason} {share:.0f} %" for reason, share in gpu.throttled_percent.items())
+    return (words if gpu.throttled_percent.keys() <= POWER_LIMITS else Bad(words)) or None
 
 
 _GPU: tuple[Column[GpuStage], ...] = (

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.amd_kernel import text_in
 from loadgen.format import memory
+from loadgen.masking import shown_command
 from loadgen.metrics.journal import Finding
-from loadgen.server.preflight.facts import Box, Setup, command_of
+from loadgen.server.gpus.gpu import Gpu, server_gpus
+from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
 from loadgen.server.preflight.flags import normal_args
-from loadgen.server.process.gpu_memory import GpuMemory
 from loadgen.server.process.locks import ServerRecord, read_record, servers_folder
-from loadgen.server.process.masking import shown_command
 from loadgen.server.process.tree import ProcessInfo, look_at
 from loadgen.server.vllm.command import devices_each
-from loadgen.vendors import vendor_of
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
-_UTILIZATION = 0.9  # vLLM's default of gpu-memory-utilization; later versions ask for a little more
 _SHOWN = 3  # processes of a GPU or a server that are named
 _CONTAINER = re.compile(r"(docker|libpod)[-/]([0-9a-f]{12})[0-9a-f]{52}")
 
@@ -37,27 +35,28 @@ class Leftover(NamedTuple):
 
 def gpu_memory(setup: Setup) -> Iterator[Finding]:
     needed = devices_each(setup.server.args) * setup.server.instances
-    chosen = _chosen(setup, needed)
-    meant = [gpu for gpu in setup.gpus if chosen is None or gpu.index in chosen]
-    try:
-        share = float(normal_args(setup.server.args).get("gpu-memory-utilization", _UTILIZATION))
-    except (TypeError, ValueError):
-        share = _UTILIZATION  # vLLM says what is wrong with it
-    full = [gpu for gpu in meant if gpu.total_bytes - gpu.used_bytes < share * gpu.total_bytes]
+    chosen = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
+    meant = [gpu for gpu in (setup.gpus if chosen is None else chosen) if gpu.hbm_bytes]
+    share = memory_share(normal_args(setup.server.args), setup.vllm)
+    full = [gpu for gpu in meant if _used_share(gpu) > 1 - share]
     if full and len(meant) - len(full) < (needed if chosen is None else len(meant)):
         seen = "; ".join(_shown(setup.box, gpu) for gpu in full)
         why = f"vLLM takes {share:g} of a GPU's memory, and refuses to start where less is free"
         fix = "end those processes, choose other GPUs, or lower gpu-memory-utilization"
         yield Finding("gpu-memory-taken", "blocks", seen, why, fix)
         meant = [gpu for gpu in meant if gpu not in full]
-    used = [gpu for gpu in meant if gpu.used_bytes > _IDLE_SHARE * gpu.total_bytes]
+    used = [gpu for gpu in meant if _used_share(gpu) > _IDLE_SHARE]
     if used:
         seen = "; ".join(_shown(setup.box, gpu) for gpu in used)
         why = "somebody else computes there, or left memory behind: it costs room for the KV cache, and maybe speed"
         yield Finding("gpu-memory-used", "warns", seen, why, "end those processes, or choose other GPUs")
 
 
-def _shown(box: Box, gpu: GpuMemory) -> str:
+def _used_share(gpu: Gpu) -> float:
+    return (gpu.used_bytes or 0) / (gpu.hbm_bytes or 1)
+
+
+def _shown(box: Box, gpu: Gpu) -> str:
     named: list[str] = []
     for holder in gpu.holders[:_SHOWN]:
         # Without a name the pid is another namespace's, and ours of that number is somebody else.
@@ -66,32 +65,8 @@ def _shown(box: Box, gpu: GpuMemory) -> str:
     if len(gpu.holders) > _SHOWN:
         named.append(f"{len(gpu.holders) - _SHOWN} more")
     users = ", ".join(named) or "nobody who can be seen"
-    return f"GPU {gpu.index} ({gpu.name}): {memory(gpu.used_bytes)} of {memory(gpu.total_bytes)} in use by {users}"
-
-
-def _chosen(setup: Setup, needed: int) -> set[int] | None:
-    """The GPUs that the server will take; None if that cannot be told."""
-    docker = setup.server.docker
-    if any(gpu.devices > 1 for gpu in setup.gpus) or (docker is not None and docker.gpus not in (None, "all")):
-        return None
-    if docker is not None and any("renderD" in device for device in docker.devices):
-        return None
-    visible: list[int] | None = sorted(gpu.index for gpu in setup.gpus)
-    vendor = vendor_of(setup.platform)
-    for names in (vendor.renumbering, vendor.visible) if vendor is not None else ():
-        visible = _narrowed(visible, names, setup.environment)
-    return None if visible is None else set(visible[:needed])
-
-
-def _narrowed(visible: list[int] | None, names: Sequence[str], environment: Mapping[str, str]) -> list[int] | None:
-    """What the first variable that is set leaves of the devices, in its order; None if it uses other names for them."""
-    listed = next((environment[name] for name in names if environment.get(name)), None)
-    if listed is None or visible is None:
-        return visible
-    positions = [word.strip() for word in listed.split(",")]
-    if not all(word.isdecimal() and int(word) < len(visible) for word in positions):
-        return None
-    return [visible[int(word)] for word in positions]
+    amounts = f"{memory(gpu.used_bytes or 0)} of {memory(gpu.hbm_bytes or 0)}"
+    return f"GPU {gpu.index} ({gpu.name}): {amounts} in use by {users}"
 
 
 def leftover_findings(setup: Setup) -> Iterator[Finding]:

@@ -8,8 +8,10 @@ reported as such and never ends the other checks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.errors import ServerError, TelemetryError, VrampError
@@ -18,13 +20,13 @@ from loadgen.metrics.journal import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
+from loadgen.server.gpus.gpu import Gpu, read_gpus
 from loadgen.server.preflight import box_gpus, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
-from loadgen.server.process.gpu_memory import GpuMemory, read_gpu_memory
-from loadgen.server.vllm.command import find_vllm
+from loadgen.server.vllm.command import find_container_program, find_vllm
 from loadgen.vendors import Platform, platform_here
 
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
@@ -66,9 +68,10 @@ async def check_profile(profile: Profile, plan: Sequence[Stage], *, recorded: st
     if recorded is not None:
         installation = recorded_installation(recorded)
         found = flag_findings(profile.server, installation) if judged else []
-        return by_severity([*found, *_rules(profile, plan, profile.server.platform)])
-    found = await _flags_here(profile.server) if judged else []
-    found += await asyncio.to_thread(_box_and_rules, profile, plan)
+        setup = Setup(profile, plan, Box(), profile.server.platform, vllm=installation.version)
+        return by_severity([*found, *_rules(setup)])
+    found, version = await _flags_here(profile.server) if judged else ([], None)
+    found += await asyncio.to_thread(_box_and_rules, profile, plan, version)
     return by_severity(found)
 
 
@@ -77,7 +80,8 @@ def blocked_words(blocking: Sequence[Finding]) -> str:
     return "\n".join(["the preflight says that the start would fail (--force starts all the same):", *lines])
 
 
-async def _flags_here(server: Server) -> list[Finding]:
+async def _flags_here(server: Server) -> tuple[list[Finding], str]:
+    """What the vLLM that will be started has against the flags, and its version."""
     if server.engine == "docker":
         return _judged_by_record(server, "the vLLM inside a container cannot be asked before it runs")
     try:
@@ -85,7 +89,8 @@ async def _flags_here(server: Server) -> list[Finding]:
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         missing = Finding("no-server-program", "blocks", seen, "there is nothing to start", fix)
-        return [missing, *_judged_by_record(server, "there is no vLLM to ask")]
+        found, version = _judged_by_record(server, "there is no vLLM to ask")
+        return [missing, *found], version
     python = python_of(server.command)
     if python is None:
         return _judged_by_record(server, f"server.command = {server.command!r}: the Python behind it cannot be told")
@@ -93,42 +98,60 @@ async def _flags_here(server: Server) -> list[Finding]:
         installation = await ask_installation(python, cache=cache_folder("installations"))
     except ServerError as error:
         return _judged_by_record(server, str(error))
-    return flag_findings(server, installation)
+    return flag_findings(server, installation), installation.version
 
 
-def _judged_by_record(server: Server, why: str) -> list[Finding]:
+def _judged_by_record(server: Server, why: str) -> tuple[list[Finding], str]:
     """Another version may know what the recorded one does not: nothing of it blocks."""
     installation = newest_recorded()
     found = flag_findings(server, installation)
     doubted = [replace(one, severity="warns") if one.severity == "blocks" else one for one in found]
     seen = f"flags were compared with those of vLLM {installation.version}"
-    return [Finding("installation-unknown", "info", seen, why), *doubted]
+    return [Finding("installation-unknown", "info", seen, why), *doubted], installation.version
 
 
-def _box_and_rules(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
+def _box_and_rules(profile: Profile, plan: Sequence[Stage], vllm: str | None) -> list[Finding]:
     platform = profile.server.platform or platform_here(Box().dev)
-    setup, found = look_at_box(profile, plan, Box(), platform)
-    return [*found, *_rules(profile, plan, platform, setup.gpus)]
+    setup, found = look_at_box(profile, plan, Box(), platform, vllm=vllm, image=image_environment(profile.server))
+    return [*found, *_rules(setup)]
 
 
-def _rules(
-    profile: Profile, plan: Sequence[Stage], platform: Platform | None, gpus: Sequence[GpuMemory] = ()
-) -> list[Finding]:
-    if profile.server.engine not in _JUDGED_ENGINES:
-        return []
-    return rule_findings(facts_of(profile, plan, platform, gpus))
+def _rules(setup: Setup) -> list[Finding]:
+    return rule_findings(facts_of(setup)) if setup.server.engine in _JUDGED_ENGINES else []
 
 
-def look_at_box(profile: Profile, plan: Sequence[Stage], box: Box, platform: Platform) -> tuple[Setup, list[Finding]]:
+def image_environment(server: Server) -> dict[str, str] | None:
+    """The variables that a container's image sets; None where there is no container, or its image is not here."""
+    if server.docker is None:
+        return None
+    asked = ["image", "inspect", "--format", "{{json .Config.Env}}", "--", server.docker.image]
+    try:
+        command = [find_container_program(server, server.docker), *asked]
+        answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=True)
+        pairs = msgspec.json.decode(answer.stdout, type=list[str] | None) or []
+    except (ServerError, OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        return None  # the check of the container says what is wrong, or the start fetches the image
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def look_at_box(
+    profile: Profile,
+    plan: Sequence[Stage],
+    box: Box,
+    platform: Platform,
+    *,
+    vllm: str | None = None,
+    image: Mapping[str, str] | None = None,
+) -> tuple[Setup, list[Finding]]:
     """What was looked at, and what it has against the run; `platform` is what the server is to compute on."""
-    gpus: Sequence[GpuMemory] = ()
+    gpus: Sequence[Gpu] = ()
     found: list[Finding] = []
     if profile.server.engine in _JUDGED_ENGINES and platform != "cpu":
         try:
-            gpus = read_gpu_memory(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
+            gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
         except TelemetryError as error:
-            found.append(_not_checked("what is in use of the GPU's memory", str(error)))
-    setup = Setup(profile, plan, box, platform, gpus)
+            found.append(_not_checked("the GPUs and what is in use of their memory", str(error)))
+    setup = Setup(profile, plan, box, platform, gpus, vllm, image)
     for name, check in _CHECKS[profile.server.engine].items():
         try:
             found += list(check(setup))

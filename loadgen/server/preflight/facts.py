@@ -6,6 +6,7 @@ Checks only read; what they cannot read raises `OSError` or a `VrampError`, and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -18,12 +19,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
+from loadgen.errors import ProfileError
+from loadgen.format import GIB
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
+from loadgen.server.gpus.gpu import Gpu, server_gpus
 from loadgen.server.preflight.flags import normal_args
-from loadgen.server.process.gpu_memory import GpuMemory
-from loadgen.vendors import Platform, vendor_of
+from loadgen.vendors import Platform
 
 MANY_STREAMS = 64  # from here on a plan is after throughput: the concurrency at which the publications speak of scale
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -61,9 +66,13 @@ class Setup:
     profile: Profile
     plan: Sequence[Stage]
     box: Box
-    platform: Platform
-    gpus: Sequence[GpuMemory] = ()
-    """What was in use at the time of the check; empty if nothing is known, or no GPU is meant."""
+    platform: Platform | None
+    gpus: Sequence[Gpu] = ()
+    """The platform's, at the time of the check; empty if nothing is known, or no GPU is meant."""
+    vllm: str | None = None
+    """Version of the installation that was asked, or of the record that is judged against."""
+    image: Mapping[str, str] | None = None
+    """The variables that the container's image sets; None is unknown."""
 
     @property
     def server(self) -> Server:
@@ -71,7 +80,9 @@ class Setup:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return environment_of(self.server, self.box.environ)
+        """The variables that the server will see: a container gets its image's and the profile's, and none of ours."""
+        around = self.box.environ if self.server.docker is None else self.image
+        return {**(around or {}), **self.server.env}
 
 
 def read_setting(path: Path) -> str | None:
@@ -95,42 +106,86 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a rule may look at; None is unknown, and then the rules that need it stay silent."""
 
     args: Mapping[str, Any] = {}  # flags by their long names, as `flags.normal_args` makes them
-    env: Mapping[str, str] = {}  # the whole environment of the server
+    env: Mapping[str, str] = {}  # the environment of the server
+    env_whole: bool = True  # false: a container's image may set more than is known
     platform: Platform | None = None
     model: ModelFacts | None = None
-    hbm_bytes: int | None = None  # memory of one GPU
-    gpus: int | None = None  # GPUs of the box
+    gpus: tuple[Gpu, ...] = ()  # of the box; empty is unknown
+    archs: frozenset[str] = frozenset()  # of the GPUs that the server will take; empty is unknown
+    driver: str | None = None  # its version
+    runtime: str | None = None  # version of ROCm or CUDA
+    vllm: str | None = None  # version of the installation, or of the record that is judged against
     instances: int = 1
     peak_streams: int | None = None  # the highest concurrency of the plan; None if it is all open loop
     longest_prompt: int = 0
     longest_stream: int = 0  # tokens of prompt and answer together
-    random_prompts: bool = True
+    random_prompts: bool = True  # none has anything in common with one before
+    published: bool = False  # the profile repeats a publication, and its figures stand beside those of the run
 
     def number(self, flag: str, default: int | None = None) -> int | None:
         """The value of a flag in whole numbers (`8192`, `"8k"`); the default if it is unset or a word such as auto."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgKMG]?)", str(self.args.get(flag, "")))
         return int(float(match[1]) * _UNITS[match[2]]) if match is not None else default
 
-    def fraction(self, flag: str, default: float) -> float:
-        value = self.args.get(flag, default)
-        return float(value) if isinstance(value, int | float) or re.fullmatch(r"\d*\.?\d+", str(value)) else default
+    def on(self, variable: str, *, default: bool = False) -> bool:
+        return self.env.get(variable, str(default)).lower() in ("1", "true")
 
-    def on(self, variable: str) -> bool:
-        return self.env.get(variable, "").lower() in ("1", "true")
+    def knows(self, variable: str) -> bool:
+        """Whether it is known how this variable is set, or that it is not."""
+        return self.env_whole or variable in self.env
+
+    def runs(self, versions: str) -> bool:
+        """Whether the vLLM is one of these versions, such as `>=0.19`; false where its version is not known."""
+        return _is_version(self.vllm, versions)
 
     @property
-    def on_gpu(self) -> bool:
-        """The platform is known, and has GPUs."""
-        return vendor_of(self.platform) is not None
+    def devices(self) -> int | None:
+        """Of the box, as the runtimes count: each partition of a GPU is one."""
+        return sum(gpu.devices for gpu in self.gpus) or None
+
+    @property
+    def hbm_bytes(self) -> int | None:
+        """The memory of one device, of the smallest."""
+        return min((gpu.hbm_bytes // gpu.devices for gpu in self.gpus if gpu.hbm_bytes is not None), default=None)
 
     @property
     def aiter(self) -> bool:
-        """AITER's kernels are switched on, where they can be."""
-        return self.platform == "rocm" and self.on("VLLM_ROCM_USE_AITER")
+        """AITER's kernels are switched on; whether there are any for these GPUs is another matter."""
+        return self.on("VLLM_ROCM_USE_AITER")
+
+    @property
+    def memory_share(self) -> float:
+        """Of a GPU's memory, what the server takes."""
+        return memory_share(self.args, self.vllm)
 
     @property
     def tensor_parallel(self) -> int:
         return self.number("tensor-parallel-size") or 1
+
+    @property
+    def engines(self) -> int:
+        """Schedulers that share the streams."""
+        return self.instances * (self.number("data-parallel-size") or 1)
+
+    @property
+    def streams_each(self) -> int | None:
+        """The most streams of the plan that one engine gets at once."""
+        return None if self.peak_streams is None else -(-self.peak_streams // self.engines)
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """As it is set, or as vLLM sets it for this device (`get_batch_defaults` in its `arg_utils.py`)."""
+        if "max-num-seqs" in self.args or not self.runs(">=0.9"):
+            return self.number("max-num-seqs")
+        if self.platform == "cpu":
+            seqs = 128 * self.tensor_parallel * (self.number("pipeline-parallel-size") or 1)
+        elif self.hbm_bytes is None:
+            return None
+        else:
+            large = self.hbm_bytes >= 70 * GIB and not any("a100" in gpu.name.lower() for gpu in self.gpus)
+            seqs = 1024 if large else 256
+        seqs *= 2 if self.args.get("performance-mode") == "throughput" else 1
+        return min(seqs, self.number("max-num-batched-tokens", seqs) or seqs)
 
     @property
     def goal(self) -> Literal["throughput", "latency"] | None:
@@ -142,28 +197,45 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return "latency" if self.peak_streams == 1 else None
 
 
-def environment_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a server started from `environ` will see: a container gets the profile's only."""
-    return {**({} if server.engine == "docker" else environ), **server.env}
+def _is_version(vllm: str | None, versions: str) -> bool:
+    try:
+        return vllm is not None and SpecifierSet(versions).contains(Version(vllm), prereleases=True)
+    except InvalidVersion:
+        return False
 
 
-def facts_of(
-    profile: Profile, plan: Sequence[Stage], platform: Platform | None, gpus: Sequence[GpuMemory] = ()
-) -> Facts:
-    server = profile.server
-    environment = environment_of(server, os.environ)
+def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
+    """What of a GPU's memory a server takes; vLLM's default is more since it counts the memory of graphs (0.21)."""
+    default = 0.9 if _is_version(vllm, "<0.21") else 0.92
+    value = str(args.get("gpu-memory-utilization", default))
+    return float(value) if re.fullmatch(r"\d*\.?\d+", value) else default
+
+
+def facts_of(setup: Setup) -> Facts:
+    server, plan, environment = setup.server, setup.plan, setup.environment
     return Facts(
         args=normal_args(server.args),
         env=environment,
-        platform=platform,
+        env_whole=server.docker is None or setup.image is not None,
+        platform=setup.platform,
         model=model_facts(server.model, environment) if server.model is not None else None,
-        hbm_bytes=min((gpu.total_bytes // gpu.devices for gpu in gpus), default=None),
-        gpus=sum(gpu.devices for gpu in gpus) or None,
+        gpus=tuple(setup.gpus),
+        archs=_archs(setup),
+        vllm=setup.vllm,
         instances=server.instances,
         peak_streams=max((stage.concurrency for stage in plan if stage.concurrency is not None), default=None),
-        longest_prompt=max((stage.isl for stage in plan), default=0),
+        longest_prompt=max((stage.work.longest_prompt(stage.isl, stage.osl) for stage in plan), default=0),
         longest_stream=max((stage.work.longest(stage.isl, stage.osl) for stage in plan), default=0),
+        random_prompts=not any(stage.work.repeats for stage in plan),
+        published=setup.profile.reference is not None,
     )
+
+
+def _archs(setup: Setup) -> frozenset[str]:
+    taken: Sequence[Gpu] | None = None
+    with contextlib.suppress(ProfileError):  # the check of the GPUs' memory says it
+        taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
+    return frozenset(gpu.arch for gpu in (setup.gpus if taken is None else taken) if gpu.arch is not None)
 
 
 class ModelFacts(msgspec.Struct, frozen=True):

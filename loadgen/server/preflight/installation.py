@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from packaging.version import Version
 
 from loadgen.errors import ServerError
 from loadgen.places import write_whole
@@ -93,8 +94,7 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 def recorded_versions() -> list[str]:
-    versions = (path.stem for path in _RECORDED.glob("*.json"))
-    return sorted(versions, key=lambda version: [int(number) for number in re.findall(r"\d+", version)])
+    return sorted((path.stem for path in _RECORDED.glob("*.json")), key=Version)
 
 
 def recorded_installation(version: str) -> Installation:

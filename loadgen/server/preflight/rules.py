@@ -1,14 +1,17 @@
-"""What the publications know of flags and variables that work together, or against each other: one function a rule.
+"""What is known of flags and variables that work together, or against each other: one function a rule.
 
 A rule says in words what it sees in the facts of a run, or None where it is silent. Its name is the finding's id, its
-docstring is shown as the reason, and its decorator has what to do. It never blocks for taste: `blocks` is said only
-where vLLM itself refuses to start or to answer. What vLLM no longer has is in `flags`.
+docstring is shown as the reason, and its decorator has what to do, and where it holds: `on` names platforms or
+architectures of GPUs, `vllm` versions. What holds on MI300X is no advice for MI210, what held for the V0 engine none
+for today's; where the architecture or the version is unknown, such a rule is silent. A rule never blocks for taste:
+`blocks` is said only where vLLM itself refuses to start or to answer. What vLLM no longer has is in `flags`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,85 +23,163 @@ _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 _FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"
 _BEST_PRACTICES = "Serving LLMs on AMD MI300X: Best Practices"
 _ENGINE = "vLLM 0.32.0"
+
+_GPUS = ("rocm", "cuda")
+_MI300X = ("gfx942",)  # MI300A and MI325X are of this architecture too
+_MI300_AND_LATER = ("gfx942", "gfx950")  # for these vLLM has AITER's kernels and quantised all-reduce
+_WITHOUT_AITER = ("gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151")
+_WITH_FP8 = (*_MI300_AND_LATER, "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+
 _LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD too, by the publication
-_DEFAULT_UTILIZATION = 0.92
+_MANY_SEQS = 512  # from here on the KV cache of an MI300X may become short, by the publication
+_AITER = "VLLM_ROCM_USE_AITER"
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
 
-
 _Sees = Callable[[Facts], str | None]
-RULES: list[tuple[Finding, _Sees]] = []  # the finding, but for what was seen
+
+
+class Rule(NamedTuple):
+    finding: Finding  # but for what was seen
+    sees: _Sees
+    on: tuple[str, ...]  # platforms or architectures; empty is everywhere
+    vllm: str  # versions, as pip writes them; empty is all
+    tunes: bool  # it would make another recipe of this one
+
+
+RULES: list[Rule] = []
 
 
 def rule_findings(facts: Facts) -> list[Finding]:
-    """Every rule that sees something, in the order of their definition."""
-    found = ((finding, sees(facts)) for finding, sees in RULES)
+    """Every rule that holds for this box and vLLM and sees something, in the order of their definition."""
+    found = ((rule.finding, rule.sees(facts)) for rule in RULES if _holds(rule, facts))
     return [replace(finding, seen=harmless(seen)) for finding, seen in found if seen is not None]
 
 
-def _rule(severity: Severity, fix: str, source: str) -> Callable[[_Sees], _Sees]:
+def _holds(rule: Rule, facts: Facts) -> bool:
+    here = not rule.on or facts.platform in rule.on or (facts.archs and facts.archs <= {*rule.on})
+    return bool(here) and (not rule.vllm or facts.runs(rule.vllm)) and not (rule.tunes and facts.published)
+
+
+def _rule(
+    severity: Severity, fix: str, source: str, *, on: tuple[str, ...] = (), vllm: str = "", tunes: bool = False
+) -> Callable[[_Sees], _Sees]:
     """Make a row of RULES of a function."""
 
     def add(sees: _Sees) -> _Sees:
         id, why = sees.__name__.replace("_", "-"), inspect.cleandoc(sees.__doc__ or "").replace("\n", " ")
-        RULES.append((Finding(id, severity, "", why, fix, source), sees))
+        RULES.append(Rule(Finding(id, severity, "", why, fix, source), sees, on, vllm, tunes))
         return sees
 
     return add
 
 
-@_rule("warns", 'VLLM_ROCM_USE_AITER = "1"', _FLAGS)
+@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.2")
 def aiter_unused(facts: Facts) -> str | None:
     """without AITER's kernels vLLM falls back to generic attention on MI300X and later: 30 to 50 % less throughput"""
-    return "VLLM_ROCM_USE_AITER is not 1" if facts.platform == "rocm" and not facts.aiter else None
+    return f"{_AITER} is not 1" if not facts.aiter and facts.knows(_AITER) else None
 
 
-@_rule("warns", 'VLLM_ROCM_USE_AITER = "1"', _FLAGS)
+@_rule("info", "take them out", "vLLM pull request 36702", on=_WITHOUT_AITER, vllm=">=0.19")
+def mi300_variable_elsewhere(facts: Facts) -> str | None:
+    """vLLM has AITER's kernels and quantised all-reduce for MI300X and later only; here it goes without a word by
+    other kernels, and what is measured is not what the recipe says"""
+    named = [_AITER] if facts.aiter else []
+    named += [_QUICK_REDUCE] if _quick_reduce(facts) else []
+    return f"{', '.join(named)} on {', '.join(sorted(facts.archs))}" if named else None
+
+
+@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER)
 def aiter_part_alone(facts: Facts) -> str | None:
     """AITER's switches for single kernels do nothing without the master switch"""
     parts = [name for name in facts.env if name.startswith(("VLLM_ROCM_USE_AITER_", "VLLM_USE_AITER_"))]
     on = [name for name in parts if facts.on(name)]
-    alone = facts.platform == "rocm" and on and not facts.aiter
-    return f"{', '.join(on)} without VLLM_ROCM_USE_AITER=1" if alone else None
+    alone = on and not facts.aiter and facts.knows(_AITER)
+    return f"{', '.join(on)} without {_AITER}=1" if alone else None
 
 
-@_rule("warns", 'VLLM_ROCM_USE_AITER_MHA = "0", or compare the answers', _FLAGS)
+def _shared_heads(facts: Facts) -> str | None:
+    model = facts.model
+    if model is None or not model.grouped_queries:
+        return None
+    return f"{model.attention_heads} attention heads share {model.kv_heads} KV heads"
+
+
+@_rule("warns", 'VLLM_ROCM_USE_AITER_MHA = "0", or compare the answers', _FLAGS, on=_MI300X, vllm="<0.19")
 def aiter_mha_grouped(facts: Facts) -> str | None:
     """AITER's MHA kernel is on by default; with grouped-query attention it may give wrong results or fail at some
-    lengths. "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X GPUs" leaves it on for Qwen3-235B and
-    Llama-3.3-70B"""
-    model = facts.model
-    if not facts.aiter or model is None or not model.grouped_queries:
-        return None
-    if facts.env.get("VLLM_ROCM_USE_AITER_MHA", "1").lower() not in ("1", "true"):
+    lengths"""
+    shared = _shared_heads(facts)
+    if shared is None or not facts.aiter or not facts.on("VLLM_ROCM_USE_AITER_MHA", default=True):
         return None
     said = "=1" if "VLLM_ROCM_USE_AITER_MHA" in facts.env else " is not 0"
-    return f"VLLM_ROCM_USE_AITER_MHA{said}; {model.attention_heads} attention heads share {model.kv_heads} KV heads"
+    return f"VLLM_ROCM_USE_AITER_MHA{said}; {shared}"
 
 
-@_rule("warns", "take them out", _FLAGS)
+@_rule("info", "compare the answers, or take attention-backend out", _FLAGS, on=_MI300X, vllm=">=0.19", tunes=True)
+def aiter_flash_grouped(facts: Facts) -> str | None:
+    """the publication saw wrong results of AITER's MHA kernel with grouped-query attention; since 0.19 vLLM takes it
+    only where it is named (pull request 36702), and "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X
+    GPUs" uses it for Qwen3-235B and Llama-3.3-70B"""
+    shared = _shared_heads(facts)
+    chosen = str(facts.args.get("attention-backend", "")).upper() == "ROCM_AITER_FA"
+    return f"attention-backend = ROCM_AITER_FA; {shared}" if chosen and shared else None
+
+
+@_rule("warns", 'VLLM_ROCM_USE_AITER_CUSTOM_AR = "0"', "ROCM/aiter issue 4855", on=_MI300X, vllm=">=0.25,<0.30")
+def aiter_all_reduce(facts: Facts) -> str | None:
+    """AITER's all-reduce, which vLLM takes by default from 0.25 on, gave wrong text across 8 GPUs without any error;
+    AITER has mended its races in 0.1.19.post1 and 0.1.20, and vLLM's images have a later one from 0.30 on. Without it
+    throughput was about 3 % less"""
+    taken = facts.aiter and facts.on("VLLM_ROCM_USE_AITER_CUSTOM_AR", default=True)
+    wide = facts.tensor_parallel == 8 and facts.args.get("disable-custom-all-reduce") is not True
+    return "VLLM_ROCM_USE_AITER_CUSTOM_AR is not 0, tensor-parallel-size = 8" if taken and wide else None
+
+
+@_rule("warns", "take them out", _FLAGS, on=("cuda", "cpu"))
 def rocm_variable_elsewhere(facts: Facts) -> str | None:
     """these variables steer AMD's kernels only: this recipe is for another box"""
-    if facts.platform in (None, "rocm"):
-        return None
     ours = [name for name in facts.env if name.startswith(("VLLM_ROCM_", "VLLM_USE_AITER_"))]
     named = [name for name in ours if facts.env[name].lower() not in ("", "0", "false", "none")]
     return f"{', '.join(named)} on platform {facts.platform}" if named else None
 
 
+@_rule("blocks", "set HIP_VISIBLE_DEVICES only", _ENGINE, on=("rocm",), vllm=">=0.18")
+def visible_devices_differ(facts: Facts) -> str | None:
+    """both choose the GPUs, and vLLM refuses to start where they contradict each other"""
+    hip, cuda = facts.env.get("HIP_VISIBLE_DEVICES"), facts.env.get("CUDA_VISIBLE_DEVICES")
+    # Several instances are each given devices of their own, by both.
+    differ = hip and cuda and hip != cuda and facts.instances == 1
+    return f"HIP_VISIBLE_DEVICES={hip}, CUDA_VISIBLE_DEVICES={cuda}" if differ else None
+
+
+@_rule(
+    "warns", "number the GPUs from 0, or leave one of the two out", "ROCm documentation, GPU isolation", on=("rocm",)
+)
+def visible_devices_renumbered(facts: Facts) -> str | None:
+    """the GPUs that ROCR_VISIBLE_DEVICES leaves are numbered from 0 again, and a number that is not among them leaves
+    the server without that GPU and those after it"""
+    left = [one for one in facts.env.get("ROCR_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        chosen = [one.strip() for one in facts.env.get(name, "").split(",")]
+        if left and any(one.isdecimal() and int(one) >= len(left) for one in chosen):
+            return f"{name}={facts.env[name]} of the {len(left)} that ROCR_VISIBLE_DEVICES={','.join(left)} leaves"
+    return None
+
+
 def _quick_reduce(facts: Facts) -> str | None:
-    value = facts.env.get(_QUICK_REDUCE, "NONE") or "NONE"
-    return None if facts.platform != "rocm" or value.upper() == "NONE" else f"{_QUICK_REDUCE}={value}"
+    value = facts.env.get(_QUICK_REDUCE) or "NONE"
+    return None if value.upper() == "NONE" else f"{_QUICK_REDUCE}={value}"
 
 
-@_rule("info", 'VLLM_ROCM_USE_AITER = "1"', _FLAGS)
+@_rule("info", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER)
 def quick_reduce_without_aiter(facts: Facts) -> str | None:
     """the publication makes AITER its condition; vLLM 0.32.0 itself asks only for a group of 2, 4 or 8 GPUs"""
     seen = _quick_reduce(facts)
-    return f"{seen} without VLLM_ROCM_USE_AITER=1" if seen and not facts.aiter else None
+    return f"{seen} without {_AITER}=1" if seen and not facts.aiter and facts.knows(_AITER) else None
 
 
-@_rule("info", "", _ENGINE)
+@_rule("info", "", _ENGINE, on=_MI300_AND_LATER)
 def quick_reduce_nothing(facts: Facts) -> str | None:
     """quantised all-reduce works between 2, 4 or 8 tensor-parallel GPUs; here it has nothing to do"""
     seen = _quick_reduce(facts)
@@ -106,69 +187,78 @@ def quick_reduce_nothing(facts: Facts) -> str | None:
     return f"{seen} with tensor-parallel-size = {facts.tensor_parallel}" if idle else None
 
 
-@_rule("info", f'{_QUICK_REDUCE} = "INT4"', _FLAGS)
+@_rule("info", f'{_QUICK_REDUCE} = "INT4"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.9.2", tunes=True)
 def quick_reduce_off(facts: Facts) -> str | None:
     """all-reduce moves 16-bit activations; INT4 moves a quarter of the bytes, and costs some accuracy"""
-    usable = facts.aiter and facts.tensor_parallel in _QUICK_REDUCE_GROUPS
+    usable = facts.aiter and facts.tensor_parallel in _QUICK_REDUCE_GROUPS and facts.knows(_QUICK_REDUCE)
     return f"{_QUICK_REDUCE} is not set" if usable and _QUICK_REDUCE not in facts.env else None
 
 
-@_rule("warns", "gpu-memory-utilization = 0.92", _FLAGS)
+@_rule("warns", "gpu-memory-utilization = 0.92", _FLAGS, on=_MI300X)
 def memory_above_aiter(facts: Facts) -> str | None:
     """AITER's workspace grows for a moment when large prefills meet: out of memory under load"""
-    share = facts.fraction("gpu-memory-utilization", _DEFAULT_UTILIZATION)
+    share = facts.memory_share
     return f"gpu-memory-utilization = {share:g} with AITER" if facts.aiter and share >= 0.95 else None
 
 
-@_rule("info", 'HIP_FORCE_DEV_KERNARG = "1"', _FLAGS)
+@_rule("info", "take it out", f"{_FLAGS}; ROCm CLR, rocsettings.cpp", on=_MI300_AND_LATER)
 def kernel_arguments(facts: Facts) -> str | None:
-    """kernel arguments come from host memory: 5 to 10 us a launch, hundreds of launches a step"""
-    unset = facts.platform == "rocm" and not facts.on("HIP_FORCE_DEV_KERNARG")
-    return "HIP_FORCE_DEV_KERNARG is not 1" if unset else None
+    """kernel arguments come from host memory: 5 to 10 us a launch, hundreds of launches a step; since ROCm 6.2 these
+    GPUs have them in device memory unless told otherwise"""
+    off = facts.env.get("HIP_FORCE_DEV_KERNARG") == "0"
+    return "HIP_FORCE_DEV_KERNARG is 0" if off else None
 
 
-@_rule("info", 'NCCL_MIN_NCHANNELS = "112"', f"{_BEST_PRACTICES}, case 5")
+@_rule("info", 'NCCL_MIN_NCHANNELS = "112"', f"{_BEST_PRACTICES}, case 5", on=_MI300X, tunes=True)
 def nccl_channels(facts: Facts) -> str | None:
     """on MI300X, 112 channels gave a slight gain in communication between GPUs"""
-    unset = facts.platform == "rocm" and facts.tensor_parallel > 1 and "NCCL_MIN_NCHANNELS" not in facts.env
-    return f"NCCL_MIN_NCHANNELS is not set, tensor-parallel-size = {facts.tensor_parallel}" if unset else None
+    unset = "NCCL_MIN_NCHANNELS" not in facts.env and facts.knows("NCCL_MIN_NCHANNELS")
+    seen = f"NCCL_MIN_NCHANNELS is not set, tensor-parallel-size = {facts.tensor_parallel}"
+    return seen if unset and facts.tensor_parallel > 1 else None
 
 
 def _fp8_cache(facts: Facts) -> bool:
     return str(facts.args.get("kv-cache-dtype", "auto")).startswith("fp8")
 
 
-@_rule("info", "", f"{_BEST_PRACTICES}, case 6")
+@_rule("info", "", f"{_BEST_PRACTICES}, case 6", on=_MI300X, tunes=True)
 def kv_cache_fp8(facts: Facts) -> str | None:
     """half the memory a token, so twice the streams; but it lost some requests/s against auto with a BF16
     Llama-3.1-70B. "GPT-OSS 120B on one MI300X: every flag and variable" expects the opposite: measure both"""
     return f"kv-cache-dtype = {facts.args['kv-cache-dtype']}" if _fp8_cache(facts) else None
 
 
-@_rule("info", 'kv-cache-dtype = "fp8", if the engine reports preemptions', _FLAGS)
+@_rule("info", 'kv-cache-dtype = "fp8", if the engine reports preemptions', _FLAGS, on=_WITH_FP8, tunes=True)
 def kv_cache_wide(facts: Facts) -> str | None:
     """FP8 would hold twice the sequences; without it, long streams at this number are preempted and begin anew"""
-    seqs = facts.number("max-num-seqs") or 0
-    wide = facts.on_gpu and seqs >= 512 and not _fp8_cache(facts)
-    return f"max-num-seqs = {seqs} with a KV cache in the model's own precision" if wide else None
+    at_once = min(facts.max_num_seqs or 0, facts.streams_each or 0)
+    wide = at_once >= _MANY_SEQS and not _fp8_cache(facts)
+    return f"{at_once} streams at once with a KV cache in the model's own precision" if wide else None
 
 
 def _chunked(facts: Facts) -> bool:
     return facts.args.get("enable-chunked-prefill") is not False
 
 
-@_rule("warns", "take it out", _FLAGS)
+@_rule("warns", "take it out", _FLAGS, on=("cuda",))
 def chunked_prefill_off_cuda(facts: Facts) -> str | None:
     """this is advice for AMD; on NVIDIA the default balances latency and throughput"""
-    return "enable-chunked-prefill = false on NVIDIA" if facts.platform == "cuda" and not _chunked(facts) else None
+    return "enable-chunked-prefill = false on NVIDIA" if not _chunked(facts) else None
 
 
-@_rule("info", "enable-chunked-prefill = false", _FLAGS)
+@_rule("info", "enable-chunked-prefill = false", f"{_BEST_PRACTICES}, case 1", on=_MI300X, vllm="<0.8", tunes=True)
 def chunked_prefill_on_rocm(facts: Facts) -> str | None:
-    """AITER's prefill kernels want whole prompts: 10 to 20 % of prefill throughput; "Serving LLMs on AMD MI300X: Best
-    Practices", case 1, found the same of vLLM 0.6"""
-    on = facts.platform == "rocm" and _chunked(facts) and facts.longest_prompt <= _LONG_PROMPT
-    return "enable-chunked-prefill is on, which is the default" if on else None
+    """with the V0 engine it was slower than whole prompts unless its size was tuned. Later recipes leave it on, as
+    that of DeepSeek-R1 in "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X GPUs" does"""
+    on = facts.args.get("enable-chunked-prefill") is True and facts.longest_prompt <= _LONG_PROMPT
+    return "enable-chunked-prefill = true" if on else None
+
+
+@_rule("info", "compare the answers, or take it out", "vLLM issue 42360", on=("rocm",), vllm=">=0.20")
+def chunked_prefill_off_rocm(facts: Facts) -> str | None:
+    """two publications turn it off on MI300X for 10 to 20 % more prefill throughput; today's vLLM obeys, but calls it
+    unsupported for most models: the engine may crash or answer wrongly"""
+    return "enable-chunked-prefill = false" if not _chunked(facts) else None
 
 
 @_rule("info", "enable-chunked-prefill = true", _FLAGS)
@@ -178,7 +268,7 @@ def chunked_prefill_off_long(facts: Facts) -> str | None:
     return f"enable-chunked-prefill = false with prompts of {facts.longest_prompt} tokens" if off else None
 
 
-@_rule("info", "enable-prefix-caching = false", f"{_BEST_PRACTICES}, case 3")
+@_rule("info", "enable-prefix-caching = false", f"{_BEST_PRACTICES}, case 3", vllm=">=0.8", tunes=True)
 def prefix_caching_random(facts: Facts) -> str | None:
     """no prompt has been seen before, so the cache cannot hit; the publications turn it off, and figures are comparable
     only like with like"""
@@ -186,7 +276,7 @@ def prefix_caching_random(facts: Facts) -> str | None:
     return "enable-prefix-caching is on, which is the default, and every prompt is random" if on else None
 
 
-@_rule("info", "a lower tensor-parallel-size, and more instances", f"{_BEST_PRACTICES}, case 7")
+@_rule("info", "a lower tensor-parallel-size, and more instances", f"{_BEST_PRACTICES}, case 7", on=_GPUS, tunes=True)
 def tensor_parallel_throughput(facts: Facts) -> str | None:
     """communication grows and each GPU has less to do: several instances give more throughput"""
     weights = facts.model.weight_bytes if facts.model is not None else None
@@ -200,27 +290,25 @@ def tensor_parallel_throughput(facts: Facts) -> str | None:
     return f"tensor-parallel-size = {facts.tensor_parallel} for {facts.peak_streams} streams, where {held}"
 
 
-@_rule("info", "tensor-parallel-size = the number of GPUs", f"{_BEST_PRACTICES}, case 7")
+@_rule("info", "tensor-parallel-size = the number of GPUs", f"{_BEST_PRACTICES}, case 7", on=_GPUS, tunes=True)
 def tensor_parallel_latency(facts: Facts) -> str | None:
     """the lowest latency comes from splitting each layer over all GPUs of the box"""
     used = facts.tensor_parallel * (facts.number("pipeline-parallel-size") or 1) * facts.instances
-    idle = facts.goal == "latency" and facts.gpus is not None and used < facts.gpus
-    return f"one stream on {used} of {facts.gpus} GPUs" if idle else None
+    idle = facts.goal == "latency" and facts.devices is not None and used < facts.devices
+    return f"one stream on {used} of {facts.devices} GPUs" if idle else None
 
 
-@_rule("warns", "take it out", _BENCHMARKS)
+@_rule("warns", "take it out", _BENCHMARKS, on=_GPUS)
 def eager(facts: Facts) -> str | None:
     """without captured graphs every decode step pays for launching its kernels one by one"""
-    eager = facts.on_gpu and facts.args.get("enforce-eager") is True
-    return "enforce-eager = true" if eager else None
+    return "enforce-eager = true" if facts.args.get("enforce-eager") is True else None
 
 
-@_rule("info", 'dtype = "bfloat16"', _FLAGS)
+@_rule("info", 'dtype = "bfloat16"', _FLAGS, on=_GPUS)
 def precision(facts: Facts) -> str | None:
     """float16 may overflow in large models, float32 halves throughput; these GPUs run bfloat16 at full rate"""
     dtype = facts.args.get("dtype")
-    other = facts.on_gpu and dtype in ("float16", "half", "float32", "float")
-    return f"dtype = {dtype}" if other else None
+    return f"dtype = {dtype}" if dtype in ("float16", "half", "float32", "float") else None
 
 
 @_rule("info", "take it out, unless the model fails to load", _FLAGS)
@@ -229,15 +317,19 @@ def remote_code(facts: Facts) -> str | None:
     return "trust-remote-code = true" if facts.args.get("trust-remote-code") is True else None
 
 
-@_rule("warns", "raise max-num-seqs, or lower the concurrency", f"{_BEST_PRACTICES}, case 8")
+@_rule(
+    "warns",
+    "raise max-num-seqs, to 512 and above if memory allows, or lower the concurrency",
+    f"{_BEST_PRACTICES}, case 8",
+)
 def streams_queue(facts: Facts) -> str | None:
     """what exceeds it waits inside the engine: TTFT will measure the queue"""
-    seqs = facts.number("max-num-seqs")
-    if seqs is None or facts.peak_streams is None:
+    seqs = facts.max_num_seqs
+    if seqs is None or facts.streams_each is None or seqs >= facts.streams_each:
         return None
-    engines = facts.instances * (facts.number("data-parallel-size") or 1)
-    counted = f"{engines} x {seqs}" if engines > 1 else str(seqs)
-    return f"max-num-seqs = {counted} for {facts.peak_streams} streams" if seqs * engines < facts.peak_streams else None
+    counted = f"{facts.engines} x {seqs}" if facts.engines > 1 else str(seqs)
+    said = f"= {counted}" if "max-num-seqs" in facts.args else f"is not set, which is {counted} here,"
+    return f"max-num-seqs {said} for {facts.peak_streams} streams"
 
 
 @_rule("blocks", "raise max-model-len, or shorten isl or osl", _FLAGS)
@@ -282,6 +374,6 @@ def weights_too_large(facts: Facts) -> str | None:
     if weights is None or facts.hbm_bytes is None or shrunk:
         return None
     shards = facts.tensor_parallel * (facts.number("pipeline-parallel-size") or 1)
-    room = facts.fraction("gpu-memory-utilization", _DEFAULT_UTILIZATION) * facts.hbm_bytes
+    room = facts.memory_share * facts.hbm_bytes
     needed = weights / shards
     return f"{memory(needed)} of weights a GPU in {memory(room)}" if needed > room else None

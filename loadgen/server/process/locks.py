@@ -26,8 +26,8 @@ import msgspec
 import psutil
 
 from loadgen.errors import ServerError
+from loadgen.masking import shown_command
 from loadgen.places import state_folder
-from loadgen.server.process.masking import shown_command
 from loadgen.server.process.tree import ProcessId, lives
 
 

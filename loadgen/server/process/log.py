@@ -1,6 +1,7 @@
 """The log of a server: followed while it is written, and made fit to show.
 
-A log is input from elsewhere (model names, prompts, libraries): no control sequence in it may reach the screen.
+A log is input from elsewhere (model names, prompts, libraries): no control sequence in it may reach the screen, and no
+secret that it repeats.
 Invariants: the same bytes give the same lines, however they were split into writes; memory is bounded, whatever is
 written; a line is shown only after `clean_line`. Carriage returns end lines too (progress bars); empty lines are
 dropped. The lines for requests that were answered, hundreds a second, are handed on, but not kept.
@@ -12,6 +13,8 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
+
+from loadgen.masking import masked_text
 
 MAX_LINE_CHARS = 2000
 RING_LINES = 1000
@@ -88,9 +91,9 @@ class LogTail:
 
 
 def clean_line(data: bytes) -> str:
-    """One line of bytes as text without control sequences, tabs or excessive length."""
+    """One line of bytes as text without control sequences, secrets, tabs or excessive length."""
     text = _UNPRINTABLE.sub("", _ESCAPES.sub("", data.decode("utf-8", "replace").expandtabs(4)))
-    return shortened(text, MAX_LINE_CHARS)
+    return shortened(masked_text(text), MAX_LINE_CHARS)  # in this order: nothing recognises half a secret
 
 
 def shortened(text: str, limit: int) -> str:

@@ -18,6 +18,7 @@ import httpx
 import msgspec
 
 from loadgen.errors import ServerError
+from loadgen.masking import learn
 from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
 
@@ -185,6 +186,7 @@ def api_key(server: Server) -> str | None:
     key = server.env.get(server.api_key_env) or os.environ.get(server.api_key_env)
     if not key:
         raise ServerError(f"server.api_key_env = {server.api_key_env!r}: this environment variable is not set")
+    learn({"api_key": key})  # whatever the name of its variable
     return key
 
 
@@ -198,7 +200,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _excerpt(response: httpx.Response) -> str:
-    return shortened(clean_line(response.content[:400].replace(b"\n", b" ")), 200)
+    return shortened(clean_line(response.content[:1000].replace(b"\n", b" ")), 200)
 
 
 async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:

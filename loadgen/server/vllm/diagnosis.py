@@ -17,10 +17,10 @@ import signal as signals
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from loadgen.masking import masked_command, masked_text
 from loadgen.metrics.journal import Diagnosis
 from loadgen.server.process.guard_client import ServerExit
 from loadgen.server.process.log import clean_line, is_routine, shortened, split_line, telling_lines
-from loadgen.server.process.masking import masked_command, masked_text
 from loadgen.server.vllm.causes import CAUSES, Cause, Phase
 
 _OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process \d+")

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.result import Result
-from loadgen.report.html.charts import distribution, has_curve, latency_curve, log_axis, ramp, user_curve
+from loadgen.report.columns import OUTPUT_BY_USER, TOTAL_BY_E2E
+from loadgen.report.html.charts import (
+    distribution,
+    has_curve,
+    latency_curve,
+    log_axis,
+    ramp,
+    throughput_curve,
+    throughput_key,
+)
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace
@@ -37,8 +46,24 @@ def test_a_stage_is_a_point(measured: Result) -> None:
     # All of them missed a limit of a microsecond.
     assert set(p50["marker"]["symbol"]) == {"circle-open"}
     assert (list(published["x"]), list(published["y"])) == ([500.0], [40.0])
-    (users,) = traces(user_curve(measured))
+    (users,) = traces(throughput_curve(measured, OUTPUT_BY_USER))
     assert list(users["text"]) == ["2", "4"] and list(users["y"]) == rates
+
+
+def test_total_throughput_against_e2e_with_what_was_published(measured: Result) -> None:
+    line, published = traces(throughput_curve(measured, TOTAL_BY_E2E))
+    assert list(line["x"]) == [one.latency_ms["e2e"].p50 for one in measured.stages]
+    assert list(line["y"]) == [one.throughput.total_tokens_per_s for one in measured.stages]
+    assert (list(published["x"]), list(published["y"])) == ([90.0], [1500.0])
+    assert "published" in " ".join(throughput_key(measured, TOTAL_BY_E2E))
+
+
+def test_a_stage_that_ended_too_early_for_its_e2e_is_no_point_of_it(measured: Result) -> None:
+    first, second = measured.stages
+    cut = replace(measured, stages=[replace(first, e2e_inconclusive="E2E: too short"), second], reference=None)
+    (line,) = traces(throughput_curve(cut, TOTAL_BY_E2E))
+    assert (line["x"][0], line["y"][0]) == (None, None) and None not in (line["x"][1], line["y"][1])
+    assert None not in traces(throughput_curve(cut, OUTPUT_BY_USER))[0]["y"]
 
 
 def test_a_limit_is_a_line_where_it_lies(measured: Result) -> None:
@@ -66,8 +91,10 @@ def test_shapes_have_a_colour_each(measured: Result) -> None:
     assert others[1]["line"]["color"] != p50["line"]["color"]
 
 
-def test_one_load_is_no_curve() -> None:
+def test_one_load_is_no_curve(measured: Result) -> None:
     assert not has_curve(result(stage(80), stage(80)))
+    published = replace(measured, stages=measured.stages[:1])
+    assert has_curve(published) and not has_curve(replace(published, reference=None))
 
 
 def test_a_distribution_ends_where_its_values_end() -> None:

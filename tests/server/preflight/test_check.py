@@ -11,7 +11,7 @@ from loadgen.errors import ServerError
 from loadgen.metrics.journal import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
-from loadgen.server.preflight.check import blocked_words, check_profile
+from loadgen.server.preflight.check import blocked_words, check_profile, image_environment
 from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform, platform_here
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
@@ -65,6 +65,33 @@ async def test_a_container_is_judged_by_the_record(tmp_path: Path) -> None:
     found = await findings(**OLD | {"engine": "docker", "docker": container})
     assert named(found)["unknown-flag"] == "warns"
     assert found == sorted(found, key=lambda finding: ("blocks", "warns", "info").index(finding.severity))
+
+
+@pytest.mark.parametrize(
+    ("script", "variables"),
+    [
+        ("""echo '["A=1","B=x=y","C="]'""", {"A": "1", "B": "x=y", "C": ""}),
+        ("echo null", {}),
+        ("echo 'Error: No such image' >&2; exit 1", None),
+        ("echo '{half'", None),
+    ],
+)
+def test_an_image_says_what_its_containers_will_see(
+    tmp_path: Path, script: str, variables: dict[str, str] | None
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\n[ \"$1 $2\" = 'image inspect' ] || exit 2\n{script}\n")
+    docker.chmod(0o755)
+    container = {"image": "vllm:1", "executable": str(docker)}
+    server = build_profile({"server": OLD | {"engine": "docker", "docker": container}}, where="test").server
+    assert image_environment(server) == variables
+
+
+def test_without_a_container_or_its_program_there_is_no_image() -> None:
+    container = {"image": "vllm:1", "executable": "/no/such/docker"}
+    assert image_environment(build_profile({"server": OLD}, where="test").server) is None
+    server = build_profile({"server": OLD | {"engine": "docker", "docker": container}}, where="test").server
+    assert image_environment(server) is None
 
 
 async def test_servers_without_flags_of_vllm_are_not_judged_by_them() -> None:
@@ -125,7 +152,7 @@ def test_an_argument_that_is_no_number_is_no_traceback(tmp_path: Path) -> None:
 def test_a_box_without_gpu_counters_says_why(tmp_path: Path) -> None:
     finding = only(healthy_box(tmp_path), profile_of(tmp_path), "cuda")
     assert finding.id == "not-checked"
-    assert finding.why == "the memory of no GPU can be read here: nvidia-smi is not on PATH"
+    assert finding.why == "no GPU can be read here: nvidia-smi is not on PATH"
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 import re
+from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from packaging.specifiers import SpecifierSet
 
+from loadgen.format import GIB
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.server.preflight.facts import Facts, ModelFacts, facts_of, model_facts
+from loadgen.server.gpus.gpu import Gpu
+from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, model_facts
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.preflight.installation import newest_recorded
-from loadgen.server.preflight.rules import RULES, rule_findings
-from loadgen.server.process.gpu_memory import GpuMemory
+from loadgen.server.preflight.rules import RULES, Rule, rule_findings
+from loadgen.vendors import Platform
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}
 GROUPED = ModelFacts(attention_heads=64, kv_heads=8)
@@ -18,12 +23,19 @@ LLAMA_70B = ModelFacts(64, 8, 141 * 10**9, 131072)
 MI300X = 192 * 2**30
 
 
-def rocm(env: dict[str, str] | None = None, **more: Any) -> Facts:
-    return Facts(platform="rocm", env=env or {}, **more)
+def facts(platform: Platform, arch: str, env: dict[str, str] | None = None, **more: Any) -> Facts:
+    return Facts(**{"platform": platform, "archs": frozenset({arch}), "vllm": "0.32.0", "env": env or {}, **more})
 
 
-def cuda(env: dict[str, str] | None = None, **more: Any) -> Facts:
-    return Facts(platform="cuda", env=env or {}, **more)
+mi300x = partial(facts, "rocm", "gfx942")
+mi355x = partial(facts, "rocm", "gfx950")
+mi210 = partial(facts, "rocm", "gfx90a")
+h100 = partial(facts, "cuda", "sm_90")
+cpu = partial(Facts, platform="cpu", vllm="0.32.0")
+
+
+def gpus(count: int = 8, hbm_bytes: int = MI300X) -> tuple[Gpu, ...]:
+    return tuple(Gpu(name="MI300X", arch="gfx942", hbm_bytes=hbm_bytes, index=index) for index in range(count))
 
 
 def reduce(bits: str = "INT4") -> dict[str, str]:
@@ -34,71 +46,143 @@ def tp(size: int, **more: Any) -> dict[str, Any]:
     return {"tensor-parallel-size": size, **more}
 
 
-def llama(**more: Any) -> Facts:
-    return rocm(model=LLAMA_70B, hbm_bytes=MI300X, **more)
+def llama(*, model: ModelFacts | None = LLAMA_70B, gpus: tuple[Gpu, ...] = gpus(), **more: Any) -> Facts:
+    return mi300x(model=model, gpus=gpus, **more)
 
 
 UNCHUNKED = {"enable-chunked-prefill": False}
 
-# For each rule, facts in which it speaks, and facts in which it does not.
+OLD: dict[str, Any] = {"vllm": "0.18.1"}
+ALL_REDUCE: dict[str, Any] = {"args": tp(8), "vllm": "0.29.0"}
+FLASH = {"attention-backend": "ROCM_AITER_FA"}
+
+# For each rule, facts in which it speaks, and facts in which it does not, though its architecture and version are met.
 CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
-    "aiter-unused": ([rocm(), rocm({"VLLM_ROCM_USE_AITER": "0"})], [rocm(AITER), cuda(), Facts()]),
+    "aiter-unused": (
+        [mi300x(), mi355x({"VLLM_ROCM_USE_AITER": "0"}), mi300x({"VLLM_ROCM_USE_AITER": "0"}, env_whole=False)],
+        [mi300x(AITER), mi300x(env_whole=False)],
+    ),
+    "mi300-variable-elsewhere": ([mi210(AITER), mi210(reduce())], [mi210(), mi210(reduce("NONE"))]),
     "aiter-part-alone": (
-        [rocm({"VLLM_ROCM_USE_AITER_MOE": "1"}), rocm({"VLLM_USE_AITER_UNIFIED_ATTENTION": "1"})],
-        [rocm({"VLLM_ROCM_USE_AITER_MHA": "0"}), rocm(AITER | {"VLLM_ROCM_USE_AITER_MOE": "1"}), rocm(), cuda()],
+        [mi300x({"VLLM_ROCM_USE_AITER_MOE": "1"}), mi355x({"VLLM_USE_AITER_UNIFIED_ATTENTION": "1"})],
+        [
+            mi300x({"VLLM_ROCM_USE_AITER_MHA": "0"}),
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_MOE": "1"}),
+            mi300x({"VLLM_ROCM_USE_AITER_MOE": "1"}, env_whole=False),
+            mi300x(),
+        ],
     ),
     "aiter-mha-grouped": (
-        [rocm(AITER, model=GROUPED), rocm(AITER | {"VLLM_ROCM_USE_AITER_MHA": "1"}, model=GROUPED)],
+        [mi300x(AITER, model=GROUPED, **OLD), mi300x(AITER | {"VLLM_ROCM_USE_AITER_MHA": "1"}, model=GROUPED, **OLD)],
         [
-            rocm(AITER | {"VLLM_ROCM_USE_AITER_MHA": "0"}, model=GROUPED),
-            rocm(model=GROUPED),
-            rocm(AITER, model=ModelFacts(128, 128)),
-            rocm(AITER, model=ModelFacts()),
-            rocm(AITER),
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_MHA": "0"}, model=GROUPED, **OLD),
+            mi300x(model=GROUPED, **OLD),
+            mi300x(AITER, model=ModelFacts(128, 128), **OLD),
+            mi300x(AITER, model=ModelFacts(), **OLD),
+            mi300x(AITER, **OLD),
+        ],
+    ),
+    "aiter-flash-grouped": (
+        [mi300x(model=GROUPED, args=FLASH), mi300x(model=GROUPED, args={"attention-backend": "rocm_aiter_fa"})],
+        [
+            mi300x(AITER, model=GROUPED),
+            mi300x(AITER, args=FLASH),
+            mi300x(AITER, model=ModelFacts(128, 128), args=FLASH),
+            mi300x(AITER, model=GROUPED, args={"attention-backend": "ROCM_ATTN"}),
+        ],
+    ),
+    "aiter-all-reduce": (
+        [mi300x(AITER, **ALL_REDUCE), mi300x(AITER | {"VLLM_ROCM_USE_AITER_CUSTOM_AR": "1"}, **ALL_REDUCE)],
+        [
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_CUSTOM_AR": "0"}, **ALL_REDUCE),
+            mi300x(**ALL_REDUCE),
+            mi300x(AITER, args=tp(4), vllm="0.29.0"),
+            mi300x(AITER, args=tp(8) | {"disable-custom-all-reduce": True}, vllm="0.29.0"),
         ],
     ),
     "rocm-variable-elsewhere": (
-        [cuda(AITER), cuda(reduce()), Facts(platform="cpu", env=AITER)],
-        [rocm(AITER), Facts(env=AITER), cuda({"VLLM_ROCM_USE_AITER": "0"}), cuda()],
+        [h100(AITER), h100(reduce()), cpu(env=AITER)],
+        [h100({"VLLM_ROCM_USE_AITER": "0"}), h100()],
     ),
-    "quick-reduce-without-aiter": ([rocm(reduce())], [rocm(AITER | reduce()), rocm(reduce("NONE")), cuda(reduce())]),
+    "visible-devices-differ": (
+        [mi210({"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "2,3"})],
+        [
+            mi210({"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}),
+            mi210({"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": ""}),
+            mi210({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, instances=2),
+            mi210({"HIP_VISIBLE_DEVICES": "0,1"}),
+        ],
+    ),
+    "visible-devices-renumbered": (
+        [
+            mi210({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "4,5"}),
+            mi210({"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}),
+        ],
+        [
+            mi210({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "0,1"}),
+            mi210({"ROCR_VISIBLE_DEVICES": "4,5"}),
+            mi210({"HIP_VISIBLE_DEVICES": "4,5"}),
+        ],
+    ),
+    "quick-reduce-without-aiter": (
+        [mi300x(reduce())],
+        [mi300x(AITER | reduce()), mi300x(reduce("NONE")), mi300x(reduce(), env_whole=False)],
+    ),
     "quick-reduce-nothing": (
-        [rocm(reduce()), rocm(reduce(), args=tp(16))],
-        [rocm(reduce(), args=tp(8)), rocm(reduce("NONE")), rocm(), cuda(reduce())],
+        [mi300x(reduce()), mi300x(reduce(), args=tp(16))],
+        [mi300x(reduce(), args=tp(8)), mi300x(reduce("NONE")), mi300x()],
     ),
     "quick-reduce-off": (
-        [rocm(AITER, args=tp(8))],
-        [rocm(AITER | reduce(), args=tp(8)), rocm(AITER | reduce("NONE"), args=tp(8)), rocm(AITER), rocm(args=tp(8))],
+        [mi300x(AITER, args=tp(8))],
+        [
+            mi300x(AITER | reduce(), args=tp(8)),
+            mi300x(AITER | reduce("NONE"), args=tp(8)),
+            mi300x(AITER, args=tp(8), env_whole=False),
+            mi300x(AITER),
+            mi300x(args=tp(8)),
+        ],
     ),
     "memory-above-aiter": (
-        [rocm(AITER, args={"gpu-memory-utilization": 0.95}), rocm(AITER, args={"gpu-memory-utilization": "0.96"})],
-        [rocm(AITER, args={"gpu-memory-utilization": 0.94}), rocm(args={"gpu-memory-utilization": 0.95}), rocm(AITER)],
+        [mi300x(AITER, args={"gpu-memory-utilization": share}) for share in (0.95, "0.96")],
+        [mi300x(AITER, args={"gpu-memory-utilization": 0.94}), mi300x(args={"gpu-memory-utilization": 0.95})],
     ),
-    "kernel-arguments": ([rocm()], [rocm({"HIP_FORCE_DEV_KERNARG": "1"}), cuda(), Facts()]),
+    "kernel-arguments": ([mi300x({"HIP_FORCE_DEV_KERNARG": "0"})], [mi300x({"HIP_FORCE_DEV_KERNARG": "1"}), mi300x()]),
     "nccl-channels": (
-        [rocm(args=tp(2))],
-        [rocm({"NCCL_MIN_NCHANNELS": "112"}, args=tp(2)), rocm(), cuda(args=tp(2))],
+        [mi300x(args=tp(2))],
+        [mi300x({"NCCL_MIN_NCHANNELS": "112"}, args=tp(2)), mi300x(args=tp(2), env_whole=False), mi300x()],
     ),
     "kv-cache-fp8": (
-        [cuda(args={"kv-cache-dtype": "fp8"}), rocm(args={"kv-cache-dtype": "fp8_e4m3"})],
-        [rocm(args={"kv-cache-dtype": "auto"}), rocm()],
+        [mi300x(args={"kv-cache-dtype": "fp8"}), mi300x(args={"kv-cache-dtype": "fp8_e4m3"})],
+        [mi300x(args={"kv-cache-dtype": "auto"}), mi300x()],
     ),
     "kv-cache-wide": (
-        [rocm(args={"max-num-seqs": 512})],
-        [rocm(args={"max-num-seqs": 512, "kv-cache-dtype": "fp8"}), rocm(args={"max-num-seqs": 256}), rocm()],
+        [mi300x(args={"max-num-seqs": 512}, peak_streams=600), h100(args={"max-num-seqs": 1024}, peak_streams=512)],
+        [
+            mi300x(args={"max-num-seqs": 512, "kv-cache-dtype": "fp8"}, peak_streams=600),
+            mi300x(args={"max-num-seqs": 256}, peak_streams=600),
+            mi300x(args={"max-num-seqs": 4096}, peak_streams=128),
+            mi300x(args={"max-num-seqs": 512}, peak_streams=600, instances=2),
+            mi300x(args={"max-num-seqs": 512}),
+            mi300x(peak_streams=600),
+        ],
     ),
-    "chunked-prefill-off-cuda": ([cuda(args=UNCHUNKED)], [rocm(args=UNCHUNKED), cuda(), Facts(args=UNCHUNKED)]),
+    "chunked-prefill-off-cuda": ([h100(args=UNCHUNKED)], [h100()]),
     "chunked-prefill-on-rocm": (
-        [rocm(), rocm(args={"enable-chunked-prefill": True})],
-        [rocm(args=UNCHUNKED), rocm(longest_prompt=32_768), cuda()],
+        [mi300x(args={"enable-chunked-prefill": True}, vllm="0.6.2")],
+        [
+            mi300x(args={"enable-chunked-prefill": True}, longest_prompt=32_768, vllm="0.6.2"),
+            mi300x(args=UNCHUNKED, vllm="0.6.2"),
+            mi300x(vllm="0.6.2"),
+        ],
     ),
+    "chunked-prefill-off-rocm": ([mi300x(args=UNCHUNKED), mi210(args=UNCHUNKED)], [mi300x()]),
     "chunked-prefill-off-long": (
-        [rocm(args=UNCHUNKED, longest_prompt=32_768)],
-        [rocm(args=UNCHUNKED, longest_prompt=16_384), rocm(longest_prompt=32_768)],
+        [mi300x(args=UNCHUNKED, longest_prompt=32_768)],
+        [mi300x(args=UNCHUNKED, longest_prompt=16_384), mi300x(longest_prompt=32_768)],
     ),
     "prefix-caching-random": (
-        [Facts(), Facts(args={"enable-prefix-caching": True})],
-        [Facts(args={"enable-prefix-caching": False}), Facts(random_prompts=False)],
+        [h100(), cpu(args={"enable-prefix-caching": True})],
+        [h100(args={"enable-prefix-caching": False}), h100(random_prompts=False)],
     ),
     "tensor-parallel-throughput": (
         [llama(args=tp(8), peak_streams=64)],
@@ -106,31 +190,44 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             llama(args=tp(2), peak_streams=64),
             llama(args=tp(8), peak_streams=63),
             llama(args=tp(8)),
-            rocm(model=LLAMA_70B, args=tp(8), peak_streams=64),
-            rocm(model=GROUPED, hbm_bytes=MI300X, args=tp(8), peak_streams=64),
+            llama(gpus=(), args=tp(8), peak_streams=64),
+            llama(model=GROUPED, args=tp(8), peak_streams=64),
         ],
     ),
     "tensor-parallel-latency": (
-        [Facts(gpus=8, peak_streams=1), Facts(gpus=8, peak_streams=1, args=tp(4))],
-        [Facts(gpus=8, peak_streams=1, args=tp(8)), Facts(peak_streams=1), Facts(gpus=8, peak_streams=2)],
+        [h100(gpus=gpus(8), peak_streams=1), mi300x(gpus=gpus(8), peak_streams=1, args=tp(4))],
+        [
+            h100(gpus=gpus(8), peak_streams=1, args=tp(8)),
+            h100(peak_streams=1),
+            h100(gpus=gpus(8), peak_streams=2),
+        ],
     ),
-    "eager": (
-        [cuda(args={"enforce-eager": True})],
-        [cuda(args={"enforce-eager": False}), cuda(), Facts(platform="cpu", args={"enforce-eager": True})],
-    ),
+    "eager": ([h100(args={"enforce-eager": True})], [h100(args={"enforce-eager": False}), h100()]),
     "precision": (
-        [rocm(args={"dtype": "float16"}), cuda(args={"dtype": "float32"})],
-        [rocm(args={"dtype": "bfloat16"}), rocm(), Facts(platform="cpu", args={"dtype": "float32"})],
+        [mi300x(args={"dtype": "float16"}), h100(args={"dtype": "float32"})],
+        [mi300x(args={"dtype": "bfloat16"}), mi300x()],
     ),
     "remote-code": ([Facts(args={"trust-remote-code": True})], [Facts(args={"trust-remote-code": False}), Facts()]),
     "streams-queue": (
-        [Facts(args={"max-num-seqs": 64}, peak_streams=128), Facts(args={"max-num-seqs": "64"}, peak_streams=65)],
+        [
+            Facts(args={"max-num-seqs": 64}, peak_streams=128),
+            Facts(args={"max-num-seqs": "64"}, peak_streams=65),
+            mi300x(gpus=gpus(), peak_streams=1025),
+            mi300x(gpus=gpus(), args={"max-num-batched-tokens": 512}, peak_streams=513),
+            mi210(gpus=gpus(hbm_bytes=64 * GIB), peak_streams=257),
+            h100(gpus=(Gpu(name="NVIDIA A100-SXM4-80GB", hbm_bytes=80 * GIB),), peak_streams=257),
+            cpu(peak_streams=129),
+        ],
         [
             Facts(args={"max-num-seqs": 64}, peak_streams=64),
             Facts(args={"max-num-seqs": 64}, peak_streams=128, instances=2),
             Facts(args={"max-num-seqs": 64, "data-parallel-size": 2}, peak_streams=128),
             Facts(args={"max-num-seqs": 64}),
-            Facts(peak_streams=128),
+            Facts(peak_streams=10_000, gpus=gpus()),
+            mi300x(gpus=gpus(), peak_streams=1024),
+            mi300x(gpus=gpus(), args={"performance-mode": "throughput"}, peak_streams=2048),
+            mi300x(peak_streams=10_000),
+            cpu(args=tp(2), peak_streams=256),
         ],
     ),
     "stream-too-long": (
@@ -178,33 +275,69 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
         [Facts(args={"max-num-batched-tokens": 1024, "max-num-seqs": 1024}), Facts(args={"max-num-seqs": 1024})],
     ),
     "weights-too-large": (
-        [rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30)],
+        [
+            llama(gpus=gpus(hbm_bytes=80 * GIB)),
+            llama(gpus=gpus(hbm_bytes=144 * GIB), vllm="0.20.0"),  # 0.9 of it where 0.92 would do
+        ],
         [
             llama(),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args=tp(2)),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args={"pipeline-parallel-size": 2}),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args={"quantization": "fp8"}),
-            rocm(model=LLAMA_70B, hbm_bytes=80 * 2**30, args={"cpu-offload-gb": 100}),
-            rocm(model=LLAMA_70B),
-            rocm(hbm_bytes=80 * 2**30),
+            llama(gpus=gpus(hbm_bytes=144 * GIB)),
+            llama(gpus=gpus(hbm_bytes=80 * GIB), args=tp(2)),
+            llama(gpus=gpus(hbm_bytes=80 * GIB), args={"pipeline-parallel-size": 2}),
+            llama(gpus=gpus(hbm_bytes=80 * GIB), args={"quantization": "fp8"}),
+            llama(gpus=gpus(hbm_bytes=80 * GIB), args={"cpu-offload-gb": 100}),
+            llama(gpus=()),
+            llama(model=None, gpus=gpus(hbm_bytes=80 * GIB)),
         ],
     ),
 }
 
 
-def ids(facts: Facts) -> set[str]:
-    return {finding.id for finding in rule_findings(facts)}
+def ids(seen: Facts) -> set[str]:
+    return {finding.id for finding in rule_findings(seen)}
 
 
 def test_every_rule_has_its_cases() -> None:
-    assert list(CASES) == [rule.id for rule, _ in RULES]
+    assert list(CASES) == [rule.finding.id for rule in RULES]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_speaks_where_it_should_and_only_there(name: str) -> None:
     speaks, silent = CASES[name]
-    assert [facts for facts in speaks if name not in ids(facts)] == []
-    assert [facts for facts in silent if name in ids(facts)] == []
+    assert [seen for seen in speaks if name not in ids(seen)] == []
+    assert [seen for seen in silent if name in ids(seen)] == []
+
+
+PLACES: list[tuple[Platform, str | None]] = [
+    *(("rocm", arch) for arch in ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")),
+    *(("cuda", arch) for arch in ("sm_80", "sm_90", "sm_100")),
+    *(("rocm", None), ("cuda", None), ("cpu", None)),
+]
+VERSIONS = ["0.6.2", "0.8.5", "0.18.1", "0.19.0", "0.24.0", "0.25.0rc1", "0.29.0+rocm72", "0.30.0", "0.32.0", "?", None]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.finding.id)
+def test_no_rule_speaks_where_its_row_does_not_name_the_box_or_the_version(rule: Rule) -> None:
+    elsewhere = [(platform, arch) for platform, arch in PLACES if rule.on and not {platform, arch} & {*rule.on}]
+    assert bool(elsewhere) == bool(rule.on)
+    others = [version for version in VERSIONS if rule.vllm and not _is_one_of(version, rule.vllm)]
+    assert bool(others) == bool(rule.vllm)
+    for seen in CASES[rule.finding.id][0]:
+        moved = [
+            replace(seen, platform=platform, archs=frozenset({arch} if arch else ())) for platform, arch in elsewhere
+        ]
+        changed = [replace(seen, vllm=version) for version in others]
+        told = [replace(seen, published=True)] if rule.tunes else []
+        assert [one for one in (*moved, *changed, *told) if rule.finding.id in ids(one)] == []
+
+
+def _is_one_of(version: str | None, versions: str) -> bool:
+    return version not in (None, "?") and SpecifierSet(versions).contains(version or "", prereleases=True)
+
+
+def test_a_rule_of_an_architecture_is_silent_on_a_box_that_has_others_too() -> None:
+    assert "aiter-unused" in ids(mi300x())
+    assert "aiter-unused" not in ids(mi300x(archs=frozenset({"gfx942", "gfx90a"})))
 
 
 def test_what_is_unknown_leaves_the_rules_silent() -> None:
@@ -213,10 +346,10 @@ def test_what_is_unknown_leaves_the_rules_silent() -> None:
 
 def test_rules_speak_of_flags_and_variables_that_exist() -> None:
     known = newest_recorded()
-    others = {"HIP_FORCE_DEV_KERNARG", "NCCL_MIN_NCHANNELS"}
-    for rule, _ in RULES:
-        assert set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", rule.fix)) <= {*known.variables, *others}
-        for flag in re.findall(r"^([a-z]+(?:-[a-z]+)+) =", rule.fix):
+    others = {"HIP_VISIBLE_DEVICES", "NCCL_MIN_NCHANNELS"}
+    for rule in RULES:
+        assert set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", rule.finding.fix)) <= {*known.variables, *others}
+        for flag in re.findall(r"^([a-z]+(?:-[a-z]+)+) =", rule.finding.fix):
             assert flag in known.flags
 
 
@@ -229,7 +362,9 @@ def test_a_finding_says_what_was_seen() -> None:
 
 
 def test_no_value_reaches_the_screen_as_it_is() -> None:
-    (finding,) = [finding for finding in rule_findings(rocm(reduce("\x1b[2J"))) if finding.id == "quick-reduce-nothing"]
+    (finding,) = [
+        finding for finding in rule_findings(mi300x(reduce("\x1b[2J"))) if finding.id == "quick-reduce-nothing"
+    ]
     assert "\x1b" not in finding.seen
 
 
@@ -244,20 +379,66 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
         {"args": {"tensor_parallel": 8, "no-enable-prefix-caching": True}, "env": AITER, "instances": 2},
         {"shapes": [[1024, 8192], [8192, 1024]], "concurrency": [4, 128]},
     )
-    facts = facts_of(asked, stages_of(asked), "rocm", [GpuMemory(str(n), n, "MI300X", 0, MI300X) for n in range(8)])
+    facts = facts_of(Setup(asked, stages_of(asked), Box(), "rocm", gpus(8)))
     assert facts.args == {"tensor-parallel-size": 8, "enable-prefix-caching": False}
     assert facts.env["NCCL_MIN_NCHANNELS"] == "112"
-    assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.gpus) == (True, 8, 2, 8)
+    assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.devices) == (True, 8, 2, 8)
     assert facts.hbm_bytes == MI300X
     assert (facts.peak_streams, facts.longest_prompt, facts.longest_stream) == (128, 8192, 9216)
     assert (facts.goal, facts.random_prompts) == ("throughput", True)
 
 
-def test_an_open_loop_has_no_concurrency_and_a_container_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_loop_has_no_concurrency() -> None:
+    asked = profile({}, {"rate": [4.0]})
+    seen = facts_of(Setup(asked, stages_of(asked), Box(), None))
+    assert (seen.peak_streams, seen.goal) == (None, None)
+
+
+def test_a_container_sees_the_variables_of_its_image_and_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "112")
-    asked = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER}, {"rate": [4.0]})
-    facts = facts_of(asked, stages_of(asked), None)
-    assert (facts.peak_streams, facts.goal, facts.env) == (None, None, AITER)
+    asked = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER})
+    unknown = facts_of(Setup(asked, stages_of(asked), Box(), "rocm"))
+    assert (unknown.env, unknown.env_whole) == (AITER, False)
+    image = {"HIP_FORCE_DEV_KERNARG": "1", "VLLM_ROCM_USE_AITER": "0"}
+    known = facts_of(Setup(asked, stages_of(asked), Box(), "rocm", image=image))
+    assert (known.env, known.env_whole) == (AITER | {"HIP_FORCE_DEV_KERNARG": "1"}, True)
+    assert known.knows("NCCL_MIN_NCHANNELS")
+    assert not unknown.knows("NCCL_MIN_NCHANNELS")
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"prefix": {"share": 0.5}},
+        {"turns": {"count": 2}},
+        {"data": "sample"},
+        {"passes": 2},
+    ],
+)
+def test_prompts_that_come_again_are_not_random(load: dict[str, Any]) -> None:
+    asked = profile({}, load)
+    assert not facts_of(Setup(asked, stages_of(asked), Box(), None)).random_prompts
+
+
+@pytest.mark.parametrize(
+    ("load", "prompt", "stream"),
+    [
+        ({"isl": "uniform:100:32768", "osl": 10}, 32768, 32778),
+        ({"isl": "0.9*256+0.1*20000", "osl": "uniform:1:100"}, 20000, 20100),
+        ({"isl": 1000, "osl": 100, "turns": {"count": 3}}, 3200, 3300),
+    ],
+)
+def test_the_longest_prompt_is_the_longest_that_may_be_drawn(load: dict[str, Any], prompt: int, stream: int) -> None:
+    asked = profile({}, load)
+    seen = facts_of(Setup(asked, stages_of(asked), Box(), None))
+    assert (seen.longest_prompt, seen.longest_stream) == (prompt, stream)
+
+
+def test_a_recipe_with_published_figures_is_not_tuned() -> None:
+    reference = {"source": "somewhere"}
+    document = {"server": {"engine": "vllm", "model": "m"}, "load": {}, "reference": reference}
+    asked = build_profile(document, where="test")
+    assert facts_of(Setup(asked, stages_of(asked), Box(), None)).published
 
 
 @pytest.mark.parametrize(
@@ -377,8 +558,7 @@ def test_no_published_recipe_is_blocked(recipe: str) -> None:
         env=env,
         platform="rocm" if platform == "rocm" else "cuda",
         model=model_facts(model, {"HF_HOME": "/no/such"}),
-        hbm_bytes=hbm_bytes,
-        gpus=8,
+        gpus=gpus(8, hbm_bytes),
         peak_streams=128,
         longest_prompt=isl,
         longest_stream=isl + osl,

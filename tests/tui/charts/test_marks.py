@@ -52,11 +52,11 @@ def test_failures_that_no_snapshot_told_are_found_in_the_past() -> None:
 
 def test_one_mark_for_a_burst_and_one_for_gpus_that_throttle_together() -> None:
     calm, hot = with_gpus(), with_gpus()
-    flagged = tuple(msgspec.structs.replace(gpu, flags=("THROTTLED power 9%",)) for gpu in hot.gpus)
+    flagged = tuple(msgspec.structs.replace(gpu, flags=("THROTTLED thermal 9%",)) for gpu in hot.gpus)
     times = [0.0, 1.0, 2.0, 30.0]
     shots = [msgspec.structs.replace(calm, t_s=t_s, gpus=flagged if t_s else calm.gpus[:1]) for t_s in times]
     found = [mark for mark in seen(*shots) if mark.kind == "throttle"]
-    assert [mark.t_s for mark in found] == [1.0, 30.0] and found[0].text == "gpu 0 THROTTLED power 9%, and 7 more"
+    assert [mark.t_s for mark in found] == [1.0, 30.0] and found[0].text == "gpu 0 THROTTLED thermal 9%, and 7 more"
     engine = [running(t_s, engine=EngineView(preemptions=n)) for t_s, n in ((0.0, 5), (1.0, 6), (2.0, 7), (20.0, 8))]
     assert [mark.t_s for mark in seen(*engine) if mark.kind == "preemption"] == [1.0, 20.0]
 

@@ -106,6 +106,23 @@ def test_published_and_found_stand_at_their_loads() -> None:
     assert plots.count("✦") == 3 and plots.count("◇") == 1
 
 
+def test_total_throughput_stands_against_e2e_beside_what_was_published() -> None:
+    figures = {"e2e_p50_ms": 12_000.0, "total_tokens_per_s": 9_000.0, "e2e_mean_ms": 12_100.0}
+    published = tuple(Comparison(1, "MI300X", name, value, None, None) for name, value in figures.items())
+    heads, _, plot = drawn(view_of(running(reference=published), metric="e2e")).partition("\n")
+    assert heads.startswith("total tok/s by E2E p50 ms") and "◇ published" in heads
+    assert plot.count("◇") == 1 and plot.count("●") == 4
+    assert "total tok/s by E2E" in drawn(view_of(running()), width=160)
+    assert "total tok/s by E2E" not in drawn(view_of(running()), width=104)
+
+
+def test_a_stage_has_no_place_by_e2e_until_that_is_known() -> None:
+    now = running()
+    *others, last = now.stages
+    too_early = replace(now, stages=(*others, replace(last, e2e_needs_s=12.0)))
+    assert drawn(view_of(too_early, metric="e2e")).partition("\n")[2].count("●") == 3
+
+
 @pytest.mark.parametrize("metric", ["ttft", "tpot", "itl", "e2e"])
 @pytest.mark.parametrize("size", [(20, 3), (60, 9), (240, 30)])
 def test_it_draws_at_every_size_and_of_nothing(metric: str, size: tuple[int, int]) -> None:

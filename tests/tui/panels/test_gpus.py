@@ -43,12 +43,12 @@ def test_eight_gpus_are_ten_lines_of_eighty_columns() -> None:
     assert rows[0] == "gpus ─────────────────  J/token 0.525   tok/s/W 0.480   all 5.03k W  amd: amdsmi"
     assert rows[1] == " gpu busy           HBM GiB  power W hot/mem C   MHz  flags                     "
     assert rows[2] == "   0 ━━━━━━━━  97%  171/192  608/750     77/66  2085  -"
-    assert rows[7] == "   5 ━━━━━━╌╌  81%  171/192  750/750     86/66  1610  THROTTLED power 18%; stra…"
+    assert rows[7] == "   5 ━━━━━━╌╌  81%  171/192  750/750     86/66  1610  THROTTLED thermal 18%; st…"
 
 
 def test_a_flag_is_a_word_and_a_colour() -> None:
     number, flag = [text.strip() for text, role in painted(with_gpus())[7] if role == "bad"]
-    assert number == "5" and flag.startswith("THROTTLED power 18%")
+    assert number == "5" and flag.startswith("THROTTLED thermal 18%")
     assert not any(role == "bad" for text, role in painted(with_gpus())[2])
 
 
@@ -63,10 +63,10 @@ def test_wide_shows_everything() -> None:
     assert (
         heads.split()
         == (
-            "gpu busy HBM GiB power W hot/mem C MHz max mem% PCIe links ECC c/u links r/w B energy J mem MHz name flags"
+            "gpu busy HBM GiB power W hot/mem C MHz max mem% PCIe links ECC c/u links r/w B/s J, run mem MHz name flags"
         ).split()
     )
-    assert row.split()[6:] == "2085 2100 41 x16 32 7/7 0/0 1.23T/1.30T 123M 1300 AMD Instinct MI300X -".split()
+    assert row.split()[6:] == "2085 2100 41 x16 32 7/7 0/0 12.3G/13.0G 123k 1300 AMD Instinct MI300X -".split()
 
 
 @pytest.mark.parametrize("width", range(60, 241, 7))
@@ -91,7 +91,7 @@ def test_the_worst_two_remain() -> None:
 def test_partitions_of_a_socket_share_a_row_with_all_its_memory() -> None:
     rows = texts(painted(with_partitions(), 100, 11))
     assert [row.split()[0] for row in rows[2:10]] == [f"{n * 8}+7" for n in range(8)]
-    assert "40+7 ━━━━━━━━  97%  171/192  648/750" in rows[7] and "THROTTLED power 18%" in rows[7]
+    assert "40+7 ━━━━━━━━  97%  171/192  648/750" in rows[7] and "THROTTLED thermal 18%" in rows[7]
     assert "all 5.09k W" in rows[10] and "more" not in rows[0]
 
 
@@ -176,7 +176,7 @@ async def test_at_each_size_it_has_its_place() -> None:
             rows = panel_of(seat)
             figures = [row for row in rows if row[5:6] == "━"]
             assert len(figures) == gpu_rows
-            assert any(row.startswith("   5 ") and "THROTTLED power 18%" in row for row in figures)
+            assert any(row.startswith("   5 ") and "THROTTLED thermal 18%" in row for row in figures)
             assert rows[-1] in figures or "J/token 0.525" in rows[-1]
             for words in ("TTFT ms", "TPOT ms", "held    64", "p99.9", "▸  4     64", "J/tok", "throughput tok/s"):
                 assert words in seat.text
@@ -188,7 +188,7 @@ async def test_at_the_design_size_the_percentiles_stand_beside_it() -> None:
         await seat.show(with_gpus())
         row = next(row for row in seat.rows if row.startswith("gpus "))
         assert row[79:].startswith(" latency stage 4: 20 s, 512 done") and len(row.rstrip()) == 160
-        assert "! gpu 5  THROTTLED power 18%" in seat.text
+        assert "! gpu 5  THROTTLED thermal 18%" in seat.text
         assert "· stage 4  queueing: 16.0 requests waiting on average" in seat.text
 
 

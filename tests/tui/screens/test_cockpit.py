@@ -89,9 +89,9 @@ async def test_bad_verdicts_come_first_and_what_has_no_room_is_counted() -> None
     async with seated() as seat:
         await seat.show(running())
         assert next(row for row in seat.rows if "verdicts ─" in row).rstrip().endswith("nothing bad")
-        bad = [Verdict("throttled", f"gpu {n}", "THROTTLED power 18%") for n in range(4)]
+        bad = [Verdict("throttled", f"gpu {n}", "THROTTLED thermal 18%") for n in range(4)]
         await seat.show(running(verdicts=(*bad, Verdict("queueing", "stage 4", "queueing", bad=False))))
-        assert "+2 more  4 bad" in seat.text and "! gpu 2  THROTTLED power 18%" in seat.text
+        assert "+2 more  4 bad" in seat.text and "! gpu 2  THROTTLED thermal 18%" in seat.text
         assert "gpu 3" not in seat.text
 
 

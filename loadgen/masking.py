@@ -1,0 +1,212 @@
+"""Secrets out of everything that vramp writes or shows.
+
+By name, since a secret's value looks like anything: it is better to mask a harmless value than to publish a key. By
+value: what stands under such a name in the environment or in a profile is masked wherever it turns up, such as in a log
+or in an error that a server sends (`learn`). And by form, in texts: credentials in URLs, headers and assignments. The
+one exception is a number behind a name whose only suspicious word is TOKEN: `--max-num-batched-tokens 8192`.
+
+Documents are masked before they are printed: what is printed has its quotes escaped, and then no form is certain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from loadgen.format import plain
+
+MASK = "***"
+
+_MAX_COMMAND_CHARS = 120
+_SHORTEST_KNOWN = 8  # shorter values are masked by name and form alone: `1` and `true` stand everywhere
+_DEEPEST = 64  # no document of ours is nested as deep; what is below is masked unseen
+
+_CERTAIN = re.compile(
+    r"KEY(?!BOARD|RING)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE"
+    r"|AUTH(?!OR(?!I))"  # an author is no secret
+    r"|(?<=[_.-])(?:PAT|PWD|PASS)(?![^_.-])|^(?-i:pwd)$",  # PWD alone is the current folder
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(r"TOKEN(?!IZ)", re.IGNORECASE)
+_PLACE = re.compile(r"(?:FILE|PATH|DIR|HOME|SOCK|AUTHORITY|[_-]ENV)$", re.IGNORECASE)  # it names where a secret is
+_NUMBER = re.compile(r"-?[0-9][0-9_.]*[kKmMgG]?")
+_ASSIGNMENT = re.compile(r"(-*[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_NOTHING = ("None", "null", "True", "False", "true", "false")
+
+# What a text must hold to hold a secret by its form: most lines of a log do not.
+_SUSPICIOUS = "key token secret pass pwd _pat -pat auth credential cookie bearer basic :// hf_ sk- gh glpat nv".split()
+_NAME = r"[\w.-]{0,64}(?:key|token|secret|pass|pwd|[_-]pat|auth|credential|cookie)[\w.-]{0,64}"
+_VALUE = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]\n]*\]|[^\s,;&"'(){}\[\]]+"""
+_PAIRS = (
+    re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?P<value>{_VALUE})"""),
+    re.compile(rf"(?i)(?<![\w.-])(?P<name>--{_NAME})(?P<between> +)(?!-)(?P<value>{_VALUE})"),
+)
+_SCHEME = r"(?:basic|bearer|digest|token)\s+"
+_CREDENTIALS = (
+    (re.compile(r"(?<=://)[^/\s@]+(?=@)"), MASK),
+    (re.compile(rf"(?i)(authorization\s*[:=]\s*(?:{_SCHEME})?)(?!\*|{_SCHEME})[^\s\"',]+"), rf"\1{MASK}"),
+    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]+"), rf"\1{MASK}"),
+    (re.compile(r"\b([Bb]asic\s+)(?=\S*[A-Z0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{MASK}"),
+    (re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_|glpat-|nvapi-)[\w-]{16,}"), MASK),  # as their issuers make them
+)
+_QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""")
+_PASSWORD_IN_URL = re.compile(r"(?<=://)[^/\s@:]*:([^/\s@]+)(?=@)")
+
+_known: list[str] = []  # values of secrets, the longest first
+
+
+def learn(document: object) -> None:
+    """Mask from now on, wherever they turn up, the values that stand under the names of secrets in here."""
+    found = {part for name, text in _texts(document) for value in _secrets(name, text) for part in _forms(value)}
+    if not found.issubset(_known):
+        _known[:] = sorted(found.union(_known), key=len, reverse=True)
+
+
+def masked(value: Any, name: str = "") -> Any:  # noqa: ANN401 - any JSON, and structs
+    """A document with its secrets replaced, however deep; `name` is what it stands under."""
+    return _masked(value, name, _DEEPEST)
+
+
+def masked_text(text: str) -> str:
+    """A text without the values that are known to be secret, and without credentials that show by their form."""
+    for secret in _known:
+        if secret in text:
+            text = text.replace(secret, MASK)
+    lowered = text.lower()
+    if not any(word in lowered for word in _SUSPICIOUS):
+        return text
+    for pattern, replacement in _CREDENTIALS:
+        text = pattern.sub(replacement, text)
+    for pairs in _PAIRS:
+        text = pairs.sub(_masked_pair, text)
+    return text
+
+
+def masked_command(argv: Sequence[str]) -> list[str]:
+    """The argument list with secrets replaced: values of flags such as `--api-key`, of `NAME=value`, and in JSON."""
+    shown: list[str] = []
+    flag = ""  # `--api-key` takes several values: all words up to the next flag
+    for word in argv:
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            flag = "" if "=" in word else word
+            shown.append(_masked_word(word))
+        else:
+            shown.append(MASK if word and _is_secret(flag, word) else _masked_word(word))
+    return shown
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """A process's command line on one short line."""
+    line = plain(" ".join(masked_command(words)))
+    return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
+
+
+def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSON, and structs
+    """The value itself where nothing in it is secret, so that what is large and harmless is not copied."""
+    match value:
+        case str():
+            return _masked_string(value, name)
+        case None | bool() | bytes():
+            return value
+        case int() | float():
+            return MASK if name and _CERTAIN.search(name) and re.search("(?i)pass|secret", name) else value
+        case _ if depth == 0:
+            return MASK
+        case Mapping():
+            # What a table under a secret's name holds is secret too, whatever it calls it.
+            inherited = name if _CERTAIN.search(name) else ""
+            parts = {
+                masked_text(key) if isinstance(key, str) else key: _masked(entry, inherited or str(key), depth - 1)
+                for key, entry in value.items()
+            }
+            return value if _same(parts.values(), value.values()) and list(parts) == list(value) else parts
+        case list() | tuple():
+            entries = [_masked(entry, name, depth - 1) for entry in value]
+            return value if _same(entries, value) else entries if isinstance(value, list) else tuple(entries)
+        case _ if hasattr(value, "__struct_fields__"):
+            import msgspec  # `vramp --help` needs none, and whoever has a struct has it already
+
+            fields = {field: getattr(value, field) for field in value.__struct_fields__}
+            changed = {field: new for field, old in fields.items() if (new := _masked(old, "", depth - 1)) is not old}
+            return msgspec.structs.replace(value, **changed) if changed else value
+        case _:
+            return value
+
+
+def _same(new: Iterable[object], old: Iterable[object]) -> bool:
+    return all(one is other for one, other in zip(new, old, strict=True))
+
+
+def _masked_string(text: str, name: str) -> str:
+    if text and name and _is_secret(name, text):
+        return MASK
+    nested = _json_in(text)
+    if nested is not None and (clean := masked(nested, name)) is not nested:
+        return json.dumps(clean)
+    return masked_text(text)
+
+
+def _masked_word(word: str) -> str:
+    match = _ASSIGNMENT.fullmatch(word)
+    return f"{match[1]}={_masked_string(match[2], match[1])}" if match is not None else _masked_string(word, "")
+
+
+def _masked_pair(match: re.Match[str]) -> str:
+    value = match["value"].strip("\"'")
+    if value in ("", MASK, *_NOTHING) or not _is_secret(match["name"], value):
+        return match[0]
+    entries = match["value"] if value[0] == "[" else None
+    shown = _QUOTED.sub(rf"\1{MASK}\1", entries) if entries else match["value"].replace(value, MASK)
+    return f"{match['name']}{match['between']}{shown}"
+
+
+def _json_in(text: str) -> Any:  # noqa: ANN401 - any JSON
+    """The table or list that a text is, such as the value of `--kv-transfer-config`; None for any other text."""
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if _PLACE.search(name) is not None:
+        return False
+    if _CERTAIN.search(name) is not None:
+        return True
+    return _TOKEN.search(name) is not None and _NUMBER.fullmatch(value) is None
+
+
+def _texts(document: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a document with the name under which it stands."""
+    match document:
+        case str():
+            nested = _json_in(document)
+            yield from _texts(nested, name) if nested is not None else [(name, document)]
+        case Mapping():
+            for key, entry in document.items():
+                yield from _texts(entry, name if _CERTAIN.search(name) else str(key))
+        case list() | tuple():
+            for entry in document:
+                yield from _texts(entry, name)
+
+
+def _secrets(name: str, text: str) -> list[str]:
+    """What of a text, standing under a name, is secret by itself, wherever else it stands."""
+    found = [text] if _is_secret(name, text) else []
+    return found + [match[1] for match in _PASSWORD_IN_URL.finditer(text)]
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """How a secret may be written: a log has its lines one by one, a document with escapes, a URL with others."""
+    for part in {secret.strip(), *map(str.strip, secret.splitlines())}:
+        if len(part) >= _SHORTEST_KNOWN:
+            yield from (part, json.dumps(part)[1:-1], quote(part, safe=""))
+
+
+learn(os.environ)

@@ -1,0 +1,104 @@
+"""The GPUs of a box as they are at one look, without a vendor's library in this process.
+
+AMD's are read from sysfs, NVIDIA's asked of `nvidia-smi`. Invariants: nothing sleeping is woken (the files of sysfs
+that are read are the driver's own, and `nvidia-smi` is not called while every NVIDIA GPU is suspended); amounts are
+bytes and watts; a GPU is a whole socket, also where a partition mode (CPX and its like) makes several devices of it,
+because only the socket has counters; what cannot be read is None.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.amd_kernel import text_in
+from loadgen.errors import TelemetryError
+from loadgen.profile.schema import Server
+from loadgen.server.process.log import clean_line
+from loadgen.server.vllm.command import devices_each
+from loadgen.vendors import VENDORS, Platform, vendor_of
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process that has memory of a GPU."""
+
+    pid: int  # as the driver knows it; inside a container that is the host's number
+    name: str  # the kernel's short name, empty where it cannot be seen
+    used_bytes: int | None
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.name})" if self.name else f"pid {self.pid}"
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU; None is unknown."""
+
+    id: str = ""  # the same at every look: PCI address (AMD) or UUID (NVIDIA)
+    index: int = 0  # as the vendor's runtime numbers sockets if no variable hides any
+    name: str
+    arch: str | None = None  # gfx942, gfx1100; NVIDIA's compute capability as sm_90, sm_100
+    hbm_bytes: int | None = None
+    used_bytes: int | None = None
+    holders: tuple[Holder, ...] = ()  # the largest first
+    devices: int = 1  # more than 1 if a partition mode makes several devices of this GPU
+    compute_partition: str | None = None  # SPX, DPX, QPX, CPX; MIG
+    memory_partition: str | None = None  # NPS1, NPS2, NPS4
+    power_cap_w: float | None = None
+    power_cap_default_w: float | None = None
+    links_up: int | None = None  # XGMI or NVLink
+    links_expected: int | None = None  # as many as the GPU of this box with the most has
+
+
+def read_gpus(
+    *, sysfs: Path = Path("/sys"), proc: Path = Path("/proc"), path: str | None = None, platform: Platform | None = None
+) -> list[Gpu]:
+    """The GPUs in the order of the runtimes; raises `TelemetryError` with the reason if none can be read.
+
+    `path` is where `nvidia-smi` is searched, by default our PATH; `platform` leaves out the other maker's GPUs. May
+    take seconds where a driver hangs, at most 6.
+    """
+    gpus: list[Gpu] = []
+    reasons: list[str] = []
+    for vendor in VENDORS:
+        if platform in (None, vendor.platform):
+            try:
+                gpus += pkgutil.resolve_name(vendor.gpu_reader)(sysfs, proc, path)
+            except TelemetryError as error:
+                reasons.append(str(error))
+    if not gpus:
+        raise TelemetryError("no GPU can be read here: " + "; ".join(reasons))
+    return gpus
+
+
+def server_gpus(
+    server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
+) -> list[Gpu] | None:
+    """Those of the platform's GPUs that the server and its instances will take; None if that cannot be told.
+
+    `environment` is the server's. Raises `ProfileError` for sizes of parallelism that are no numbers.
+    """
+    needed = devices_each(server.args) * server.instances
+    vendor, docker = vendor_of(platform), server.docker
+    if vendor is None or any(gpu.devices > 1 or gpu.compute_partition == "MIG" for gpu in gpus):
+        return None
+    if docker is not None and docker.gpus not in (None, "all"):
+        return None
+    if docker is not None and any("renderD" in device for device in docker.devices):
+        return None
+    visible = vendor.visible_devices(environment, len(gpus))
+    return None if visible is None else [gpus[number] for number in visible[:needed]]
+
+
+def named_holders(held: Iterable[tuple[int, int | None]], proc: Path) -> tuple[Holder, ...]:
+    """Holders of pids and bytes: the largest first, with the names of the processes that can be seen."""
+    try:
+        # The kernel's fixed number; elsewhere the pids that drivers report are not those of our `/proc`.
+        ours = str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"
+    except OSError:
+        ours = False
+    largest_first = sorted(held, key=lambda entry: (-(entry[1] or 0), entry[0]))
+    names = (clean_line(text_in(proc / str(pid) / "comm").encode()) if ours else "" for pid, _ in largest_first)
+    return tuple(Holder(pid, name, used) for (pid, used), name in zip(largest_first, names, strict=True))

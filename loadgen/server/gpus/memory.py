@@ -1,0 +1,76 @@
+"""HBM after a stop: the driver may still be giving back what a process held, and the next server would lack it.
+
+So a stop waits until the memory is back at its level before the start, or says who holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from loadgen.errors import VrampError
+from loadgen.format import memory
+from loadgen.server.gpus.gpu import Gpu, read_gpus
+from loadgen.server.process.guard_client import NOT_CHECKED
+
+RELEASE_WAIT_S = 15.0
+TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
+_RELEASE_POLL_S = 0.5
+
+
+def still_held(before: Sequence[Gpu], now: Sequence[Gpu], *, tolerance_bytes: int) -> list[str]:
+    """In words, the GPUs that have more in use than `before` and `tolerance_bytes`, and who has more than then.
+
+    A GPU that was not there before had nothing.
+    """
+    earlier = {gpu.id: gpu for gpu in before}
+    found: list[str] = []
+    for gpu in now:
+        old = earlier.get(gpu.id) or replace(gpu, used_bytes=0, holders=())
+        had = {holder.pid: holder.used_bytes or 0 for holder in old.holders}
+        grown = [str(one) for one in gpu.holders if one.pid not in had or (one.used_bytes or 0) > had[one.pid]]
+        excess_bytes = (gpu.used_bytes or 0) - (old.used_bytes or 0)
+        if excess_bytes > tolerance_bytes:
+            names = ", ".join(grown) or "nobody who can be seen"
+            found.append(f"GPU {gpu.index} ({gpu.name}): {memory(excess_bytes)} more, held by {names}")
+    return found
+
+
+HeldSince = Callable[[], str]
+"""Who holds memory beyond the level at which it was made, in words; "" if nobody does. It may block, and raises
+`VrampError` if that cannot be read."""
+
+
+def gpu_level(read: Callable[[], list[Gpu]] = read_gpus) -> HeldSince:
+    """Note the level of all GPUs; several servers that start together share what one call returned."""
+    before = read()
+    return lambda: "; ".join(still_held(before, read(), tolerance_bytes=TOLERANCE_BYTES))
+
+
+async def level_now(note: Callable[[], HeldSince] = gpu_level) -> HeldSince | str:
+    """The level before a start; or in words why it is not known."""
+    try:
+        return await asyncio.to_thread(note)
+    except VrampError as error:
+        return f"{NOT_CHECKED}: {error}"
+
+
+async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
+    """Wait until it is back at that level, at most `RELEASE_WAIT_S` and not once `hurried`; says how it ended."""
+    if isinstance(held, str):
+        return held
+    began = time.monotonic()
+    try:
+        while holders := await asyncio.to_thread(held):
+            elapsed_s = time.monotonic() - began
+            if hurried.is_set() or elapsed_s >= RELEASE_WAIT_S:
+                return f"{elapsed_s:.0f} s after the end of the processes still held: {holders}"
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(hurried.wait(), _RELEASE_POLL_S)
+    except VrampError as error:
+        return f"{NOT_CHECKED}: {error}"
+    return "back at its level before the start"

@@ -1,0 +1,139 @@
+"""NVIDIA's GPUs by `nvidia-smi`, which comes with every driver.
+
+Fields that an older `nvidia-smi` does not have are left out of the question, and stay unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
+
+from msgspec.structs import replace
+
+from loadgen.amd_kernel import entries, text_in
+from loadgen.errors import TelemetryError
+from loadgen.server.gpus.gpu import Gpu, named_holders
+from loadgen.server.process.log import clean_line
+from loadgen.vendors import NVIDIA
+
+_TIMEOUT_S = 5.0
+_MIB = 1024**2
+_FIELDS = (
+    *("index", "uuid", "name", "memory.used", "memory.total"),
+    *("compute_cap", "power.limit", "power.default_limit", "mig.mode.current"),  # by newer drivers only
+)
+_HOLDERS = "--query-compute-apps=pid,gpu_uuid,used_memory"
+_UNKNOWN_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field to query')
+
+
+def read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[Gpu]:
+    if _all_suspended(sysfs):
+        raise TelemetryError("the NVIDIA GPUs are suspended, and asking would wake them")
+    program = shutil.which("nvidia-smi", path=path)
+    if program is None:
+        raise TelemetryError("nvidia-smi is not on PATH")
+    deadline = time.monotonic() + _TIMEOUT_S
+    fields = list(_FIELDS)
+    listed, apps = _ask(program, [f"--query-gpu={','.join(fields)}", _HOLDERS], deadline)
+    while (unknown := _UNKNOWN_FIELD.search(listed)) is not None and unknown[1] in fields:
+        fields.remove(unknown[1])
+        (listed,) = _ask(program, [f"--query-gpu={','.join(fields)}"], deadline)
+    gpus, held = parse_gpus(listed, fields), parse_holders(apps)
+    if not gpus:
+        said = next((clean_line(line.encode()).strip() for line in listed.splitlines() if line.strip()), "")
+        raise TelemetryError(f"{program} lists no GPU: {said or 'it says nothing'}")
+    return [replace(gpu, holders=named_holders(held.get(gpu.id, []), proc)) for gpu in gpus]
+
+
+def parse_gpus(text: str, fields: Sequence[str] = _FIELDS) -> list[Gpu]:
+    """The GPUs of an answer to these fields, which begin with index, UUID and name; `[N/A]` is unknown."""
+    found: list[Gpu] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        after_name = len(cells) - len(fields) + 3  # a name may have commas
+        index = _decimal(cells[0])
+        if after_name < 3 or index is None:
+            continue
+        values = dict(zip(fields[3:], cells[after_name:], strict=True))
+        total = _mebibytes(values.get("memory.total", ""))
+        capability = re.fullmatch(r"(\d+)\.(\d)", values.get("compute_cap", ""))
+        gpu = Gpu(
+            id=cells[1],
+            index=index,
+            name=clean_line(", ".join(cells[2:after_name]).encode()),
+            arch=f"sm_{capability[1]}{capability[2]}" if capability is not None else None,
+            hbm_bytes=total or None,
+            used_bytes=_mebibytes(values.get("memory.used", "")) if total else None,
+            compute_partition="MIG" if values.get("mig.mode.current") == "Enabled" else None,
+            power_cap_w=_watts(values.get("power.limit", "")),
+            power_cap_default_w=_watts(values.get("power.default_limit", "")),
+        )
+        found.append(gpu)
+    return found
+
+
+def parse_holders(text: str) -> dict[str, list[tuple[int, int | None]]]:
+    """Pids and their bytes, None where it does not say, by the UUID of the GPU."""
+    found: dict[str, list[tuple[int, int | None]]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        pid = _decimal(cells[0])
+        if len(cells) == 3 and pid is not None:
+            found.setdefault(cells[1], []).append((pid, _mebibytes(cells[2])))
+    return found
+
+
+def _all_suspended(sysfs: Path) -> bool:
+    devices = [
+        device
+        for device in entries(sysfs / "bus/pci/devices")
+        if text_in(device / "vendor") == NVIDIA.pci_id and text_in(device / "class").startswith("0x03")
+    ]
+    return bool(devices) and all(text_in(device / "power/runtime_status") == "suspended" for device in devices)
+
+
+def _ask(program: str, questions: Sequence[str], deadline: float) -> list[str]:
+    """The answers to questions that are asked at the same time."""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for question in questions:
+            command = [program, question, "--format=csv,noheader,nounits"]
+            running.append(subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT))
+        answers = [process.communicate(timeout=max(0.0, deadline - time.monotonic()))[0] for process in running]
+        return [answer.decode("utf-8", "replace") for answer in answers]
+    except subprocess.TimeoutExpired:
+        raise TelemetryError(f"{program} did not answer within {_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise TelemetryError(f"{program} cannot be run: {error.strerror}") from None
+    finally:
+        for process in running:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+        # Not for ever: what hangs in the driver of a broken GPU cannot be killed.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _mebibytes(cell: str) -> int | None:
+    number = _decimal(cell)
+    return None if number is None else number * _MIB
+
+
+def _watts(cell: str) -> float | None:
+    return float(cell) if re.fullmatch(r"\d{1,6}(\.\d+)?", cell) else None
+
+
+def _decimal(cell: str) -> int | None:
+    return int(cell) if cell.isascii() and cell.isdecimal() and len(cell) < 20 else None

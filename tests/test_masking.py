@@ -1,0 +1,176 @@
+"""Secrets out of documents, texts and command lines: by name, by value and by form."""
+
+import json
+
+import pytest
+from hypothesis import given, strategies
+
+from loadgen.masking import learn, masked, masked_command, masked_text
+from loadgen.metrics.journal import Diagnosis
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--api-key", "sk-1"], ["--api-key", "***"]),
+        (["--api-key", "sk-1", "sk-2", "--dtype", "auto"], ["--api-key", "***", "***", "--dtype", "auto"]),
+        (["--api-key=sk-1"], ["--api-key=***"]),
+        (["--hf-token", "hf_x"], ["--hf-token", "***"]),
+        (["--max-num-batched-tokens", "8192"], ["--max-num-batched-tokens", "8192"]),
+        (["--max-num-batched-tokens=8k"], ["--max-num-batched-tokens=8k"]),
+        (["--tokenizer", "org/m"], ["--tokenizer", "org/m"]),
+        (["--ssl-keyfile", "/etc/key.pem"], ["--ssl-keyfile", "/etc/key.pem"]),
+        (["-e", "HF_TOKEN=hf_x", "image"], ["-e", "HF_TOKEN=***", "image"]),
+        (["--model", "https://user:pw@host/m?token=t&a=1"], ["--model", "https://***@host/m?token=***&a=1"]),
+        (["--kv-transfer-config", '{"api_key": "x", "n": 1}'], ["--kv-transfer-config", '{"api_key": "***", "n": 1}']),
+        (["--header", "Authorization: Bearer abc"], ["--header", "Authorization: Bearer ***"]),
+        (["vllm", "serve", "m", "--port", "8000"], ["vllm", "serve", "m", "--port", "8000"]),
+    ],
+)
+def test_secrets_in_argv(argv: list[str], shown: list[str]) -> None:
+    assert masked_command(argv) == shown
+
+
+def test_secrets_in_the_environment() -> None:
+    environment = {
+        "HF_TOKEN": "hf_x",
+        "VLLM_API_KEY": "1234",
+        "MY_PASSWORD": "p",
+        "EMPTY_SECRET": "",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_MAX_TOKENS_PER_EXPERT": "65536",
+        "HTTPS_PROXY": "http://me:pw@proxy:3128",
+        "PATH": "/bin",
+    }
+    assert masked(environment) == {
+        "HF_TOKEN": "***",
+        "VLLM_API_KEY": "***",
+        "MY_PASSWORD": "***",
+        "EMPTY_SECRET": "",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_MAX_TOKENS_PER_EXPERT": "65536",
+        "HTTPS_PROXY": "http://***@proxy:3128",
+        "PATH": "/bin",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["GITHUB_PAT", "DB_PWD", "pwd", "PGPASSWORD", "SSH_PASSPHRASE", "apiKey", "X-Api-Key", "Cookie", "accessToken"],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert masked({name: "v"}) == {name: "***"}
+    assert masked_command([f"--{name}", "v"])[1] == "***"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PWD", "OLDPWD", "PATH", "PATTERN", "compat", "KEYBOARD", "GIT_AUTHOR_NAME", "SSH_AUTH_SOCK", "HF_TOKEN_PATH"],
+)
+def test_names_of_what_is_no_secret(name: str) -> None:
+    assert masked({name: "v"}) == {name: "v"}
+
+
+def test_nested_tables_and_json_in_a_string() -> None:
+    table = {"kv_connector": "C", "extra": [{"password": 'p"q', "port": 1}], "password": 1234}
+    clean = {"kv_connector": "C", "extra": [{"password": "***", "port": 1}], "password": "***"}
+    assert masked({"kv-transfer-config": table}) == {"kv-transfer-config": clean}
+    assert masked({"kv-transfer-config": json.dumps(table)}) == {"kv-transfer-config": json.dumps(clean)}
+    assert masked_command([f"--kv-transfer-config={json.dumps(table)}"]) == [
+        f"--kv-transfer-config={json.dumps(clean)}"
+    ]
+
+
+def test_what_a_table_under_a_secrets_name_holds_is_secret() -> None:
+    assert masked({"credentials": {"user": "u", "hash": ["h"]}}) == {"credentials": {"user": "***", "hash": ["***"]}}
+
+
+def test_a_struct_is_masked_and_stays_itself_where_nothing_is_secret() -> None:
+    diagnosis = Diagnosis("gpu", "title", ("HF_TOKEN=abc", "plain"), "remedy")
+    assert masked(diagnosis) == Diagnosis("gpu", "title", ("HF_TOKEN=***", "plain"), "remedy")
+    plain = Diagnosis("gpu", "title", ("plain",), "remedy")
+    assert masked(plain) is plain
+
+
+def test_a_document_deeper_than_any_of_ours_ends_in_a_mask() -> None:
+    document: list[object] = []
+    for _ in range(100_000):
+        document = [document]
+    shown, depth = masked(document), 0
+    while isinstance(shown, list):
+        (shown,), depth = shown, depth + 1
+    assert shown == "***" and depth < 100
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://host:8000/v1 at 10@5", "http://host:8000/v1 at 10@5"),
+        ("KeyError: 'model' in key order", "KeyError: 'model' in key order"),
+        ("basic usage of tokens", "basic usage of tokens"),
+        (
+            "max_num_batched_tokens=8192, skip_tokenizer_init=False",
+            "max_num_batched_tokens=8192, skip_tokenizer_init=False",
+        ),
+        ("api_key=None, auth: on", "api_key=None, auth: on"),
+        ("{'model': 'm', 'api_key': ['a b', 'c'], 'n': 1}", "{'model': 'm', 'api_key': ['***', '***'], 'n': 1}"),
+        ("args: --api-key sk-1 --port 1", "args: --api-key *** --port 1"),
+        ("export HF_TOKEN=hf_x; go", "export HF_TOKEN=***; go"),
+        ('api_key = "a b"', 'api_key = "***"'),
+        ("GET /?token=a&x=1 HTTP/1.1", "GET /?token=***&x=1 HTTP/1.1"),
+        ("postgres://u:p@host/db", "postgres://***@host/db"),
+        ("Authorization: Basic dTpw", "Authorization: Basic ***"),
+        ("authorization: abc", "authorization: ***"),
+        ("the token is hf_abcdefghijklmnopqrstuvwxyz", "the token is ***"),
+    ],
+)
+def test_secrets_in_a_text(text: str, shown: str) -> None:
+    assert masked_text(text) == shown
+    assert masked_text(shown) == shown
+
+
+def test_a_value_that_is_known_is_masked_wherever_it_turns_up() -> None:
+    learn({"server": {"env": {"MY_PAT": "known/value 1"}, "args": {"c": '{"secret": "known value 2"}'}}})
+    learn({"url": "http://user:known-value-3@host/", "MAX_TOKENS": "12345678", "ACCESS_KEY": "short"})
+    learn({"PRIVATE_KEY": "-----BEGIN KEY-----\nbase64base64\n-----END KEY-----"})
+    text = "known/value 1, known%2Fvalue%201, known value 2, known-value-3, 12345678, short, base64base64"
+    assert masked_text(text) == "***, ***, ***, ***, 12345678, short, ***"
+    assert masked({"known value 2": ["x known value 2 y"]}) == {"***": ["x *** y"]}
+
+
+@given(strategies.text(), strategies.text(max_size=20))
+def test_masking_again_changes_nothing(text: str, secret: str) -> None:
+    for line in (
+        text,
+        f"{text} --api-key {secret}",
+        json.dumps({"token": secret, "x": text}),
+        f"token={secret} {text}",
+    ):
+        once = masked_text(line)
+        assert masked_text(once) == once
+
+
+@given(strategies.text(min_size=1).filter(lambda value: "\x00" not in value))
+def test_no_value_under_a_secrets_name_is_left(value: str) -> None:
+    marked = f"canary-{value}"
+    shown = json.dumps(
+        [masked({"a": [{"api_key": [marked]}]}), masked_command(["--api-key", marked, f"PASSWORD={marked}"])]
+    )
+    assert "canary" not in shown
+
+
+def test_secrets_in_a_body_however_deep() -> None:
+    body = {
+        "router": {"api_key": "sk-1", "note": "Bearer abc", "tries": 3},
+        "auth": ["a", "b"],
+        "stop_token_ids": [1, 2],
+        "top_k": 5,
+        "prompt_token": "",
+    }
+    assert masked(body) == {
+        "router": {"api_key": "***", "note": "Bearer ***", "tries": 3},
+        "auth": ["***", "***"],
+        "stop_token_ids": [1, 2],
+        "top_k": 5,
+        "prompt_token": "",
+    }
