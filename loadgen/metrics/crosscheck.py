@@ -53,10 +53,10 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
 
 
 def truth_verdicts(
-    subject: str, check: TruthCheck | None, engine: EngineStage | None, *, warm: bool = False
+    subject: str, check: TruthCheck | None, engine: EngineStage | None, *, meant_hits: float = 0.0
 ) -> list[Verdict]:
-    """What an operator must know before trusting a stage's numbers; a `warm` one repeats prompts to hit the cache."""
-    hits = unintended_hits(engine.prefix_hit_rate) if engine is not None and not warm else None
+    """What an operator must know before trusting a stage's numbers; `meant_hits` as of `unintended_hits`."""
+    hits = unintended_hits(engine.prefix_hit_rate, intended=meant_hits) if engine is not None else None
     found = {"truth": check.why if check is not None and check.agrees is False else None, "prefix-cache": hits}
     return [Verdict(name, subject, words) for name, words in found.items() if words is not None]
 

@@ -272,6 +272,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     """More streams were open than it wants, which have to go first."""
     awaits_first_wave: bool = False  # many of its streams begin at once, which need their first tokens first
     variant: str | None = None  # of the server that it ran on; None for a profile without any
+    meant_hits: float = 0.0  # the share of the prompt tokens that a prefix cache is meant to have, at most
 
     def load_at(self, measured_s: float) -> float | None:
         """The concurrency or rate that is asked for at a moment."""

@@ -90,7 +90,7 @@ def stage_result(
         host=machine.host,
         verdicts=[
             *machine.verdicts,
-            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine, warm=(started.pass_number or 1) > 1),
+            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine, meant_hits=started.meant_hits),
             *_account_verdicts(stage),
         ],
         truth=truth,

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen.errors import LoadError, ServerError
-from loadgen.masking import masked_text
+from loadgen.masking import mask_file, masked_text
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
 from loadgen.server.gpus.memory import level_now
-from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
+from loadgen.server.process.guard_client import ProcessName, StopReport
 from loadgen.server.process.locks import DriveLock, drive_lock
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
@@ -71,7 +71,7 @@ class Servers:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
-        held = await level_now() if self.settings.engine in ("vllm", "docker") else NOT_CHECKED
+        held = await level_now(self.settings)
         self.managed = [
             ManagedServer(
                 server,
@@ -148,6 +148,11 @@ class Servers:
             await asyncio.wait({stopping}, timeout=SNAPSHOT_S)
         for report in await stopping:
             tell("server" if report.clean else "error", f"server {report.sentence}")
+        for server in self.managed:
+            try:
+                await asyncio.to_thread(mask_file, server.log.path)
+            except OSError as error:
+                tell("error", f"{server.log.path}: may hold secrets, which could not be masked: {error.strerror}")
         stopped: ServerState = "died" if self.died else "stopped"
         return stopped if self.managed else None
 

@@ -35,6 +35,7 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
+from loadgen.places import PRIVATE, named_mode
 from loadgen.profile.schema import Profile
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
@@ -151,7 +152,8 @@ class RunWriter:
         self.result = result if self._baseline is None else with_baseline(result, self._baseline)
         for path in self.result_paths:
             try:
-                write_result(self.result, path)
+                # Where the operator wants it, he has it as from any program; in its folder it is his alone.
+                write_result(self.result, path, mode=PRIVATE if path.parent == self.folder else named_mode())
                 self.written = path
             except VrampError as error:
                 self.error = self.error or error

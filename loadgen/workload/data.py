@@ -9,11 +9,13 @@ its stage and its number.
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import struct
 import tempfile
 import weakref
@@ -40,6 +42,7 @@ _KEPT_MESSAGE = 400
 _ENTRY = struct.Struct("<qidii")
 _ENTRIES = np.dtype([("offset", "<i8"), ("length", "<i4"), ("at_s", "<f8"), ("isl", "<i4"), ("osl", "<i4")])
 _TIMES_AT_ONCE = 4096
+_GZIP = b"\x1f\x8b"
 
 _WHOLE_TRACE = TraceOptions()
 
@@ -80,16 +83,24 @@ def index_dataset(name: str, form: Format | None = None, options: TraceOptions =
     path = (_SAMPLE_PATH if name == SAMPLE else Path(name).expanduser()).absolute()
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ProfileError(f"load.data: {path}: is not a file; give one that can be read more than once")
         return _indexed(path, form, options, status.st_size, status.st_mtime_ns)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            room = f"no room for its index in {tempfile.gettempdir()}; name another folder in TMPDIR"
+            raise ProfileError(f"load.data: {path}: {room}") from None
         raise ProfileError(f"load.data: {path}: cannot be read: {error.strerror}") from None
 
 
 @lru_cache(maxsize=16)
 def _indexed(path: Path, form: Format | None, options: TraceOptions, _size: int, _changed_ns: int) -> Dataset:
     with path.open("rb") as file, _new_index() as index:
-        known = form or guess_format(file.read(65536), path.name)
+        start = file.read(65536)
         file.seek(0)
+        if start.startswith(_GZIP):
+            raise ProfileError(f"load.data: {path}: is compressed; unpack it with gunzip")
+        known = form or guess_format(start, path.name)
         if known == "trace":
             data = _indexed_trace(path, file, index, options)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -120,5 +121,10 @@ class _RandomText:
 
 def _digits(number: int, base: int, limit: int) -> list[int]:
     """Digits of a number below `limit`, least significant first, always equally many."""
+    return [number // power % base for power in _powers(base, limit)]
+
+
+@lru_cache(maxsize=16)
+def _powers(base: int, limit: int) -> tuple[int, ...]:
     places = max(1, math.ceil(math.log(limit) / math.log(base)))
-    return [number // base**place % base for place in range(places)]
+    return tuple(base**place for place in range(places))

@@ -57,6 +57,12 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether prompts, or what they begin with, may have been sent before."""
         return self.data is not None or self.prefix_share > 0 or self.turns > 1 or self.key is not None
 
+    @property
+    def meant_hits(self) -> float:
+        """The share of the prompt tokens that a prefix cache is meant to have, at most."""
+        shares_blocks = self.data is not None and self.data.block_size > 0
+        return 1.0 if shares_blocks or self.turns > 1 else self.prefix_share
+
     def longest_prompt(self, isl: int, osl: int) -> int:
         """Most tokens of a prompt, which in a conversation holds what was said before; an estimate for texts."""
         if self.data is not None:

@@ -56,23 +56,34 @@ def initial_namespace(proc: Path, number: int = 4026531836) -> None:
     (proc / "self/ns/pid").symlink_to(f"pid:[{number}]")
 
 
-def add_nvidia_smi(folder: Path, gpus: str, apps: str = "", ending: str = "exit 0", lacks: Sequence[str] = ()) -> None:
+def add_nvidia_smi(
+    folder: Path,
+    gpus: str,
+    apps: str = "",
+    ending: str = "exit 0",
+    lacks: Sequence[str] = (),
+    links: str = "",
+    version: str = "",
+) -> None:
     """An executable that answers as nvidia-smi does, to exactly the questions that are asked.
 
     Lines of `gpus` that end with the memory become those of an H200. It refuses the fields that it `lacks`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    more = "" if lacks else ", 9.0, 700.00, 700.00, Disabled"
+    more = "" if lacks else ", 9.0, 700.00, 700.00, Disabled, Completed"
     lines = [line + more if len(line.split(",")) == 5 else line for line in gpus.splitlines()]
     (folder / "gpus.csv").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "apps.csv").write_text(apps)
+    for name, text in (("apps.csv", apps), ("links.txt", links), ("version.txt", version)):
+        (folder / name).write_text(text)
     refusal = "  --query-gpu=*{0}*) echo 'Field \"{0}\" is not a valid field to query.'; exit 2 ;;\n"
     refusals = "".join(refusal.format(field) for field in lacks)
+    csv = "*' --format=csv,noheader,nounits'"
     script = f"""#!/bin/sh
-[ "$2" = --format=csv,noheader,nounits ] || exit 9
-case "$1" in
-{refusals}  --query-gpu=index,uuid,name,memory.used,memory.total*) /bin/cat "{folder}/gpus.csv" ;;
-  --query-compute-apps=pid,gpu_uuid,used_memory) /bin/cat "{folder}/apps.csv" ;;
+case "$*" in
+{refusals}  --query-gpu=index,uuid,name,memory.used,memory.total{csv}) /bin/cat "{folder}/gpus.csv" ;;
+  '--query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits') /bin/cat "{folder}/apps.csv" ;;
+  'nvlink --status') /bin/cat "{folder}/links.txt" ;;
+  --version) /bin/cat "{folder}/version.txt" ;;
   *) exit 9 ;;
 esac
 {ending}

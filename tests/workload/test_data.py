@@ -1,7 +1,9 @@
 """Datasets: every format, every malformed line, and the same record for the same request."""
 
+import gzip
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.workload.data import DatasetReader, index_dataset
+from loadgen.workload.data import DatasetReader, _index_folder, index_dataset
 from loadgen.workload.records import parse_record
 from loadgen.workload.work import record_for
 
@@ -108,9 +110,23 @@ def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: li
     assert all(word in str(caught.value) for word in [path, *words])
 
 
-def test_no_such_file() -> None:
-    with pytest.raises(ProfileError, match=r"/no/such: cannot be read"):
-        index_dataset("/no/such")
+def test_what_is_no_file_that_can_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "packed").write_bytes(gzip.compress(b'{"prompt": "a"}'))
+    for name, words in {"none": "cannot be read", "pipe": "not a file", ".": "not a file", "packed": "gunzip"}.items():
+        with pytest.raises(ProfileError, match=words):
+            index_dataset(str(tmp_path / name))
+
+
+def test_no_room_for_the_index(tmp_path: Path) -> None:
+    data, folder = tmp_path / "data.txt", _index_folder()
+    # Indexes are numbered by what the folder holds, this one included.
+    index = folder / str(len(list(folder.iterdir())) + 1)
+    data.write_text("a\n" * 100_000)
+    index.symlink_to("/dev/full")
+    with pytest.raises(ProfileError, match="no room for its index"):
+        index_dataset(str(data))
+    index.unlink()
 
 
 @given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text"]))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.amd_kernel import text_in
 from loadgen.errors import TelemetryError
@@ -48,8 +49,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_partition: str | None = None  # NPS1, NPS2, NPS4
     power_cap_w: float | None = None
     power_cap_default_w: float | None = None
-    links_up: int | None = None  # XGMI or NVLink
-    links_expected: int | None = None  # as many as the GPU of this box with the most has
+    links_up: int | None = None  # GPUs reached over XGMI, or NVLinks
+    links_expected: int | None = None  # as many as the GPU of the same kind that has the most
+    fabric: str | None = None  # of an NVSwitch: Completed, In Progress, Not Started
 
 
 def read_gpus(
@@ -71,6 +73,14 @@ def read_gpus(
     if not gpus:
         raise TelemetryError("no GPU can be read here: " + "; ".join(reasons))
     return gpus
+
+
+def with_expected_links(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Links that were down when the driver came up are seen only by comparison."""
+    most: dict[str, int] = {}
+    for gpu in gpus:
+        most[gpu.name] = max(gpu.links_up or 0, most.get(gpu.name, 0))
+    return [replace(gpu, links_expected=most[gpu.name] or None) for gpu in gpus]
 
 
 def server_gpus(

@@ -37,13 +37,14 @@ def test_amd_gpus_are_numbered_as_the_compute_driver_does_and_name_their_holders
     initial_namespace(proc)
     add_process(proc, 77, "VLLM::Worker_TP0", name="VLLM::Worker_TP")
     assert read(tmp_path) == [
-        Gpu(id="0000:05:00.0", index=0, name="AMD 0x74a1", used_bytes=3 * MIB, hbm_bytes=192 * GIB),
+        Gpu(id="0000:05:00.0", index=0, name="AMD 0x74a1", used_bytes=3 * MIB, hbm_bytes=192 * GIB, links_up=0),
         Gpu(
             id="0000:83:00.0",
             index=1,
             name="MI300X",
             used_bytes=150 * GIB,
             hbm_bytes=192 * GIB,
+            links_up=0,
             holders=(Holder(78, "", 150 * GIB), Holder(77, "VLLM::Worker_TP", 149 * GIB)),
         ),
     ]

@@ -30,7 +30,7 @@ def healthy_box(tmp_path: Path, **fields: Any) -> Box:
         "clock_synchronised": True,
         "environ": {"PATH": str(tmp_path / "bin")},
     }
-    return Box(proc=proc, sys=sys, dev=dev, home=home, **(normal | fields))
+    return Box(root=tmp_path, home=home, **(normal | fields))
 
 
 def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:
