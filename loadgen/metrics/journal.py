@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
@@ -341,6 +341,13 @@ class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
     meta: dict[str, Any]  # by vendor: what works, what was tried and why it failed, versions
 
 
+class DevicesChosen(msgspec.Struct, frozen=True, tag=True):
+    """On which GPUs the server computes, or None while that is not known; a later line replaces an earlier one."""
+
+    t_s: float
+    devices: ServerDevices | None
+
+
 class GpusSampled(msgspec.Struct, frozen=True, tag=True):
     """A look at GPUs; their own `t_s` are CLOCK_MONOTONIC."""
 
@@ -384,6 +391,7 @@ Line = (
     | Checked
     | ServerChanged
     | TelemetryChanged
+    | DevicesChosen
     | StageStarted
     | StageSettled
     | Ticked

@@ -22,6 +22,7 @@ from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
     Checked,
+    DevicesChosen,
     EngineMeasured,
     EngineView,
     Finding,
@@ -124,6 +125,8 @@ class Record:
                 self.hardware.host_sampled(line)
             case TelemetryChanged():
                 self.hardware.gpus, self.hardware.meta = line.gpus, line.meta
+            case DevicesChosen():
+                self.hardware.choose(line.devices)
             case StageSettled():
                 self.stages[line.index].settled = line
             case SearchEnded():

@@ -15,7 +15,7 @@ import msgspec
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import DataFile, Diagnosis, EngineStage, Finding, RunState, SearchResult
-from loadgen.metrics.samples import Columns, GpuSeries, GpuStage, GpuStatic
+from loadgen.metrics.samples import Columns, DevicesBy, GpuSeries, GpuStage, GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
@@ -244,6 +244,8 @@ class Throughput(msgspec.Struct, frozen=True):
     output_tokens_per_s: float | None
     total_tokens_per_s: float | None
     output_tokens_per_s_per_user: float | None  # divided by the mean concurrency
+    output_tokens_per_s_per_gpu: float | None = None
+    """Divided by the sockets on which the server computes; None where they are not known."""
 
 
 SloVerdict = Literal["met", "missed", "unresolved"]
@@ -284,6 +286,8 @@ class EnergyResult(msgspec.Struct, frozen=True):
     joules_per_output_token: float | None
     tokens_per_s_per_w: float | None  # output tokens per second for each watt, which is output tokens per joule
     sockets: tuple[SocketEnergy, ...]
+    devices_by: DevicesBy | None = None
+    """How the server's GPUs were told from others, see `ServerDevices.by`; None in results of before."""
 
 
 class ComputeResult(msgspec.Struct, frozen=True):

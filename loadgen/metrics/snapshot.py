@@ -151,6 +151,7 @@ class GpuView(msgspec.Struct, frozen=True):
     sample: GpuSample | None  # none before the first look
     flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED hbm 18%`, `PCIe x8 of x16`
     pace: GpuPace = GpuPace()
+    of_server: bool = True  # the server computes on its socket
 
 
 class StageView(msgspec.Struct, frozen=True):

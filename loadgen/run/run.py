@@ -96,7 +96,7 @@ class Run:
             folder=self.folder,
             log=self._log,
             clock_s=self._writer.clock_s,
-            server_pids=lambda: self._session.servers.pids,
+            servers=lambda: self._session.servers,
             worker_pids=lambda: self._session.worker_pids,
             replay=replay,
         )
