@@ -229,6 +229,11 @@ def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], Tra
     raise ValueError(f"expected {_JSON} (Mooncake), or a header with the columns {known}; found {found!r}")
 
 
+def hash_ids_of(block_size: int, line: bytes) -> Sequence[int]:
+    """Those of a line of JSON; raises ValueError."""
+    return _json_row(block_size, line).hash_ids
+
+
 def _columns(line: bytes) -> list[str]:
     return [_text(field) for field in line.split(b",")]
 

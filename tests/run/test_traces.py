@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from loadgen.errors import WorkerError
 from tests.engines import Simulator, attach
-from tests.run.driving import outcome
+from tests.run.driving import once, outcome
 
 MOONCAKE = "".join(
     json.dumps({"timestamp": 40 * number, "input_length": 600, "output_length": 3, "hash_ids": [number % 2, number]})
@@ -113,3 +114,16 @@ async def test_rows_that_the_model_cannot_take_are_left_out_on_request(engine: S
     assert "1 row longer than load.trace.max_length" in next(
         event.text for event in result.events if event.kind == "note"
     )
+
+
+async def test_a_file_that_is_changed_under_a_run_ends_it_with_the_reason(engine: Simulator, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(MOONCAKE)
+
+    def cut(*_: object) -> None:
+        trace.write_text(MOONCAKE[:50])
+
+    load = {"data": str(trace), "requests": 100_000}
+    _, error = await outcome(attach(engine, load=load), once(lambda snapshot: snapshot.load.held > 0, cut))
+    assert isinstance(error, WorkerError)
+    assert f"{trace}: was changed while it was in use" in str(error)
