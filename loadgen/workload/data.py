@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import hashlib
 import json
 import os
 import re
@@ -28,7 +29,7 @@ import numpy as np
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
-from loadgen.workload.records import DatasetRecord, TextFormat, parse_record
+from loadgen.workload.records import LEFT_OUT, DatasetRecord, TextFormat, parse_record
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
@@ -63,6 +64,13 @@ class Dataset(msgspec.Struct, frozen=True):
     has_messages: bool = False
     block_size: int = 0  # tokens of a block of a trace's `hash_ids`; 0 for one without
     note: str | None = None  # what a trace is, what of it is sent and what is not
+    left_out: int = 0  # conversations that are not sent
+    bytes: int = 0
+    sha256: str = ""
+
+    @property
+    def is_sample(self) -> bool:
+        return self.path == str(_SAMPLE_PATH)
 
 
 class _Raw(NamedTuple):
@@ -95,12 +103,16 @@ def _indexed(path: Path, form: Format | None, options: TraceOptions, _size: int,
             raise ProfileError(f"load.data: {path}: is compressed; unpack it with gunzip")
         known = form or guess_format(start, path.name)
         if known == "trace":
-            return _indexed_trace(path, file, index, options)
-        return _indexed_texts(path, file, index, known)
+            data = _indexed_trace(path, file, index, options)
+        else:
+            data = _indexed_texts(path, file, index, known)
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return msgspec.structs.replace(data, sha256=sha256, bytes=file.tell())
 
 
 def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat) -> Dataset:
-    records = isl = osl = 0
+    records = isl = osl = left_out = 0
     has_osl, has_messages = True, False
     for raw in _array_records(file, path) if form == "sharegpt" else _line_records(file, path):
         try:
@@ -108,6 +120,7 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         except ValueError as error:
             raise _malformed(path, raw.line, str(error)) from None
         if entry is None:
+            left_out += 1
             continue
         index.write(_ENTRY.pack(raw.offset, len(raw.content), 0.0, 0, 0))
         records += 1
@@ -116,7 +129,8 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         has_osl = has_osl and entry.osl is not None
         has_messages = has_messages or bool(entry.messages)
     if not records:
-        raise ProfileError(f"load.data: {path}: no prompts in it; expected at least one {form} record")
+        why = f"; {left_out} conversations were left out: {LEFT_OUT}" if left_out else ""
+        raise ProfileError(f"load.data: {path}: no prompts in it; expected at least one {form} record{why}")
     return Dataset(
         path=str(path),
         form=form,
@@ -126,6 +140,7 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         osl=max(1, round(osl / records)) if has_osl else None,
         longest=None,
         has_messages=has_messages,
+        left_out=left_out,
     )
 
 
