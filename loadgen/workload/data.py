@@ -64,7 +64,7 @@ class Dataset(msgspec.Struct, frozen=True):
     has_messages: bool = False
     block_size: int = 0  # tokens of a block of a trace's `hash_ids`; 0 for one without
     note: str | None = None  # what a trace is, what of it is sent and what is not
-    left_out: int = 0  # conversations that are not sent
+    left_out: int = 0  # conversations or rows that are not sent
     bytes: int = 0
     sha256: str = ""
 
@@ -177,7 +177,8 @@ def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOp
         longest=longest,
         span_s=last_s - first_s,
         block_size=options.block_size if trace.shares else 0,
-        note=f"{harmless(str(path))}: {trace.note(records, last_s - first_s)}",
+        note=trace.note(records, last_s - first_s),
+        left_out=trace.left_out,
     )
 
 

@@ -160,6 +160,11 @@ class TraceReader:
         self._repeated_tokens += min(row.isl, repeated * self._options.block_size)
 
     @property
+    def left_out(self) -> int:
+        """How many rows were not sent, of those between start and end."""
+        return self._left_out.total()
+
+    @property
     def emptiness(self) -> str:
         """Why there is nothing to send."""
         if self._left_out:

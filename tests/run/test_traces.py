@@ -64,6 +64,9 @@ async def test_a_published_trace_is_replayed_at_its_own_times(
     assert [event.text for event in result.events if event.kind == "note"] == [
         f"{trace}: {told}".replace(" in 0 s", " in 0 s; at 2 times its speed")
     ]
+    assert result.data is not None
+    assert (result.data.records, result.data.left_out) == (4, told.count("left out"))
+    assert told.rpartition("; ")[2] in result.data.words
     streams = rows_of(tmp_path)
     assert [(row["input_tokens"], row["output_tokens"]) for row in streams] == [(600, 3)] * 4
     gaps_s = [after["intended_unix_s"] - before["intended_unix_s"] for before, after in pairwise(streams)]
