@@ -198,7 +198,8 @@ class Session:
 
     def _liveness(self, hardware: HardwareRecord) -> Liveness | None:
         life = self.servers.liveness
-        used = [sample.hbm_used_bytes for sample in hardware.latest.values() if sample.hbm_used_bytes]
+        ours = hardware.now().indices
+        used = [now.hbm_used_bytes for index, now in hardware.latest.items() if index in ours and now.hbm_used_bytes]
         return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
 
     def log_state(self, state: ServerState) -> None:

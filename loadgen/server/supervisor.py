@@ -131,7 +131,7 @@ class ManagedServer:
 
     def diagnose(self, phase: Phase) -> Diagnosis:
         self._read_log()
-        now, before = read_oom_kills(), self._oom_kills_before
+        now, before = read_oom_kills(own_group=self._server.docker is None), self._oom_kills_before
         kills = None if now is None or before is None else now - before
         return diagnose([*self.log.lines, *kernel_kills(self._launched_s)], self.exit, phase=phase, oom_kills=kills)
 
@@ -172,7 +172,7 @@ class ManagedServer:
     async def _launch(self) -> None:
         argv = server_command(self._server, port=self.port)
         self.command = masked_command(argv)
-        self._oom_kills_before = read_oom_kills()
+        self._oom_kills_before = read_oom_kills(own_group=self._server.docker is None)
         self._launched_s = time.monotonic()
         self._guard = guard_client.start_guard(self.log.path)
         self._watching = asyncio.create_task(self._watch(self._guard))

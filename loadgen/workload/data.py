@@ -9,10 +9,13 @@ its stage and its number.
 from __future__ import annotations
 
 import atexit
+import errno
+import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import struct
 import tempfile
 import weakref
@@ -26,7 +29,7 @@ import numpy as np
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
-from loadgen.workload.records import DatasetRecord, TextFormat, parse_record
+from loadgen.workload.records import LEFT_OUT, DatasetRecord, TextFormat, parse_record
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, is_trace, row_parser
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
@@ -39,6 +42,7 @@ _KEPT_MESSAGE = 400
 _ENTRY = struct.Struct("<qidii")
 _ENTRIES = np.dtype([("offset", "<i8"), ("length", "<i4"), ("at_s", "<f8"), ("isl", "<i4"), ("osl", "<i4")])
 _TIMES_AT_ONCE = 4096
+_GZIP = b"\x1f\x8b"
 
 _WHOLE_TRACE = TraceOptions()
 
@@ -59,6 +63,13 @@ class Dataset(msgspec.Struct, frozen=True):
     has_messages: bool = False
     block_size: int = 0  # tokens of a block of a trace's `hash_ids`; 0 for one without
     note: str | None = None  # what a trace is, what of it is sent and what is not
+    left_out: int = 0  # conversations that are not sent
+    bytes: int = 0
+    sha256: str = ""
+
+    @property
+    def is_sample(self) -> bool:
+        return self.path == str(_SAMPLE_PATH)
 
 
 class _Raw(NamedTuple):
@@ -72,23 +83,35 @@ def index_dataset(name: str, form: Format | None = None, options: TraceOptions =
     path = (_SAMPLE_PATH if name == SAMPLE else Path(name).expanduser()).absolute()
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ProfileError(f"load.data: {path}: is not a file; give one that can be read more than once")
         return _indexed(path, form, options, status.st_size, status.st_mtime_ns)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            room = f"no room for its index in {tempfile.gettempdir()}; name another folder in TMPDIR"
+            raise ProfileError(f"load.data: {path}: {room}") from None
         raise ProfileError(f"load.data: {path}: cannot be read: {error.strerror}") from None
 
 
 @lru_cache(maxsize=16)
 def _indexed(path: Path, form: Format | None, options: TraceOptions, _size: int, _changed_ns: int) -> Dataset:
     with path.open("rb") as file, _new_index() as index:
-        known = form or guess_format(file.read(65536), path.name)
+        start = file.read(65536)
         file.seek(0)
+        if start.startswith(_GZIP):
+            raise ProfileError(f"load.data: {path}: is compressed; unpack it with gunzip")
+        known = form or guess_format(start, path.name)
         if known == "trace":
-            return _indexed_trace(path, file, index, options)
-        return _indexed_texts(path, file, index, known)
+            data = _indexed_trace(path, file, index, options)
+        else:
+            data = _indexed_texts(path, file, index, known)
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return msgspec.structs.replace(data, sha256=sha256, bytes=file.tell())
 
 
 def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat) -> Dataset:
-    records = isl = osl = 0
+    records = isl = osl = left_out = 0
     has_osl, has_messages = True, False
     for raw in _array_records(file, path) if form == "sharegpt" else _line_records(file, path):
         try:
@@ -96,6 +119,7 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         except ValueError as error:
             raise _malformed(path, raw.line, str(error)) from None
         if entry is None:
+            left_out += 1
             continue
         index.write(_ENTRY.pack(raw.offset, len(raw.content), 0.0, 0, 0))
         records += 1
@@ -104,7 +128,8 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         has_osl = has_osl and entry.osl is not None
         has_messages = has_messages or bool(entry.messages)
     if not records:
-        raise ProfileError(f"load.data: {path}: no prompts in it; expected at least one {form} record")
+        why = f"; {left_out} conversations were left out: {LEFT_OUT}" if left_out else ""
+        raise ProfileError(f"load.data: {path}: no prompts in it; expected at least one {form} record{why}")
     return Dataset(
         path=str(path),
         form=form,
@@ -114,6 +139,7 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         osl=max(1, round(osl / records)) if has_osl else None,
         longest=None,
         has_messages=has_messages,
+        left_out=left_out,
     )
 
 

@@ -98,3 +98,18 @@ def hits(prompts: list[list[int]], lengths: list[int], *, block: int) -> Iterato
         prefixes = [(place, *ids[: place // 512 + 1]) for place in range(0, isl - block + 1, block)]
         yield block * sum(prefix in known for prefix in prefixes if prefix[0] + block <= isl - 1)
         known |= set(prefixes)
+
+
+async def test_rows_that_the_model_cannot_take_are_left_out_on_request(engine: Simulator, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(AZURE + "2023-11-16 18:15:46.8105900,30000,3\n")
+    load = {"data": str(trace), "arrival": "replay", "requests": None}
+    _, error = await outcome(attach(engine, load=load))
+    assert "up to 30003 tokens" in str(error)
+    assert "leave longer rows out with load.trace.max_length = 8192" in str(error)
+    result, error = await outcome(attach(engine, load=load | {"trace": {"max_length": 8192}}))
+    assert (error, result.stages[0].requests.completed) == (None, 4)
+    assert result.stages[0].label.startswith("replay ")
+    assert "1 row longer than load.trace.max_length" in next(
+        event.text for event in result.events if event.kind == "note"
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from loadgen.amd_kernel import entries, text_in
 from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding
-from loadgen.server.gpus.gpu import Gpu, own_namespace_is_first, server_gpus
+from loadgen.server.gpus.gpu import Gpu, has_host_pids, server_gpus
 from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.vllm.command import devices_each
 from loadgen.vendors import vendor_of
@@ -114,7 +114,7 @@ def _switches_without_manager(setup: Setup) -> bool:
     if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(gpu.fabric for gpu in setup.gpus):
         return False
     names = {text_in(folder / "comm") for folder in entries(proc) if folder.name.isdecimal()}
-    return own_namespace_is_first(proc) and "nv-fabricmanage" not in names  # the kernel keeps 15 characters
+    return has_host_pids(proc) and "nv-fabricmanage" not in names  # the kernel keeps 15 characters
 
 
 def _pci_gpus(setup: Setup) -> list[Path]:

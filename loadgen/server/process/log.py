@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from loadgen.masking import masked_text
+from loadgen.places import open_file
 
 MAX_LINE_CHARS = 2000
 RING_LINES = 1000
@@ -79,7 +80,7 @@ class LogTail:
 
     def _read(self) -> bytes:
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 if file.seek(0, 2) < self._offset:  # truncated by somebody: begin again
                     self._offset = 0
                 file.seek(self._offset)
