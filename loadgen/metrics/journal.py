@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
@@ -164,6 +164,27 @@ class EngineStage(msgspec.Struct, frozen=True):
     """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
 
 
+class DataFile(msgspec.Struct, frozen=True):
+    """The file whose prompts a run sends, as it was when the run began."""
+
+    path: str
+    sha256: str
+    bytes: int
+    form: str
+    records: int
+    left_out: int  # conversations or rows of the file that are not sent
+    is_sample: bool  # it is the sample that comes with vramp
+    note: str | None = None  # of a trace: what it is, how much of it is sent and how fast, and why rows are left out
+
+    @property
+    def words(self) -> str:
+        what = "conversations" if self.form == "sharegpt" else "records"
+        if self.is_sample:
+            return f"vramp's own sample of {self.records} made-up {what}"
+        left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
+        return f"{self.path}: {self.note or f'{self.records:,} {what}{left_out}'}, sha256 {self.sha256[:12]}"
+
+
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
     """The first line."""
 
@@ -177,6 +198,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     stages_planned: int
     monotonic_s: float = 0.0
     """CLOCK_MONOTONIC when the run began: what turns the times of samples into times of the run."""
+    data: DataFile | None = None  # None for made-up prompts
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):
@@ -238,6 +260,7 @@ class StageLoad(msgspec.Struct, frozen=True):
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
     first_wave: Literal["apart", "counted"] = "counted"
     """Whether the streams that fill a closed loop all at once are in its statistics."""
+    pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
 
 
 class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
@@ -319,6 +342,13 @@ class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
     meta: dict[str, Any]  # by vendor: what works, what was tried and why it failed, versions
 
 
+class DevicesChosen(msgspec.Struct, frozen=True, tag=True):
+    """On which GPUs the server computes, or None while that is not known; a later line replaces an earlier one."""
+
+    t_s: float
+    devices: ServerDevices | None
+
+
 class GpusSampled(msgspec.Struct, frozen=True, tag=True):
     """A look at GPUs; their own `t_s` are CLOCK_MONOTONIC."""
 
@@ -362,6 +392,7 @@ Line = (
     | Checked
     | ServerChanged
     | TelemetryChanged
+    | DevicesChosen
     | StageStarted
     | StageSettled
     | Ticked

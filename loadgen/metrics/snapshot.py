@@ -151,6 +151,7 @@ class GpuView(msgspec.Struct, frozen=True):
     sample: GpuSample | None  # none before the first look
     flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED hbm 18%`, `PCIe x8 of x16`
     pace: GpuPace = GpuPace()
+    of_server: bool = True  # the server computes on its socket
 
 
 class StageView(msgspec.Struct, frozen=True):
@@ -252,6 +253,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     curve: tuple[CurvePoint, ...] = ()  # against the streams held, over all stages
     reference: tuple[Comparison, ...] = ()
     """Published figures beside what the running or last stage measured; of all stages once the run is done."""
+    other_data: bool = False  # the run sends other data than was published with
     baseline: BaselineView | None = None  # of the running or last stage; None without a baseline
     recent: dict[str, Summary] = {}  # the latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e
     distributions: tuple[Distribution, ...] = ()  # of the running or last stage, then of the one before it

@@ -88,7 +88,7 @@ def snapshot_of(
         waiting_for=waiting_for,
     )
     hardware = record.hardware
-    found = gpu_verdicts(hardware.facts())
+    found, ours = gpu_verdicts(hardware.facts()), hardware.sockets_of(hardware.now())
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -108,9 +108,16 @@ def snapshot_of(
         events=tuple(record.events),
         findings=record.findings,
         reference=_references(record, phase),
+        other_data=record.other_data is not None,
         verdicts=_verdicts(record, found),
         gpus=tuple(
-            GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index), hardware.pace(gpu.index))
+            GpuView(
+                gpu,
+                hardware.latest.get(gpu.index),
+                flags(found, gpu.index),
+                hardware.pace(gpu.index),
+                of_server=gpu in ours,
+            )
             for gpu in hardware.gpus
         ),
         host=hardware.host,
@@ -167,7 +174,11 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
     found = list(of_gpus)
     stage, engine, host = record.current, record.engine, record.hardware.host
     if stage is not None:
-        busy = [sample for sample in record.hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
+        hardware = record.hardware
+        used = [
+            hardware.latest[gpu.index] for gpu in hardware.sockets_of(hardware.now()) if gpu.index in hardware.latest
+        ]
+        busy = [sample for sample in used if (sample.gfx_percent or 0.0) > 0]
         facts = StageFacts(
             client_limit=stage.limit(),
             capped=stage.capped(),

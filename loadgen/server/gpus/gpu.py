@@ -102,13 +102,17 @@ def server_gpus(
     return None if visible is None else [gpus[number] for number in visible[:needed]]
 
 
+def has_host_pids(proc: Path) -> bool:
+    """Whether the pids that drivers report are those of this `/proc`: not in a container with its own."""
+    try:
+        return str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"  # the kernel's fixed number
+    except OSError:
+        return False
+
+
 def named_holders(held: Iterable[tuple[int, int | None]], proc: Path) -> tuple[Holder, ...]:
     """Holders of pids and bytes: the largest first, with the names of the processes that can be seen."""
-    try:
-        # The kernel's fixed number; elsewhere the pids that drivers report are not those of our `/proc`.
-        ours = str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"
-    except OSError:
-        ours = False
+    ours = has_host_pids(proc)
     largest_first = sorted(held, key=lambda entry: (-(entry[1] or 0), entry[0]))
     names = (clean_line(text_in(proc / str(pid) / "comm").encode()) if ours else "" for pid, _ in largest_first)
     return tuple(Holder(pid, name, used) for (pid, used), name in zip(largest_first, names, strict=True))

@@ -224,11 +224,11 @@ def _holder(path: Path) -> _Holder | None:
 
 def _lock_path(host: str, port: int) -> Path:
     name = host.strip("[]").lower()
-    where = "" if _is_this_machine(name) else re.sub(r"[^a-z0-9.-]", "_", name)[:100] + "_"
+    where = "" if is_this_machine(name) else re.sub(r"[^a-z0-9.-]", "_", name)[:100] + "_"
     return servers_folder() / f"{where}{port}.lock"
 
 
-def _is_this_machine(name: str) -> bool:
+def is_this_machine(name: str) -> bool:
     if name in ("", "localhost", socket.gethostname().lower()):
         return True
     try:
