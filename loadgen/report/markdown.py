@@ -52,7 +52,8 @@ def markdown_report(result: Result) -> str:
 def _facts(result: Result) -> str:
     stopped = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}"
     words = f"{engine_of(result)}, run {result.run_id}, started {result.started_at}{stopped}"
-    return f"{escaped(words)}, measured with vramp {escaped(result.vramp_version)}"
+    data = f", sent {result.data.words}" if result.data is not None else ""
+    return f"{escaped(words)}, measured with vramp {escaped(result.vramp_version)}{escaped(data)}"
 
 
 def _throughput(stages: Sequence[StageResult]) -> str:

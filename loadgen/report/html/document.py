@@ -85,6 +85,7 @@ def html_report(result: Result) -> str:
 def _opening(result: Result) -> str:
     finished = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}"
     words = f"{engine_of(result)}, {result.started_at[:10]} {result.started_at[11:16]} UTC{finished}"
+    words += f"; sent {result.data.words}" if result.data is not None else ""
     answers = "\n".join(
         f"<dt>{plain(one.question)}</dt><dd{' class=bad' if one.bad else ''}>{plain(one.text)}</dd>"
         for one in assessment(result)
