@@ -1,15 +1,17 @@
-"""What AMD's kernel drivers tell under /sys: the cards of amdgpu, and the devices and processes of amdkfd (compute).
+"""What AMD's files tell: the cards of amdgpu, the devices, links and processes of amdkfd (compute), ROCm's version.
 
 Nothing here raises: what is not there, not ours to read, no number, or on a device that does not answer is left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.vendors import AMD
 
+_XGMI = "11"  # a kind of link
 _BUS_AND_DEVICE = 0xFFF8  # the rest of a location says which partition it is
 
 
@@ -41,12 +43,27 @@ def compute_nodes(sysfs: Path) -> list[ComputeNode]:
         gpu_id = text_in(folder / "gpu_id")
         if gpu_id in ("", "0") or not folder.name.isdecimal():  # a CPU, or a GPU that this container may not use
             continue
-        values = dict(line.split(maxsplit=1) for line in text_in(folder / "properties").splitlines() if " " in line)
+        values = _properties(folder)
         location, domain = values.get("location_id", ""), values.get("domain", "0")
         if location.isdecimal() and domain.isdecimal():
             arch = _arch(values.get("gfx_target_version", ""))
             found.append(ComputeNode(int(folder.name), gpu_id, int(domain), int(location), arch))
     return sorted(found)
+
+
+def xgmi_peers(sysfs: Path, node: int) -> set[int]:
+    """The numbers of the nodes that a node reaches over XGMI."""
+    peers: set[int] = set()
+    for link in entries(sysfs / f"class/kfd/kfd/topology/nodes/{node}/io_links"):
+        values = _properties(link)
+        if values.get("type") == _XGMI and values.get("node_to", "").isdecimal():
+            peers.add(int(values["node_to"]))
+    return peers
+
+
+def _properties(folder: Path) -> dict[str, str]:
+    lines = (line.split(maxsplit=1) for line in text_in(folder / "properties").splitlines())
+    return {words[0]: words[1] for words in lines if len(words) == 2}
 
 
 def _arch(version: str) -> str | None:
@@ -88,6 +105,16 @@ def socket_of(address: str) -> tuple[int, int] | None:
     """The `socket` of the nodes at a PCI address, whatever partition it is the address of."""
     location = pci_location(address)
     return None if location is None else (location[0], location[1] & _BUS_AND_DEVICE)
+
+
+def installed_rocm(root: Path, environ: Mapping[str, str]) -> str | None:
+    """The version of the ROCm that programs find without being told where."""
+    return rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None
+
+
+def rocm_version(folder: Path) -> str:
+    """The version of the ROCm in this folder, such as 7.0.2; empty if it does not say."""
+    return text_in(folder / ".info/version").partition("-")[0]
 
 
 def number_in(path: Path) -> int | None:

@@ -11,18 +11,24 @@ Documents are masked before they are printed: what is printed has its quotes esc
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from loadgen.format import plain
+from loadgen.places import open_file, replacing
 
 MASK = "***"
 
 _MAX_COMMAND_CHARS = 120
 _SHORTEST_KNOWN = 8  # shorter values are masked by name and form alone: `1` and `true` stand everywhere
+_SHORTEST_START = 6
+_LONGEST_LINE = 1 << 20
 _DEEPEST = 64  # no document of ours is nested as deep; what is below is masked unseen
 
 _CERTAIN = re.compile(
@@ -32,6 +38,7 @@ _CERTAIN = re.compile(
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"TOKEN(?!IZ)", re.IGNORECASE)
+_HIDES_NUMBERS = re.compile(r"PASSW|SECRET|PWD", re.IGNORECASE)  # as in `password = 1234`
 _PLACE = re.compile(r"(?:FILE|PATH|DIR|HOME|SOCK|AUTHORITY|[_-]ENV)$", re.IGNORECASE)  # it names where a secret is
 _NUMBER = re.compile(r"-?[0-9][0-9_.]*[kKmMgG]?")
 _ASSIGNMENT = re.compile(r"(-*[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
@@ -56,6 +63,7 @@ _CREDENTIALS = (
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""")
 _PASSWORD_IN_URL = re.compile(r"(?<=://)[^/\s@:]*:([^/\s@]+)(?=@)")
 
+_TEXTLESS = frozenset({int, float, bool, bytes, type(None)})
 _known: list[str] = []  # values of secrets, the longest first
 
 
@@ -76,6 +84,9 @@ def masked_text(text: str) -> str:
     for secret in _known:
         if secret in text:
             text = text.replace(secret, MASK)
+        elif secret[:_SHORTEST_START] in text[-len(secret) :]:  # a text may have been cut in the middle of it
+            start = text.rfind(secret[:_SHORTEST_START])
+            text = text[:start] + MASK if secret.startswith(text[start:]) else text
     lowered = text.lower()
     if not any(word in lowered for word in _SUSPICIOUS):
         return text
@@ -105,40 +116,53 @@ def shown_command(words: Sequence[str]) -> str:
     return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 3] + "..."
 
 
+def mask_file(path: Path) -> None:
+    """Take the secrets out of a text that nobody writes any more, line by line; raises `OSError`."""
+    with open_file(path) as old, replacing(path) as new, new.open("wb") as clean:
+        for line in iter(partial(old.readline, _LONGEST_LINE), b""):
+            clean.write(masked_text(line.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
+
+
 def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSON, and structs
     """The value itself where nothing in it is secret, so that what is large and harmless is not copied."""
     match value:
         case str():
             return _masked_string(value, name)
-        case None | bool() | bytes():
+        case bool():
             return value
         case int() | float():
-            return MASK if name and _CERTAIN.search(name) and re.search("(?i)pass|secret", name) else value
+            return MASK if _HIDES_NUMBERS.search(name) else value
         case _ if depth == 0:
             return MASK
-        case Mapping():
-            # What a table under a secret's name holds is secret too, whatever it calls it.
-            inherited = name if _CERTAIN.search(name) else ""
-            parts = {
-                masked_text(key) if isinstance(key, str) else key: _masked(entry, inherited or str(key), depth - 1)
-                for key, entry in value.items()
-            }
-            return value if _same(parts.values(), value.values()) and list(parts) == list(value) else parts
+        case dict() | Mapping():
+            return _masked_table(value, name, depth)
         case list() | tuple():
-            entries = [_masked(entry, name, depth - 1) for entry in value]
-            return value if _same(entries, value) else entries if isinstance(value, list) else tuple(entries)
+            entries = [entry if type(entry) in _TEXTLESS else _masked(entry, name, depth - 1) for entry in value]
+            if all(map(operator.is_, entries, value)):
+                return value
+            return entries if isinstance(value, list) else tuple(entries)
         case _ if hasattr(value, "__struct_fields__"):
-            import msgspec  # `vramp --help` needs none, and whoever has a struct has it already
-
-            fields = {field: getattr(value, field) for field in value.__struct_fields__}
-            changed = {field: new for field, old in fields.items() if (new := _masked(old, "", depth - 1)) is not old}
-            return msgspec.structs.replace(value, **changed) if changed else value
-        case _:
-            return value
+            return _masked_struct(value, depth)
+    return value
 
 
-def _same(new: Iterable[object], old: Iterable[object]) -> bool:
-    return all(one is other for one, other in zip(new, old, strict=True))
+def _masked_table(table: Mapping[Any, Any], name: str, depth: int) -> Mapping[Any, Any]:
+    # What a table under a secret's name holds is secret too, whatever it calls it.
+    inherited = name if _CERTAIN.search(name) else ""
+    found = [(key, entry, _masked(entry, inherited or str(key), depth - 1)) for key, entry in table.items()]
+    keys = [masked_text(key) if isinstance(key, str) else key for key in table]
+    if all(new is old for _, old, new in found) and keys == list(table):
+        return table
+    return {key: new for key, (_, _, new) in zip(keys, found, strict=True)}
+
+
+def _masked_struct(struct: Any, depth: int) -> Any:  # noqa: ANN401 - any struct
+    import msgspec  # not above: `vramp --help` needs none, and whoever has a struct has it already
+
+    fields = [(name, getattr(struct, name)) for name in struct.__struct_fields__]
+    texts = [(name, entry) for name, entry in fields if type(entry) not in _TEXTLESS]
+    changed = {name: new for name, old in texts if (new := _masked(old, "", depth - 1)) is not old}
+    return msgspec.structs.replace(struct, **changed) if changed else struct
 
 
 def _masked_string(text: str, name: str) -> str:

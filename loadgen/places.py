@@ -1,4 +1,6 @@
-"""Where vramp keeps what outlives one run: the XDG folders of the user, asked for anew each time.
+"""Where vramp keeps what outlives one run, the XDG folders of the user, and how files are read and written there.
+
+A folder may come from somebody else: what is no file is never read, and nothing is written through a link.
 
 Standard library only, because the guard imports it and must start fast.
 """
@@ -10,7 +12,12 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+PRIVATE = 0o600
+_MOST_BYTES = 256 << 20  # of a file that is read whole
 
 
 def cache_folder(name: str) -> Path:
@@ -56,16 +63,51 @@ def xdg_path(variable: str, default: str, name: str) -> Path:
     return base / "vramp" / name
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write a file whole or not at all; raises `OSError`."""
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read it; raises `OSError`, also for a pipe, which would be waited for, and for a device."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
+def read_whole(path: Path) -> bytes:
+    """All of a file; raises `OSError`, also for one that is larger than any of ours."""
+    with open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {_MOST_BYTES >> 20} MiB", str(path))
+        return file.read(_MOST_BYTES)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
+    """A new file that takes the place of `path`, be it a file or a link, once the block has filled it.
+
+    Raises `OSError`; then, and if the block raises, everything is as it was.
+    """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(descriptor)
+    new = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(path)
+        yield new
+        new.chmod(mode)
+        new.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
+    """Write a file whole or not at all; raises `OSError`."""
+    with replacing(path, mode=mode) as new, new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def named_mode() -> int:
+    """The mode of a file whose name the user gave: what every program makes for him."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,15 @@ _LIBRARY_FOLDERS = (
     *("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib"),
     *("usr/local/nvidia/lib64", "usr/lib/wsl/lib"),
 )
+
+
+def matched(file: Path, pattern: str) -> str | None:
+    """What of a file's text is first to match; None if nothing does, or there is no such file."""
+    try:
+        match = re.search(pattern, file.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return None if match is None else match[0].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class Vendor:
     gpu_reader: str  # `module:function` that reads the GPUs without a library, at one look
     module: str  # the kernel's
     driver_version: tuple[str, str]  # a file under / and the pattern of the version in it
+    runtime_reader: str  # `module:function` that reads the version of ROCm or CUDA, given / and the environment
     denied_fix: str  # what gives a user access to the device files
     packages: tuple[str, ...]  # Python packages of its backends
     variables: tuple[str, ...]  # prefixes of the environment variables that steer its libraries
@@ -82,6 +93,11 @@ class Vendor:
                 if (device / "vendor").read_text(encoding="ascii", errors="replace").strip() == self.pci_id:
                     return True
         return False
+
+    def driver(self, root: Path = Path("/")) -> str | None:
+        """The version of the kernel's module; None if it is not loaded, or does not say."""
+        name, pattern = self.driver_version
+        return matched(root / name, pattern)
 
     def visible_devices(self, environment: Mapping[str, str], count: int) -> list[int] | None:
         """Which of `count` devices a server with these variables sees, in its order; None if they are named by more
@@ -118,6 +134,7 @@ AMD = Vendor(
     gpu_reader="loadgen.server.gpus.amd:read_amd",
     module="amdgpu",
     driver_version=("sys/module/amdgpu/version", r".+"),
+    runtime_reader="loadgen.amd_kernel:installed_rocm",
     denied_fix="sudo usermod -aG render,video $USER, then log in again",
     packages=("amdsmi",),
     variables=("AMDSMI_", "GPU_", "HIP_", "HSA_", "ROCM_", "ROCR_", "RSMI_"),
@@ -136,6 +153,7 @@ NVIDIA = Vendor(
     gpu_reader="loadgen.server.gpus.nvidia:read_nvidia",
     module="nvidia",
     driver_version=("proc/driver/nvidia/version", r"\b\d{3,}\.\d+(?:\.\d+)?\b"),
+    runtime_reader="loadgen.server.gpus.nvidia:cuda_version",
     denied_fix="ls -l /dev/nvidia*; join their group",
     packages=("nvidia-ml-py",),
     variables=("CUDA_", "NVIDIA_"),

@@ -17,7 +17,9 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ProfileError
+from loadgen.masking import masked
 from loadgen.metrics.result import StageResult
+from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
@@ -163,8 +165,8 @@ def past_run(folder: Path) -> PastRun:
     """What a run's folder tells of it."""
     name, started = profile_of(folder.name), _started(folder.name)
     try:
-        end = msgspec.json.decode((folder / RESULT).read_bytes(), type=_End)
-    except (OSError, msgspec.DecodeError):
+        end = masked(msgspec.json.decode(read_whole(folder / RESULT), type=_End))
+    except (OSError, msgspec.DecodeError, RecursionError):
         return PastRun(folder, name, started, _state_without_result(folder))
     state = end.state if end.finished_at is not None else _state_without_result(folder)
     return PastRun(folder, name, started, state, end.reason, end.stages)

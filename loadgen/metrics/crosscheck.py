@@ -52,9 +52,11 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
     )
 
 
-def truth_verdicts(subject: str, check: TruthCheck | None, engine: EngineStage | None) -> list[Verdict]:
-    """What an operator must know before trusting a stage's numbers."""
-    hits = unintended_hits(engine.prefix_hit_rate) if engine is not None else None
+def truth_verdicts(
+    subject: str, check: TruthCheck | None, engine: EngineStage | None, *, meant_hits: float = 0.0
+) -> list[Verdict]:
+    """What an operator must know before trusting a stage's numbers; `meant_hits` as of `unintended_hits`."""
+    hits = unintended_hits(engine.prefix_hit_rate, intended=meant_hits) if engine is not None else None
     found = {"truth": check.why if check is not None and check.agrees is False else None, "prefix-cache": hits}
     return [Verdict(name, subject, words) for name, words in found.items() if words is not None]
 
@@ -65,7 +67,8 @@ def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | N
         return None
     return (
         f"{hit_rate:.1%} of the prompt tokens came from the prefix cache, {intended:.0%} were meant to: prefill looks "
-        "faster than it is; prompts share a chat template, or an earlier run with the same seed sent them"
+        "faster than it is; prompts share a chat template, a file of prompts is shorter than the load, or an earlier "
+        "run with the same seed sent them"
     )
 
 

@@ -5,13 +5,14 @@ Series are bounded (`loadgen.metrics.series`). What a stage needs of the samples
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from loadgen.metrics.energy import socket_of
 from loadgen.metrics.journal import GpusSampled, HostSampled
 from loadgen.metrics.samples import (
     Columns,
@@ -22,6 +23,7 @@ from loadgen.metrics.samples import (
     GpuStatic,
     HostSample,
     Reading,
+    ServerDevices,
     carried,
     gained,
     rate,
@@ -36,6 +38,7 @@ _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
 _MOST_SAMPLES = 1000
+_LISTED_S = 25.0  # a list of processes is that of now for so long: they are listed every ten seconds, or no more
 _MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
 _HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
 _GPU_COLUMNS = (
@@ -53,6 +56,7 @@ class HardwareSamples:
         """`before` are the last samples before the stage."""
         self.by_gpu: dict[int, list[GpuSample]] = {index: [sample] for index, sample in before.items()}
         self.host: list[HostSample] = []
+        self.devices: ServerDevices | None = None  # the server's, as they were known last within the stage
         self.until_s: float | None = None  # when the stage ended (CLOCK_MONOTONIC)
         self.count = 0  # how often the GPUs were sampled so far
 
@@ -106,14 +110,23 @@ class HardwareRecord:
         self._host_series = _series(_HOST_COLUMNS)
         self._gpu_series: dict[int, TimeSeries] = {}
         self._recent: dict[int, list[GpuSample]] = {}
+        self._listed_s: dict[int, float] = {}  # when processes were listed last
         self._energy_j: dict[int, tuple[float, float]] = {}  # the counter at the last look, and what it gained so far
         self._open: list[HardwareSamples] = []
+        self._devices: ServerDevices | None = None
 
     def begin_stage(self) -> HardwareSamples:
         """The samples of a stage that begins now; they are added until the stage lets go of them."""
         samples = HardwareSamples(self.latest)
+        samples.devices = self._devices
         self._open.append(samples)
         return samples
+
+    def choose(self, devices: ServerDevices | None) -> None:
+        """The GPUs on which the server computes are known from now on, or are so no more."""
+        self._devices = devices
+        for samples in self._open:
+            samples.devices = devices or samples.devices
 
     def sampled(self, line: GpusSampled) -> None:
         for samples in self._open:
@@ -122,7 +135,10 @@ class HardwareRecord:
         for sample in line.gpus:
             self.first.setdefault(sample.index, sample)
             self._add_energy(sample)
-            self.latest[sample.index] = carried(self.latest.get(sample.index), sample)
+            if sample.processes is not None:
+                self._listed_s[sample.index] = sample.t_s
+            listed = sample.t_s - self._listed_s.get(sample.index, -_LISTED_S) < _LISTED_S
+            self.latest[sample.index] = carried(self.latest.get(sample.index), sample, processes=listed)
             recent = self._recent.setdefault(sample.index, [])
             recent.append(sample)
             del recent[:-_RECENT_LOOKS]
@@ -169,14 +185,23 @@ class HardwareRecord:
         throttled = {index: mean_throttle(samples) for index, samples in self._recent.items()}
         return gpu_facts(self.gpus, self.latest, self.first, throttled)
 
-    def of_server(self, samples: Mapping[int, Sequence[GpuSample]]) -> list[GpuStatic]:
-        """The GPUs that the server computes on: those whose memory grew since the run began, or is well in use.
+    def of_stage(self, samples: HardwareSamples) -> ServerDevices:
+        """The GPUs on which the server computed in a stage."""
+        return samples.devices or self._devices or self._by_memory(samples.by_gpu)
 
-        Another tenant's GPUs must not count towards a server's energy. All of them if nothing tells them apart.
-        """
-        used = [gpu for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ()))]
-        sockets = {gpu.socket or gpu.index for gpu in used}
-        return [gpu for gpu in self.gpus if (gpu.socket or gpu.index) in sockets] or list(self.gpus)
+    def now(self) -> ServerDevices:
+        """The GPUs on which the server computes."""
+        return self._devices or self._by_memory({index: [sample] for index, sample in self.latest.items()})
+
+    def _by_memory(self, samples: Mapping[int, Sequence[GpuSample]]) -> ServerDevices:
+        """The last resort: the GPUs whose memory grew since the run began, or is well in use; else all of them."""
+        used = tuple(gpu.index for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ())))
+        return ServerDevices(used, "hbm") if used else ServerDevices(tuple(gpu.index for gpu in self.gpus), "all")
+
+    def sockets_of(self, devices: ServerDevices) -> list[GpuStatic]:
+        """All devices of the sockets of these: what belongs to a socket is that of its first."""
+        sockets = {socket_of(gpu) for gpu in self.gpus if gpu.index in devices.indices}
+        return [gpu for gpu in self.gpus if socket_of(gpu) in sockets]
 
     def _holds_a_model(self, gpu: GpuStatic, samples: Sequence[GpuSample]) -> bool:
         most = max(_known(samples, "hbm_used_bytes"), default=None)
@@ -204,9 +229,11 @@ def host_means(samples: Sequence[HostSample], start_s: float, end_s: float) -> d
     return {name: round(sum(values) / len(values), 3) if values else None for name, values in known.items()}
 
 
-def gpu_stages(gpus: Sequence[GpuStatic], samples: Mapping[int, Sequence[GpuSample]]) -> list[GpuStage]:
-    """Every GPU over its samples of a window; one without a sample is left out."""
-    return [_gpu_stage(gpu, samples[gpu.index]) for gpu in gpus if samples.get(gpu.index)]
+def gpu_stages(
+    gpus: Sequence[GpuStatic], samples: Mapping[int, Sequence[GpuSample]], of_server: Collection[int]
+) -> list[GpuStage]:
+    """Every GPU over its samples of a window; one without a sample is left out. `of_server` are the server's."""
+    return [_gpu_stage(gpu, samples[gpu.index], gpu.index in of_server) for gpu in gpus if samples.get(gpu.index)]
 
 
 def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
@@ -217,7 +244,7 @@ def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
     return {reason: round(mean, 2) for reason, mean in means.items() if mean > 0}
 
 
-def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample]) -> GpuStage:
+def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample], of_server: bool) -> GpuStage:
     figures: dict[str, Any] = {name: _figure(samples, name) for name in _MEASURED}
     span_s = samples[-1].t_s - samples[0].t_s
     read, written = _gain(samples, "link_read_bytes"), _gain(samples, "link_write_bytes")
@@ -228,6 +255,7 @@ def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample]) -> GpuStage:
         index=gpu.index,
         name=gpu.name,
         looks=len(samples),
+        of_server=of_server,
         hbm_used_bytes_max=max(_known(samples, "hbm_used_bytes"), default=None),
         hbm_total_bytes=gpu.hbm_total_bytes,
         throttled_percent=mean_throttle(samples),

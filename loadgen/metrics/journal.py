@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
@@ -118,6 +118,7 @@ class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
     prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
+    tflops_per_gpu: float | None = None  # TFLOP a second by the engine's estimate; None where it does not tell
     engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
 
 
@@ -160,6 +161,29 @@ class EngineStage(msgspec.Struct, frozen=True):
     """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
     doubts: dict[str, str] = {}
     """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
+    tflops_per_gpu: float | None = None
+    """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """The file whose prompts a run sends, as it was when the run began."""
+
+    path: str
+    sha256: str
+    bytes: int
+    form: str
+    records: int
+    left_out: int  # conversations or rows of the file that are not sent
+    is_sample: bool  # it is the sample that comes with vramp
+    note: str | None = None  # of a trace: what it is, how much of it is sent and how fast, and why rows are left out
+
+    @property
+    def words(self) -> str:
+        what = "conversations" if self.form == "sharegpt" else "records"
+        if self.is_sample:
+            return f"vramp's own sample of {self.records} made-up {what}"
+        left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
+        return f"{self.path}: {self.note or f'{self.records:,} {what}{left_out}'}, sha256 {self.sha256[:12]}"
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
@@ -175,6 +199,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     stages_planned: int
     monotonic_s: float = 0.0
     """CLOCK_MONOTONIC when the run began: what turns the times of samples into times of the run."""
+    data: DataFile | None = None  # None for made-up prompts
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):
@@ -236,6 +261,7 @@ class StageLoad(msgspec.Struct, frozen=True):
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
     first_wave: Literal["apart", "counted"] = "counted"
     """Whether the streams that fill a closed loop all at once are in its statistics."""
+    pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
 
 
 class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
@@ -248,6 +274,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     """More streams were open than it wants, which have to go first."""
     awaits_first_wave: bool = False  # many of its streams begin at once, which need their first tokens first
     variant: str | None = None  # of the server that it ran on; None for a profile without any
+    meant_hits: float = 0.0  # the share of the prompt tokens that a prefix cache is meant to have, at most
 
     def load_at(self, measured_s: float) -> float | None:
         """The concurrency or rate that is asked for at a moment."""
@@ -316,6 +343,13 @@ class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
     meta: dict[str, Any]  # by vendor: what works, what was tried and why it failed, versions
 
 
+class DevicesChosen(msgspec.Struct, frozen=True, tag=True):
+    """On which GPUs the server computes, or None while that is not known; a later line replaces an earlier one."""
+
+    t_s: float
+    devices: ServerDevices | None
+
+
 class GpusSampled(msgspec.Struct, frozen=True, tag=True):
     """A look at GPUs; their own `t_s` are CLOCK_MONOTONIC."""
 
@@ -359,6 +393,7 @@ Line = (
     | Checked
     | ServerChanged
     | TelemetryChanged
+    | DevicesChosen
     | StageStarted
     | StageSettled
     | Ticked

@@ -17,11 +17,12 @@ from pydantic import ValidationError
 from loadgen.errors import ResultError
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
-from loadgen.metrics.figures import compare
+from loadgen.metrics.figures import compare, other_data
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
     Checked,
+    DevicesChosen,
     EngineMeasured,
     EngineView,
     Finding,
@@ -47,7 +48,7 @@ from loadgen.metrics.slo import limits_of
 from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, SeriesPoint
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import StageHardware, stage_hardware, stage_result
+from loadgen.metrics.stage_result import StageHardware, stage_compute, stage_hardware, stage_result
 from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
@@ -109,6 +110,7 @@ class Record:
                     stage.blocks.freeze()
                 self.current = self.stages[line.index] = StageRecord(line)
                 self.current.hardware_samples = self.hardware.begin_stage()
+                self.current.server_command = self.server.command if self.server is not None else None
                 self.current.alone = self.last_tick is None or not self.last_tick.open_stages
             case StageEnded():
                 stage = self.stages[line.index]
@@ -123,6 +125,8 @@ class Record:
                 self.hardware.host_sampled(line)
             case TelemetryChanged():
                 self.hardware.gpus, self.hardware.meta = line.gpus, line.meta
+            case DevicesChosen():
+                self.hardware.choose(line.devices)
             case StageSettled():
                 self.stages[line.index].settled = line
             case SearchEnded():
@@ -276,7 +280,8 @@ class Record:
         reference: ReferenceResult | None = None
         if self._reference is not None:
             compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
-            reference = ReferenceResult(self._reference.source, self._reference.notes, compared)
+            notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
+            reference = ReferenceResult(self._reference.source, notes, compared)
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
@@ -293,6 +298,7 @@ class Record:
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
             reference=reference,
+            data=run.data,
             telemetry_meta=self.hardware.meta,
             gpus=list(self.hardware.gpus),
             gpu_series=self.hardware.series(),
@@ -314,7 +320,18 @@ class Record:
 
     def compared(self, stage: StageRecord) -> list[Comparison]:
         """What was published for the load of this stage, beside what it measured."""
-        return [] if self._reference is None else compare(self._reference, stage)
+        if self._reference is None:
+            return []
+        number, index = stage.started.pass_number or 1, stage.started.index
+        earlier = [one for one in self.stages.values() if index - number < one.started.index < index]
+        return compare(self._reference, stage, stage_compute(stage, self.hardware), earlier)
+
+    @property
+    def other_data(self) -> str | None:
+        """Why its figures are not to be held against the published ones: it sent other data; None where it did not."""
+        if self._reference is None or self.run is None:
+            return None
+        return other_data(self._reference, self.run.data)
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import Diagnosis, EngineStage, Finding, RunState, SearchResult
-from loadgen.metrics.samples import Columns, GpuSeries, GpuStage, GpuStatic
+from loadgen.metrics.journal import DataFile, Diagnosis, EngineStage, Finding, RunState, SearchResult
+from loadgen.metrics.samples import Columns, DevicesBy, GpuSeries, GpuStage, GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
@@ -111,7 +111,7 @@ class Precision(msgspec.Struct, frozen=True):
 
     `goodput` has the statistic `share`.
     """
-    error_percent: dict[str, float]  # the standard errors of `requests_per_s` and `output_tokens_per_s`
+    error_percent: dict[str, float]  # the standard errors of requests, output and total tokens per second
 
 
 class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +244,8 @@ class Throughput(msgspec.Struct, frozen=True):
     output_tokens_per_s: float | None
     total_tokens_per_s: float | None
     output_tokens_per_s_per_user: float | None  # divided by the mean concurrency
+    output_tokens_per_s_per_gpu: float | None = None
+    """Divided by the sockets on which the server computes; None where they are not known."""
 
 
 SloVerdict = Literal["met", "missed", "unresolved"]
@@ -284,6 +286,18 @@ class EnergyResult(msgspec.Struct, frozen=True):
     joules_per_output_token: float | None
     tokens_per_s_per_w: float | None  # output tokens per second for each watt, which is output tokens per joule
     sockets: tuple[SocketEnergy, ...]
+    devices_by: DevicesBy | None = None
+    """How the server's GPUs were told from others, see `ServerDevices.by`; None in results of before."""
+
+
+class ComputeResult(msgspec.Struct, frozen=True):
+    """What each GPU of the server computed, by the engine's own estimate, beside the most that it could (MFU)."""
+
+    tflops_per_gpu: float  # TFLOP a second between the engine's readings, warm-up and waits too
+    precision: str | None = None  # of the peak: `bf16`, `fp16` or `fp8`
+    peak_tflops: float | None = None  # dense, of one GPU
+    mfu_percent: float | None = None  # the share of the peak
+    why: str = ""  # why there is no peak to compare with
 
 
 class Goodput(msgspec.Struct, frozen=True):
@@ -361,6 +375,8 @@ class StageResult(msgspec.Struct, frozen=True):
     """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""
     e2e_inconclusive: str | None = None  # why E2E is not known, and what it would take
     curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves
+    pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
+    compute: ComputeResult | None = None  # None where the engine does not tell its operations
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -398,6 +414,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []  # of the preflight, the worst first
     diagnosis: Diagnosis | None = None  # why the server died, if it did
     reference: ReferenceResult | None = None
+    data: DataFile | None = None  # where the prompts came from; None for made-up ones, and in results of before
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()
     """Against the streams held: all stages of one load together, however the load came there."""

@@ -24,7 +24,12 @@ class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     uuid: str | None = None
     bdf: str | None = None  # PCI address: domain:bus:device.function
     arch: str | None = None
-    engine_index: int | None = None  # the device's number for HIP or CUDA, where the vendor tells it
+    engine_index: int | None = (
+        None  # the device's number for HIP or CUDA if no variable hides any; the first of several
+    )
+    engine_devices: int = 1  # how many of theirs it stands for: partitions that are not listed apart
+    engine_name: str | None = None  # as variables of HIP or CUDA may name it: GPU-f00d, MIG-f00d
+    device_file: str | None = None  # through which a container gets this one alone: /dev/dri/renderD128
     socket: str = ""
     """Devices of one socket share it; what belongs to a socket (power, energy, temperature) is counted once."""
     partition: int = 0  # 0 is the socket's first (or only) device, the one that carries the socket's figures
@@ -73,9 +78,12 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that holds memory of a device."""
 
-    pid: int
+    pid: int  # the host's
     name: str = ""
     hbm_bytes: int | None = None
+    user: str = ""  # empty where it cannot be seen
+    command: str = ""  # without secrets, shortened
+    of_server: bool | None = None  # whether it is one of the server's processes; None where nobody has looked
 
 
 class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,6 +147,19 @@ def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True)
     return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
 
 
+DevicesBy = Literal["given", "processes", "hbm", "simulated", "all"]
+
+
+class ServerDevices(msgspec.Struct, frozen=True):
+    """The GPUs on which the server computes."""
+
+    indices: tuple[int, ...]
+    by: DevicesBy
+    """`given`: visible devices, docker's devices and sizes say it; `processes`: those of the server hold their memory;
+    `hbm`: their memory grew since the run began, or is in use for a tenth, which others' may be too; `simulated`: all
+    are its; `all`: nothing tells them apart."""
+
+
 class GpuFigure(msgspec.Struct, frozen=True):
     """One quantity of one GPU over a window."""
 
@@ -155,6 +176,7 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     name: str
     looks: int
+    of_server: bool | None = None  # whether the server computes on it; None in results of before
     hbm_used_bytes_max: int | None = None
     hbm_total_bytes: int | None = None
     gfx_percent: GpuFigure | None = None

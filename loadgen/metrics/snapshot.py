@@ -15,6 +15,7 @@ from loadgen.metrics.journal import Diagnosis, EngineView, Finding, Milestone, S
 from loadgen.metrics.result import (
     BaselineView,
     Comparison,
+    ComputeResult,
     CurvePoint,
     EnergyResult,
     Requests,
@@ -150,6 +151,7 @@ class GpuView(msgspec.Struct, frozen=True):
     sample: GpuSample | None  # none before the first look
     flags: tuple[str, ...] = ()  # what is wrong with it, in a word or two each: `THROTTLED hbm 18%`, `PCIe x8 of x16`
     pace: GpuPace = GpuPace()
+    of_server: bool = True  # the server computes on its socket
 
 
 class StageView(msgspec.Struct, frozen=True):
@@ -169,6 +171,7 @@ class StageView(msgspec.Struct, frozen=True):
     open: int = 0  # sent and not over yet; 0 once the stage has ended
     latency_ms: dict[str, Summary] = {}  # by name: ttft, tpot, itl, e2e
     energy: EnergyResult | None = None  # none before five seconds of the window
+    compute: ComputeResult | None = None  # once the engine has told its operations in the stage
     slo_met: bool | None = None
     slo_needs: str = ""  # what it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so
     stop_reason: str | None = None
@@ -236,6 +239,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     point: SeriesPoint
     client: ClientView
     engine: EngineView | None = None
+    compute: ComputeResult | None = None  # over the engine's last seconds; None where it does not tell
     stages: tuple[StageView, ...] = ()  # all stages so far, oldest first; the last may be running
     whole: StageView | None = None  # all stages together
     errors: tuple[ErrorView, ...] = ()
@@ -249,6 +253,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     curve: tuple[CurvePoint, ...] = ()  # against the streams held, over all stages
     reference: tuple[Comparison, ...] = ()
     """Published figures beside what the running or last stage measured; of all stages once the run is done."""
+    other_data: bool = False  # the run sends other data than was published with
     baseline: BaselineView | None = None  # of the running or last stage; None without a baseline
     recent: dict[str, Summary] = {}  # the latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e
     distributions: tuple[Distribution, ...] = ()  # of the running or last stage, then of the one before it

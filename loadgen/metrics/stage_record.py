@@ -29,6 +29,7 @@ class StageRecord:
         self.settled: StageSettled | None = None
         self.ended: StageEnded | None = None
         self.engine: EngineStage | None = None
+        self.server_command: list[str] | None = None  # of the server that it ran on
         self.workers = 1  # that drive its load
         self.open_sent = 0  # streams that count in `sent` and are not over
         self.alone = True  # no stream of an earlier stage was open when it began

@@ -10,9 +10,11 @@ import msgspec
 from loadgen.metrics.crosscheck import truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import LATENCIES, OUTCOMES
-from loadgen.metrics.energy import window_energy
+from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
+from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
+    ComputeResult,
     Concurrency,
     EnergyResult,
     FirstWave,
@@ -66,7 +68,7 @@ def stage_result(
         requests=requests_of(stage),
         concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
         tokens=_tokens(stage),
-        throughput=throughput_of(stage),
+        throughput=throughput_of(stage, sockets=machine.sockets),
         latency_ms=stage.summaries(*LATENCIES, with_hdr=with_hdr),
         slo=judgement.slo,
         engine=stage.engine,
@@ -88,7 +90,7 @@ def stage_result(
         host=machine.host,
         verdicts=[
             *machine.verdicts,
-            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine),
+            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine, meant_hits=started.meant_hits),
             *_account_verdicts(stage),
         ],
         truth=truth,
@@ -97,6 +99,7 @@ def stage_result(
         settled_s=stage.settled_s,
         inconclusive=stage.inconclusive,
         variant=started.variant,
+        pass_number=started.pass_number,
         precision=stage.blocks.precision(),
         first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,
@@ -104,6 +107,7 @@ def stage_result(
         carried_share=stage.carried_share,
         e2e_inconclusive=stage.e2e_inconclusive,
         curve=load_curve([stage]) if started.steps else (),
+        compute=machine.compute,
     )
 
 
@@ -151,7 +155,8 @@ def requests_of(stage: StageRecord) -> Requests:
     return Requests(**counts, errors=dict(metrics.errors), messages=dict(metrics.messages), models=dict(metrics.models))
 
 
-def throughput_of(stage: StageRecord) -> Throughput:
+def throughput_of(stage: StageRecord, *, sockets: int = 0) -> Throughput:
+    """The rates of its window; `sockets` are those on which the server computed, 0 if that is not known."""
     output = stage.per_second("window_output_tokens")
     held = stage.held_mean
     return Throughput(
@@ -160,6 +165,7 @@ def throughput_of(stage: StageRecord) -> Throughput:
         output_tokens_per_s=output,
         total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
         output_tokens_per_s_per_user=output / held if output is not None and held else None,
+        output_tokens_per_s_per_gpu=output / sockets if output is not None and sockets else None,
     )
 
 
@@ -171,8 +177,10 @@ class StageHardware(msgspec.Struct, frozen=True):
 
     gpu: list[GpuStage] = []
     energy: EnergyResult | None = None
+    compute: ComputeResult | None = None
     host: dict[str, float | None] = {}
     verdicts: list[Verdict] = []
+    sockets: int = 0  # on which the server computed, as far as they are known
 
 
 def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardware:
@@ -181,10 +189,17 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     if start_ns is None or end_ns is None:
         return StageHardware()
     start_s, end_s = start_ns / 1e9, end_ns / 1e9
-    gpus = gpu_stages(hardware.gpus, stage.hardware_samples.within(start_s, end_s))
+    devices = hardware.of_stage(stage.hardware_samples)
+    used = hardware.sockets_of(devices)
+    gpus = gpu_stages(
+        hardware.gpus, stage.hardware_samples.within(start_s, end_s), of_server={gpu.index for gpu in used}
+    )
     host = host_means(stage.hardware_samples.host, start_s, end_s)
     verdicts = stage_verdicts(f"stage {stage.started.index + 1}", _facts(stage, gpus, host))
-    return StageHardware(gpus, stage_energy(stage, hardware), host, verdicts)
+    known = len(sockets(used)) if devices.by != "all" else 0
+    return StageHardware(
+        gpus, stage_energy(stage, hardware), stage_compute(stage, hardware), host, verdicts, sockets=known
+    )
 
 
 def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult | None:
@@ -194,11 +209,22 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
         return None
     samples = stage.hardware_samples.by_gpu
     tokens = stage.counters["window_output_tokens"]
-    return window_energy(hardware.of_server(samples), samples, start_ns / 1e9, end_ns / 1e9, tokens)
+    devices = hardware.of_stage(stage.hardware_samples)
+    used = window_energy(hardware.sockets_of(devices), samples, start_ns / 1e9, end_ns / 1e9, tokens)
+    return None if used is None else msgspec.structs.replace(used, devices_by=devices.by)
+
+
+def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult | None:
+    """What the GPUs computed, once the engine has had its word on the stage."""
+    if stage.engine is None:
+        return None
+    gpus = hardware.sockets_of(hardware.of_stage(stage.hardware_samples))
+    return compute_of(stage.engine.tflops_per_gpu, stage.server_command, gpus)
 
 
 def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:
-    busy = [gpu for gpu in gpus if gpu.gfx_percent is not None and gpu.gfx_percent.mean >= _BUSY_FROM_PERCENT]
+    ours = [gpu for gpu in gpus if gpu.of_server]
+    busy = [gpu for gpu in ours if gpu.gfx_percent is not None and gpu.gfx_percent.mean >= _BUSY_FROM_PERCENT]
     engine = stage.engine
     return StageFacts(
         client_limit=stage.limit(),

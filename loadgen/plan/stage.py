@@ -14,6 +14,7 @@ import msgspec
 from loadgen.cores import usable_cores
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
+from loadgen.format import setting
 from loadgen.metrics.journal import SearchPoint, SearchResult, StageLoad, load_at
 from loadgen.metrics.result import Limits, SloVerdict
 from loadgen.workload.work import Work
@@ -42,7 +43,7 @@ class Stage(StageLoad, frozen=True):
         """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
         endless: dict[str, object] = {"requests": None, "duration_s": None, "warmup_requests": 0, "warmup_s": 0.0}
         endless |= {"label": "", "settle_s": 0.0, "min_completed": 0, "max_duration_s": 0.0, "steps": ()}
-        endless |= {"judged": None, "certain": False, "rate_points": ()}
+        endless |= {"judged": None, "certain": False, "rate_points": (), "pass_number": None}
         endless["arrival"] = "poisson" if self.arrival == REPLAY else self.arrival
         if "isl" in changes or "osl" in changes:
             work = Work()
@@ -55,7 +56,9 @@ class Stage(StageLoad, frozen=True):
         """The label, or the load in words."""
         if self.label:
             return self.label
-        return f"conc {self.concurrency}" if self.rate is None else f"rate {self.rate:g}/s"
+        if self.rate is None:
+            return f"conc {self.concurrency}"
+        return f"replay {setting(self.rate)}/s" if self.arrival == REPLAY else f"rate {self.rate:g}/s"
 
     def at(self, measured_s: float) -> Stage:
         """The load as it stands at a moment, if it moves."""
@@ -116,9 +119,11 @@ def check_lengths(plan: list[Stage], max_model_len: int | None, *, where: str) -
         if longest > max_model_len:
             fixed = longest == stage.isl + stage.osl
             words = f"isl {stage.isl} + osl {stage.osl} =" if fixed else "prompt and answer have up to"
+            of_trace = stage.work.data is not None and stage.work.data.form == "trace"
+            shorten = f"leave longer rows out with load.trace.max_length = {max_model_len}" if of_trace else None
             raise ProfileError(
-                f"{where}: stage {number}: {words} {longest} tokens, but the "
-                f"server's max_model_len is {max_model_len}; shorten isl or osl, or raise max-model-len"
+                f"{where}: stage {number}: {words} {longest} tokens, but the server's max_model_len is "
+                f"{max_model_len}; {shorten or 'shorten isl or osl'}, or raise max-model-len"
             )
 
 

@@ -19,6 +19,7 @@ from loadgen.profile.values import (
     Concurrency,
     Ladder,
     LengthsText,
+    Moment,
     Rate,
     RatePoints,
     Rates,
@@ -60,6 +61,27 @@ class Turns(Table):
     """The time from an answer to the next question."""
 
 
+class Trace(Table):
+    """What is sent of a trace and how fast. Its rows are never sent but in their order, at any speed."""
+
+    start: Moment = 0.0
+    """Where in the trace to begin, counted from its first row."""
+    end: Seconds | None = None
+    """Where to stop, counted from its first row; nothing after this is read."""
+    speed: float = Field(default=1.0, gt=0, le=1_000_000)
+    """2 replays an hour of the trace in half an hour, 0.5 in two."""
+    block_size: int = Field(default=512, ge=1, le=1_000_000)
+    """Tokens of the blocks that `hash_ids` name: 512 in Mooncake's traces."""
+    max_length: Tokens | None = None
+    """Rows whose prompt and answer together have more tokens are left out, and counted."""
+
+    @model_validator(mode="after")
+    def _begins_before_it_ends(self) -> Self:
+        if self.end is not None and self.end <= self.start:
+            raise ValueError(f"end: {self.end:g} s is not after start, {self.start:g} s")
+        return self
+
+
 class Cancel(Table):
     """Clients that hang up before their answer is complete."""
 
@@ -92,9 +114,12 @@ class Load(Table):
     max_concurrency: Concurrency | None = None
     """Open loop: no more streams than this at once; arrivals beyond it wait, and are sent late."""
     data: str | None = None
-    """A file of prompts in place of made-up ones, or `sample` for the conversations that vramp brings."""
+    """A file of prompts in place of made-up ones, or `sample` for the conversations that vramp brings. A trace has
+    lengths and times: Mooncake's JSON lines, or the CSV of Azure or BurstGPT."""
     data_format: Literal["sharegpt", "jsonl", "text", "trace"] | None = None
     """How to read `data`; without it, the file tells."""
+    trace: Trace | None = None
+    """`{ start = "1h", end = "2h", speed = 2 }`: how much of a trace in `data` is sent, and how fast."""
     prefix: Prefix | None = None
     """`{ share = 0.5, count = 10 }`: prompts that begin alike."""
     turns: Turns | None = None

@@ -151,9 +151,9 @@ LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("i
 ArrivalText = Annotated[
     str, AfterValidator(_check_arrival), reads('`"poisson"`, `"constant"`, `"gamma:B"` or `"replay"`')
 ]
-_Moment = Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0)]
+Moment = Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0), reads("duration")]
 RatePoints = Annotated[
-    list[tuple[_Moment, Annotated[float, Field(ge=0, le=MOST_RATE)]]],
+    list[tuple[Moment, Annotated[float, Field(ge=0, le=MOST_RATE)]]],
     AfterValidator(_check_rate_points),
     reads("list of [duration, requests a second]"),
 ]

@@ -96,6 +96,8 @@ _COLUMNS: dict[str, Column[Measured]] = {
         "tok/s per user", _per_user, short="/user", group="throughput", decimals=1, width=6
     ),
     "joules_per_output_token": Column("J/token", figure("energy", "joules_per_output_token"), short="J/tok", width=6),
+    "tflops_per_gpu": Column("TFLOP/s per GPU", figure("compute", "tflops_per_gpu"), decimals=1),
+    "mfu_percent": Column("MFU %", figure("compute", "mfu_percent"), decimals=1),
     "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
 }
 
@@ -163,7 +165,13 @@ PAGE_COLUMNS = columns(
 MARKDOWN_COLUMNS = columns(
     "shape completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s", decimals=2
 )
-MARKDOWN_IF_KNOWN = columns("output_tokens_per_s_per_user joules_per_output_token met_limits", decimals=2)
+MARKDOWN_IF_KNOWN = columns("output_tokens_per_s_per_user joules_per_output_token mfu_percent met_limits", decimals=2)
+_COMPUTE = columns("tflops_per_gpu mfu_percent")
+
+
+def page_columns(stages: Sequence[StageResult]) -> list[Column[Measured]]:
+    """Of what the GPUs computed only if an engine told it."""
+    return [*PAGE_COLUMNS, *(_COMPUTE if any(stage.compute is not None for stage in stages) else ())]
 
 
 def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:
@@ -249,6 +257,7 @@ def run_curve(result: Result) -> tuple[CurvePoint, ...]:
     parts = sum(
         len(stage.curve) or int(stage.target.rate is None and has_numbers(stage) and bool(stage.measured_s))
         for stage in result.stages
+        if (stage.pass_number or 1) == 1
     )
     return result.curve if parts > len(result.curve) else ()
 

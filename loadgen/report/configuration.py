@@ -6,17 +6,18 @@ What must differ from run to run (ports, addresses, seeds) and what the stages s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from loadgen.metrics.mfu import flags_of
 from loadgen.metrics.result import Result
 
 _NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env", "name", "label", "cidfile"})
 _LOADS = ("load.concurrency", "load.rate", "load.shapes")
 _BOX = ("engine", "vllm_version", "max_model_len", "host", "cpu", "cpu_cores", "memory_bytes", "kernel", "python")
-_SENT = ("endpoint", "data", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")
+_SENT = ("endpoint", "data", "trace", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")
 """Keys of `load` that make requests another kind of requests."""
 _SIMULATOR = "simulator"
 
@@ -106,7 +107,7 @@ def _configuration(result: Result) -> dict[str, str]:
     flat |= {key: environment.get(key) for key in _BOX}
     flat |= _gpu_settings(result)
     flat |= flattened(profile.get("server") or {}, "server")
-    flat |= {f"server.args.{flag}": value for flag, value in _flags(environment.get("server_command") or []).items()}
+    flat |= {f"server.args.{flag}": value for flag, value in flags_of(environment.get("server_command") or []).items()}
     flat |= {f"server.env.{name}": value for name, value in (environment.get("server_env") or {}).items()}
     flat |= flattened(profile.get("load") or {}, "load")
     flat |= {"slo": profile.get("slo") or None, "vramp": result.vramp_version, "workers": result.client.workers}
@@ -135,19 +136,6 @@ def _gpu_settings(result: Result) -> dict[str, Any]:
     versions = {f"telemetry.{key}": value for key, value in flattened(result.telemetry_meta or {}).items()}
     known = {key: value for key, value in versions.items() if "version" in key or "driver" in key}
     return {f"gpu.{name}": getattr(first, name) for name in names} | known
-
-
-def _flags(command: Sequence[str]) -> dict[str, str]:
-    """`--max-num-seqs 8 --async-scheduling` by name; words without a flag are the program's business."""
-    flags: dict[str, str] = {}
-    name = ""
-    for word in command:
-        if word.startswith("--"):
-            name, _, value = word.removeprefix("--").partition("=")
-            flags[name] = value
-        elif name:
-            flags[name] = f"{flags[name]} {word}".strip()
-    return flags
 
 
 def _text(value: object) -> str:

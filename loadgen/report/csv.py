@@ -161,6 +161,8 @@ _COLUMNS: dict[str, Source] = {
     "step": lambda stage: None,
     "direction": lambda stage: None,
     **_measured(" ".join(f"{latency}_count" for latency in LATENCIES)),
+    **_measured("tflops_per_gpu mfu_percent"),
+    "mfu_precision": "compute.precision",
 }
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from loadgen.format import counted, significant
 from loadgen.metrics.deltas import OUTCOMES, Summary
-from loadgen.metrics.result import FirstWave, Requests, StageResult
+from loadgen.metrics.result import ComputeResult, FirstWave, Requests, Result, StageResult
 from loadgen.metrics.snapshot import StageView
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
@@ -104,6 +104,14 @@ def failed_words(errors: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count:,}" for kind, count in errors.items())
 
 
+def published_nowhere(result: Result) -> str:
+    """That what was published for single loads met no stage; empty where it did, or where there is nothing."""
+    published, found = result.profile.get("reference"), result.reference
+    if found is None or found.comparisons or not (isinstance(published, dict) and published.get("points")):
+        return ""
+    return "no stage of this run has the load of a published figure"
+
+
 def stage_notes(stage: StageResult) -> list[Note]:
     """What its figures are of, and what they are not; verdicts and limits are told elsewhere."""
     tail_is_verdict = any(verdict.id == "tail" for verdict in stage.verdicts)
@@ -115,6 +123,7 @@ def stage_notes(stage: StageResult) -> list[Note]:
         tpot_parts=stage.tpot_parts,
         first_wave=stage.first_wave,
         tail_share=None if tail_is_verdict else stage.tail_share,
+        compute=stage.compute,
     )
     return list(found)
 
@@ -129,6 +138,7 @@ def notes_of(
     first_wave: FirstWave | None,
     tail_share: float | None,
     capped: str | None = None,
+    compute: ComputeResult | None = None,
 ) -> Iterator[Note]:
     """The same of a stage that has no result yet."""
     if moves:
@@ -147,6 +157,17 @@ def notes_of(
         yield Note("Tail", f"for {tail_share:.0%} of its time fewer streams than asked for, as its requests ran out")
     if capped is not None:
         yield Note("Cap", capped)
+    if compute is not None:
+        yield Note("MFU", mfu_words(compute))
+
+
+def mfu_words(compute: ComputeResult) -> str:
+    """What was computed and the share of the peak, or why there is none."""
+    told = f"{significant(compute.tflops_per_gpu)} TFLOP/s a GPU by the engine's own estimate"
+    if compute.mfu_percent is None:
+        return f"unknown: {told}, but {compute.why}"
+    peak = f"{significant(compute.peak_tflops)} in {compute.precision}, dense"
+    return f"{significant(compute.mfu_percent)} %: {told}, of {peak}"
 
 
 def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:

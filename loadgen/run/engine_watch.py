@@ -3,7 +3,7 @@
 One reading ends a stage and begins the next, so that their deltas add up. Where nothing is open between two stages, the
 next waits for the reading, so that it is of the same streams as ours; a running load never waits for any of it. An
 engine without /metrics is simply not shown. Several servers are read at once and added up before anything is computed,
-so that means are those of all requests; of the use of the KV cache the fullest counts, as with engines in one server.
+so that means are those of all requests, as with engines in one server.
 What is shown as a rate is over the last `WINDOW_S` seconds.
 """
 
@@ -30,6 +30,7 @@ from loadgen.server.vllm.engine_metrics import (
     engine_doubts,
     is_idle,
     parse_engine_metrics,
+    together,
 )
 
 _PERIOD_S = 1.0
@@ -178,12 +179,18 @@ def _view(before: EngineSample | None, sample: EngineSample | None, span_s: floa
         prefix_hit_rate=change.prefix_hit_rate if change is not None else None,
         prompt_tokens_per_s=_rate(change.prompt_tokens, span_s) if change is not None else None,
         generation_tokens_per_s=_rate(change.generation_tokens, span_s) if change is not None else None,
+        tflops_per_gpu=_tflops(change.flops_per_gpu, span_s, _SHORTEST_SPAN_S) if change is not None else None,
         engines={name: view for name, one in sample.engines.items() if (view := _view(known.get(name), one, span_s))},
     )
 
 
 def _rate(count: float | None, span_s: float) -> float | None:
     return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
+
+
+def _tflops(flops: float | None, span_s: float, shortest_s: float = 0.0) -> float | None:
+    """Nothing gained is nothing told: an engine that does not count leaves the counter at 0."""
+    return None if not flops or span_s <= shortest_s else flops / span_s / 1e12
 
 
 def _stage_numbers(
@@ -212,6 +219,7 @@ def _stage_numbers(
         engines={name: engine for name, engine in engines.items() if engine is not None},
         idle_around=None if None in idle else all(idle),
         doubts=doubts,
+        tflops_per_gpu=_tflops(change.flops_per_gpu, span_s),
     )
 
 
@@ -250,4 +258,4 @@ def _sum(name: str, values: list[Any]) -> Any:  # noqa: ANN401 - a number, a map
         return EngineHistogram(
             sum(part.sum_s for part in values), sum(part.count for part in values), tuple(sorted(buckets.items()))
         )
-    return max(values) if name == "kv_usage" else sum(values)
+    return together(name, values)

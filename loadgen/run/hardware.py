@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
-from loadgen.metrics.journal import GpusSampled, Happened, HostSampled, Line, TelemetryChanged
-from loadgen.metrics.samples import GpuStatic
+from loadgen.metrics.journal import DevicesChosen, GpusSampled, Happened, HostSampled, Line, TelemetryChanged
+from loadgen.metrics.samples import GpuStatic, ServerDevices
 from loadgen.profile.schema import Profile
+from loadgen.run.servers import Servers
+from loadgen.server.gpus.processes import attached_pids, described
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
@@ -25,6 +28,8 @@ from loadgen.vendors import VendorName
 
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S
+_LOOK_S = 10.0  # between looks for the processes of attached servers
+_SHOWN_S = 15.0  # after this long without somebody who looks, processes are listed no more
 Pids = Callable[[], Iterable[int]]
 
 
@@ -38,7 +43,7 @@ class HardwareWatch:
         folder: Path,
         log: Callable[[Line], None],
         clock_s: Callable[[], float],
-        server_pids: Pids,
+        servers: Callable[[], Servers],
         worker_pids: Pids,
         replay: dict[VendorName, list[BackendOption]] | None = None,
     ) -> None:
@@ -48,7 +53,13 @@ class HardwareWatch:
         self._folder = folder
         self._log = log
         self._clock_s = clock_s
-        self._server_pids, self._worker_pids = server_pids, worker_pids
+        self._servers, self._worker_pids = servers, worker_pids
+        self._devices: ServerDevices | None = None  # those of the servers `_devices_of`
+        self._devices_of: Servers | None = None
+        self._attached: set[int] = set()  # processes of servers that are not ours, as last seen
+        self._look_at_s = 0.0
+        self._shown_until_s = 0.0
+        self._listing = False
         self._host = HostSampler()
         self._monitor: Monitor | None = None
         self._logged: tuple[tuple[GpuStatic, ...], dict[str, Any]] | None = None
@@ -87,6 +98,10 @@ class HardwareWatch:
             monitor, self._monitor = self._monitor, None
             await monitor.close()
 
+    def show_processes(self) -> None:
+        """Somebody looks at the processes on the GPUs: have them listed for a while."""
+        self._shown_until_s = time.monotonic() + _SHOWN_S
+
     async def settle(self) -> None:
         """Wait for a sample of each GPU taken after the load, without which the last stage's energy has no end."""
         ended_s, monitor = time.monotonic(), self._monitor
@@ -107,23 +122,64 @@ class HardwareWatch:
             await self._monitor.close()
 
     def _watch(self, options: dict[VendorName, list[BackendOption]]) -> None:
+        self._listing, self._devices = False, None
         self._monitor = Monitor(options, folder=self._folder, interval_s=_PERIOD_S)
         self._monitor.start()
 
     async def _sample_forever(self) -> None:
         due_s = time.monotonic()
         while True:
+            await self._look_for_attached()
             self._sample()
             due_s = max(due_s + _PERIOD_S, time.monotonic())
             await asyncio.sleep(due_s - time.monotonic())
 
     def _sample(self) -> None:
+        pids = self._servers().pids
         if self._monitor is not None:
             self._log_changes(self._monitor)
+            self._choose(self._monitor, {*pids, *self._attached})
             for sampled in self._monitor.take():
-                self._log(GpusSampled(t_s=self._clock_s(), gpus=sampled.gpus))
-        host = self._host.sample(server=self._server_pids(), files_of=self._worker_pids())
+                gpus = tuple(described(gpu, {*pids, *self._attached}) for gpu in sampled.gpus)
+                self._log(GpusSampled(t_s=self._clock_s(), gpus=gpus))
+        host = self._host.sample(server=pids, files_of=self._worker_pids())
         self._log(HostSampled(t_s=self._clock_s(), host=host))
+
+    async def _look_for_attached(self) -> None:
+        now_s, settings = time.monotonic(), self._servers().settings
+        if self._listing and settings.engine == "attach" and now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            with contextlib.suppress(psutil.Error):  # a process ended meanwhile: the next look sees it
+                self._attached = await asyncio.to_thread(attached_pids, settings.attached)
+
+    def _choose(self, monitor: Monitor, pids: Collection[int]) -> None:
+        """Say on which GPUs the servers compute, once it is known; until then processes are listed."""
+        devices = self._chosen(monitor, pids) if monitor.gpus else self._devices
+        if devices != self._devices:
+            self._devices = devices
+            self._log(DevicesChosen(t_s=self._clock_s(), devices=devices))
+        unknown = bool(monitor.gpus) and devices is None and self._replay is None
+        listing = unknown or time.monotonic() < self._shown_until_s
+        if listing != self._listing:
+            self._listing = listing
+            monitor.show_processes(listing)
+
+    def _chosen(self, monitor: Monitor, pids: Collection[int]) -> ServerDevices | None:
+        gpus = monitor.gpus
+        if all(gpu.vendor == "sim" for gpu in gpus):
+            return ServerDevices(tuple(gpu.index for gpu in gpus), "simulated")
+        if self._replay is not None:  # GPUs of another box, with processes of another server
+            return None
+        servers, before = self._servers(), self._devices_of
+        self._devices_of = servers
+        given = servers.given(gpus)
+        if given is not None:
+            return ServerDevices(given, "given")
+        held = {index: {process.pid for process in now.processes or ()} for index, now in monitor.latest.items()}
+        holding = tuple(index for index, holders in sorted(held.items()) if not holders.isdisjoint(pids))
+        if holding:
+            return ServerDevices(holding, "processes")
+        return self._devices if servers is before else None
 
     def _log_changes(self, monitor: Monitor) -> None:
         status: dict[str, Any] = {source.vendor: _status_of(source) for source in monitor.status}

@@ -18,6 +18,7 @@ from loadgen.errors import ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
+from loadgen.places import open_file
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
@@ -178,7 +179,7 @@ def phase_of(record: Record) -> Phase:
 def _length_s(journal: Path) -> float:
     """When the last whole line was written: only the end of the file is read."""
     try:
-        with journal.open("rb") as file:
+        with open_file(journal) as file:
             file.seek(max(0, file.seek(0, 2) - _END_BYTES))
             whole, _, _ = file.read().rpartition(b"\n")
     except OSError as error:
@@ -188,7 +189,7 @@ def _length_s(journal: Path) -> float:
         raise ResultError(f"{journal}: the journal is empty: the run wrote nothing")
     try:
         return msgspec.json.decode(last, type=_Timed).t_s
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ResultError(f"{journal}: its last line is not one of a journal: {error}") from error
 
 

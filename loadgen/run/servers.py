@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.errors import LoadError, ServerError
-from loadgen.masking import masked_text
+from loadgen.errors import LoadError, ProfileError, ServerError
+from loadgen.masking import mask_file, masked_text
 from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
+from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
+from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
-from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, StopReport
-from loadgen.server.process.locks import DriveLock, drive_lock
+from loadgen.server.process.guard_client import ProcessName, StopReport
+from loadgen.server.process.locks import DriveLock, drive_lock, is_this_machine
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
@@ -71,7 +73,7 @@ class Servers:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
-        held = await level_now() if self.settings.engine in ("vllm", "docker") else NOT_CHECKED
+        held = await level_now(self.settings)
         self.managed = [
             ManagedServer(
                 server,
@@ -148,6 +150,11 @@ class Servers:
             await asyncio.wait({stopping}, timeout=SNAPSHOT_S)
         for report in await stopping:
             tell("server" if report.clean else "error", f"server {report.sentence}")
+        for server in self.managed:
+            try:
+                await asyncio.to_thread(mask_file, server.log.path)
+            except OSError as error:
+                tell("error", f"{server.log.path}: may hold secrets, which could not be masked: {error.strerror}")
         stopped: ServerState = "died" if self.died else "stopped"
         return stopped if self.managed else None
 
@@ -221,6 +228,18 @@ class Servers:
             self._look_at_s = now_s + _LOOK_S
             self._liveness = self._most_telling.look()
         return self._liveness
+
+    def given(self, gpus: Sequence[GpuStatic]) -> tuple[int, ...] | None:
+        """The numbers of the GPUs that all servers together were given; None where only their processes can tell."""
+        if self.settings.engine == "attach":
+            here = any(is_this_machine(urlsplit(url).hostname or "") for url in self.settings.attached)
+            return None if here else ()
+        if self.settings.engine == "simulator":
+            return ()
+        try:
+            return given_indices(self._each, gpus)
+        except ProfileError:  # sizes that are no numbers: the server itself says so
+            return None
 
     @property
     def pids(self) -> list[int]:

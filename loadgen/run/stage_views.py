@@ -10,12 +10,12 @@ from loadgen.metrics.crosscheck import truth_check
 from loadgen.metrics.curve import LoadCurve, distribution_of
 from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import CurvePoint, EnergyResult, TruthCheck
+from loadgen.metrics.result import ComputeResult, CurvePoint, EnergyResult, TruthCheck
 from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_energy, throughput_of
+from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_compute, stage_energy, throughput_of
 from loadgen.report.notes import notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
@@ -70,6 +70,7 @@ def stage_view(
     judgement = judge(stage, record.limits)
     now_s = record.points[-1].t_s if record.points else started.t_s
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
+    compute = stage_compute(stage, record.hardware)
     return msgspec.structs.replace(
         _measured(stage, max(0.0, (ended.t_s if ended is not None else now_s) - started.t_s)),
         slo_met=met_limits(judgement) if stage.counters["sent"] else None,
@@ -80,9 +81,10 @@ def stage_view(
         waits_for=stage.waits_for,
         e2e_needs_s=_beyond_its_end(stage),
         moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
-        notes=_notes(stage) if ended is not None else (),
+        notes=_notes(stage, compute) if ended is not None else (),
         curve=curve,
         energy=energy,
+        compute=compute,
     )
 
 
@@ -126,7 +128,7 @@ def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
     )
 
 
-def _notes(stage: StageRecord) -> tuple[str, ...]:
+def _notes(stage: StageRecord, compute: ComputeResult | None) -> tuple[str, ...]:
     moves = bool(stage.started.steps)
     notes = notes_of(
         {} if moves else stage.summaries("ttft", "ttft_from_intended", "tpot"),
@@ -137,6 +139,7 @@ def _notes(stage: StageRecord) -> tuple[str, ...]:
         first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,
         capped=stage.capped(),
+        compute=compute,
     )
     return tuple(str(note) for note in notes)
 

@@ -17,7 +17,9 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.masking import masked
 from loadgen.metrics.journal import RunState
+from loadgen.places import read_whole, write_whole
 from loadgen.profile.schema import Profile
 from loadgen.report.sweep_table import Outcome
 from loadgen.store.runs import claim_folder, read_result
@@ -80,10 +82,10 @@ def resume_sweep(folder: Path, profiles: Mapping[str, Profile]) -> Sweep:
 def read_sweep(folder: Path) -> Sweep:
     path = folder / _FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Sweep)
+        return msgspec.json.decode(read_whole(path), type=Sweep)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror}; --resume takes the folder of a sweep") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ResultError(f"{path}: not a sweep of vramp: {error}") from error
 
 
@@ -150,9 +152,8 @@ def _outcome(folder: Path, variant: Variant) -> Outcome:
 
 
 def _write(folder: Path, sweep: Sweep) -> None:
-    path, beside = folder / _FILE, folder / f".{_FILE}"
+    path = folder / _FILE
     try:
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(sweep), indent=1) + b"\n")
-        beside.replace(path)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(masked(sweep)), indent=1) + b"\n")
     except OSError as error:
         raise ResultError(f"{path}: cannot be written: {error.strerror}") from error

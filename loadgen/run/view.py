@@ -11,8 +11,9 @@ from typing import Required, TypedDict, Unpack
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.journal import EngineView, Milestone, RunState, StageLoad
+from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Comparison, Verdict
+from loadgen.metrics.result import Comparison, ComputeResult, Verdict
 from loadgen.metrics.snapshot import (
     ClientView,
     ErrorView,
@@ -87,7 +88,7 @@ def snapshot_of(
         waiting_for=waiting_for,
     )
     hardware = record.hardware
-    found = gpu_verdicts(hardware.facts())
+    found, ours = gpu_verdicts(hardware.facts()), hardware.sockets_of(hardware.now())
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -97,6 +98,7 @@ def snapshot_of(
         point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
+        compute=_compute(record),
         stages=views.of(record),
         whole=whole_view(list(record.stages.values()), record.total),
         recent=record.recent(),
@@ -106,9 +108,16 @@ def snapshot_of(
         events=tuple(record.events),
         findings=record.findings,
         reference=_references(record, phase),
+        other_data=record.other_data is not None,
         verdicts=_verdicts(record, found),
         gpus=tuple(
-            GpuView(gpu, hardware.latest.get(gpu.index), flags(found, gpu.index), hardware.pace(gpu.index))
+            GpuView(
+                gpu,
+                hardware.latest.get(gpu.index),
+                flags(found, gpu.index),
+                hardware.pace(gpu.index),
+                of_server=gpu in ours,
+            )
             for gpu in hardware.gpus
         ),
         host=hardware.host,
@@ -118,6 +127,13 @@ def snapshot_of(
         baseline_distribution=baseline.distribution(record) if baseline is not None else None,
         **known,
     )
+
+
+def _compute(record: Record) -> ComputeResult | None:
+    engine, server = record.engine, record.server
+    if engine is None or server is None:
+        return None
+    return compute_of(engine.tflops_per_gpu, server.command, record.hardware.gpus)
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
@@ -158,7 +174,11 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
     found = list(of_gpus)
     stage, engine, host = record.current, record.engine, record.hardware.host
     if stage is not None:
-        busy = [sample for sample in record.hardware.latest.values() if (sample.gfx_percent or 0.0) > 0]
+        hardware = record.hardware
+        used = [
+            hardware.latest[gpu.index] for gpu in hardware.sockets_of(hardware.now()) if gpu.index in hardware.latest
+        ]
+        busy = [sample for sample in used if (sample.gfx_percent or 0.0) > 0]
         facts = StageFacts(
             client_limit=stage.limit(),
             capped=stage.capped(),

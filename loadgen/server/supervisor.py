@@ -136,9 +136,10 @@ class ManagedServer:
 
     def diagnose(self, phase: Phase) -> Diagnosis:
         self._read_log()
-        now, before = read_oom_kills(), self._oom_kills_before
+        now, before = read_oom_kills(own_group=self._server.docker is None), self._oom_kills_before
         kills = None if now is None or before is None else now - before
-        return diagnose([*self.log.lines, *kernel_kills(self._launched_s)], self.exit, phase=phase, oom_kills=kills)
+        lines = [*self.log.distinct_lines(), *kernel_kills(self._launched_s)]
+        return diagnose(lines, self.exit, phase=phase, oom_kills=kills)
 
     def look(self) -> Liveness:
         """What its processes do, whatever the log says; the CPU is that since the last look."""
@@ -175,7 +176,7 @@ class ManagedServer:
         await asyncio.shield(self._stopping)
 
     async def _launch(self) -> None:
-        self._oom_kills_before = read_oom_kills()
+        self._oom_kills_before = read_oom_kills(own_group=self._server.docker is None)
         self._launched_s = time.monotonic()
         self._guard = guard_client.start_guard(self.log.path)
         self._watching = asyncio.create_task(self._watch(self._guard))

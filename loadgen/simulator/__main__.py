@@ -125,8 +125,10 @@ def parser() -> argparse.ArgumentParser:
         "--fault", action="append", default=[], metavar="KIND:key=value,...", help="see simulator/faults.py"
     )
     flags.add_argument("--enable-prefix-caching", dest="prefix_caching", action=argparse.BooleanOptionalAction)
+    flags.add_argument("--enable-mfu-metrics", dest="mfu_metrics", action=argparse.BooleanOptionalAction)
+    flags.add_argument("--dtype", default="auto", help="nothing is computed in it")
     for field in fields(Physics):
-        if field.name != "prefix_caching":
+        if field.name not in ("prefix_caching", "mfu_metrics"):
             flag = "--" + field.name.replace("_", "-")
             flags.add_argument(flag, type=type(field.default), help=f"of the preset if not given ({field.default})")
     flags.add_argument("--fail-startup", metavar="MESSAGE", help="die half way through the start")

@@ -143,7 +143,7 @@ class Engine:
         self.waiting: deque[Sequence] = deque()
         self.running: dict[Sequence, None] = {}  # in the order of admission: the youngest is the last
         self.preemptions = self.prefix_queries = self.prefix_hits = 0
-        self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
+        self.prompt_tokens = self.cached_tokens = self.generation_tokens = self.computed_tokens = 0
         self.steps = self.late_steps = self.aborted = 0
         self._random = Random(seed)
         self._decoding: dict[Sequence, None] = {}
@@ -217,6 +217,7 @@ class Engine:
                 short.append(sequence)
         self._short = short
         self.generation_tokens += len(tokens)
+        self.computed_tokens += self._computing
         for sequence in ending:
             self._keep_answer(sequence)
             self._leave(sequence)

@@ -112,6 +112,7 @@ class Metrics:
             ',source="local_cache_hit"': engine.cached_tokens,
             ',source="external_kv_transfer"': 0,
         }
+        flops = engine.computed_tokens * physics.gflop_per_token * 1e9 if physics.mfu_metrics else 0.0
         return [
             ("num_requests_running", "gauge", {"": len(engine.running)}),
             ("num_requests_waiting", "gauge", {"": len(engine.waiting)}),
@@ -126,4 +127,5 @@ class Metrics:
             ("prefix_cache_queries_total", "counter", {"": engine.prefix_queries}),
             ("prefix_cache_hits_total", "counter", {"": engine.prefix_hits}),
             ("request_success_total", "counter", finished),
+            ("estimated_flops_per_gpu_total", "counter", {"": flops}),
         ]

@@ -30,6 +30,8 @@ class Physics:
     max_model_len: int = 32768  # prompt and answer together
     kv_blocks: int = 25_000  # blocks in the KV pool
     block_size: int = 16  # tokens in a block
+    gflop_per_token: float = 16.0  # what a computed token takes: twice the parameters that it goes through
+    mfu_metrics: bool = False  # whether the operations are counted for /metrics
     prefix_caching: bool = True  # whether prompts share blocks with earlier ones
     eos_mean_tokens: float = 0.0
     """Above zero: answers without `ignore_eos` end by themselves, after this many tokens on average."""
@@ -81,6 +83,7 @@ PRESETS = {
         base_ms=13.4,
         per_seq_ms=0.1,
         per_prefill_token_ms=0.0723,
+        gflop_per_token=10.2,  # 5.1 billion active parameters, by the model card
         jitter=0.02,
         max_num_batched_tokens=4096,
         max_model_len=131_072,

@@ -21,6 +21,7 @@ import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.format import harmless
+from loadgen.masking import masked
 from loadgen.metrics.deltas import LATENCIES, StreamRow
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
@@ -34,9 +35,12 @@ from loadgen.metrics.journal import (
     encode_line,
 )
 from loadgen.metrics.stage import StageMetrics
+from loadgen.places import PRIVATE, open_file
 
 JOURNAL = "journal.jsonl"
 HISTOGRAMS = "histograms.hlog"
+_LONGEST_LINE = 64 << 20
+_MOST_DAMAGED = 10_000
 _SHORTEST_S = 1.0
 _SHARE_OF_RUN = 0.01
 _HEAD = """\
@@ -58,13 +62,16 @@ def _writing(path: Path, what: str) -> Iterator[None]:
         raise ResultError(f"{path}: {what} cannot be written: {error.strerror or error}") from error
 
 
+_opened = partial(os.open, mode=PRIVATE)
+
+
 class _GrowingFile:
     """A file to which whole pieces are appended; everything raises `ResultError` when the disk does not take it."""
 
     def __init__(self, path: Path, what: str, mode: Literal["ab", "wb"]) -> None:
         self.path, self._what = path, what
         with _writing(path, what):
-            self._file = path.open(mode, buffering=0)
+            self._file = open(path, mode, buffering=0, opener=_opened)  # noqa: SIM115 - it stays open
 
     def append(self, data: bytes) -> None:
         """All of it or nothing, also to a disk that has room for a part."""
@@ -110,7 +117,7 @@ class Journal(_GrowingFile):
 def journal_is_held(path: Path) -> bool:
     """Whether a living process writes this journal; False for one that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -125,17 +132,23 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
     With a list for `skipped`, what is no line is passed over and its description goes there.
     """
     engine: EngineView | None = None
+    damaged = 0
     try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, start=1):
+        with open_file(path) as file:
+            for number, text in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), start=1):
                 if not text.endswith(b"\n"):
+                    if len(text) == _LONGEST_LINE:
+                        raise ResultError(f"{path}:{number}: not a journal: no line has {_LONGEST_LINE >> 20} MiB")
                     return
                 try:
                     line = decode_line(text)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, RecursionError) as error:
                     problem = f"{path}:{number}: not a line of a journal: {error}"
                     if skipped is None:
                         raise ResultError(problem) from error
+                    damaged += 1
+                    if damaged > _MOST_DAMAGED:
+                        raise ResultError(f"{path}: not a journal: {_MOST_DAMAGED:,} damaged lines and more") from error
                     skipped.append(problem)
                     engine = None  # what was said there is not known
                     continue
@@ -143,7 +156,7 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
                     if line.engine_again:
                         line = msgspec.structs.replace(line, engine=engine, engine_again=False)
                     engine = line.engine
-                yield line
+                yield masked(line)  # an older vramp may have left something in it
     except OSError as error:
         raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
 
@@ -231,6 +244,7 @@ class ParquetRows:
         hints = {"worker": int, **get_type_hints(StreamRow)}
         schema = pyarrow.schema([(name, kinds[(get_args(hint) or (hint,))[0]]) for name, hint in hints.items()])
         with _writing(self.path, "the rows of streams"):
+            os.close(_opened(str(self.path), os.O_WRONLY | os.O_CREAT))  # pyarrow knows of no modes
             self._writer = pyarrow.parquet.ParquetWriter(self.path, schema, compression="zstd")
 
     def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:

@@ -12,10 +12,12 @@ from itertools import chain, dropwhile
 from pathlib import Path
 
 from loadgen.errors import ResultError
+from loadgen.masking import mask_file
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
+from loadgen.places import replacing
 from loadgen.store.files import HISTOGRAMS, JOURNAL, HistogramLog, journal_is_held, read_journal
 from loadgen.store.runs import RESULT, has_result, write_result
 
@@ -25,15 +27,22 @@ _DAMAGES_TOLD = 20
 def recover(folder: Path, *, force: bool = False) -> Path:
     """Write `result.json` and `histograms.hlog` from the journal in a run's folder; returns the path of the result.
 
-    With `force` also where there is a result already. Raises `ResultError` for a run that goes on, and for a journal
-    without a run.
+    The server's log loses its secrets, as at the end of any run. With `force` also where there is a result already.
+    Raises `ResultError` for a run that goes on, and for a journal without a run.
     """
     journal = folder / JOURNAL
     if journal_is_held(journal):
         raise ResultError(f"{folder}: this run goes on; its result is written when it ends")
     if has_result(folder) and not force:
         raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it from the journal again")
-    result = _fold(journal, folder / HISTOGRAMS)
+    try:
+        with replacing(folder / HISTOGRAMS) as histograms:
+            result = _fold(journal, histograms)
+        for log in folder.glob("server*.log"):
+            if log.is_file() and not log.is_symlink():
+                mask_file(log)
+    except OSError as error:
+        raise ResultError(f"{folder}: cannot be written to: {error.strerror}") from error
     write_result(result, folder / RESULT)
     return folder / RESULT
 

@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.masking import masked
 from loadgen.metrics.result import SCHEMA, Result
-from loadgen.places import state_folder, write_whole
+from loadgen.places import PRIVATE, read_whole, state_folder, write_whole
 from loadgen.store.files import JOURNAL, journal_is_held
 
 RUNS = Path("runs")  # where runs leave their folders, below the current one
@@ -100,8 +101,8 @@ def was_killed(folder: Path) -> bool:
 def has_result(folder: Path) -> bool:
     """Whether there is the result of a whole run: one that was written while the operator might go on is not."""
     try:
-        return msgspec.json.decode((folder / RESULT).read_bytes(), type=_Head).finished_at is not None
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(read_whole(folder / RESULT), type=_Head).finished_at is not None
+    except (OSError, msgspec.DecodeError, RecursionError):
         return False
 
 
@@ -182,7 +183,7 @@ def claim_folder(name: str, started: datetime) -> Path:
     for attempt in range(1, 1000):
         folder = RUNS / (stem if attempt == 1 else f"{stem}-{attempt}")
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             if RUNS.is_dir():
                 continue
@@ -212,12 +213,12 @@ def _unwritable(path: Path, error: OSError) -> ResultError:
     return ResultError(f"{path.absolute()}: the result cannot be written there: {error.strerror}; nothing was started")
 
 
-def write_result(result: Result, path: Path) -> None:
+def write_result(result: Result, path: Path, *, mode: int = PRIVATE) -> None:
     """Write a result whole or not at all; raises `ResultError`."""
     document = msgspec.json.format(msgspec.json.encode(result), indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, document + b"\n", mode=0o644)
+        write_whole(path, document + b"\n", mode=mode)
     except OSError as error:
         raise ResultError(f"{path}: the result cannot be written: {error.strerror}") from error
 
@@ -225,19 +226,19 @@ def write_result(result: Result, path: Path) -> None:
 def read_result(path: Path) -> Result:
     """Read a result, of an older vramp too; raises `ResultError` for what is not one, or of a newer schema."""
     try:
-        document = path.read_bytes()
+        document = read_whole(path)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        result = msgspec.json.decode(document, type=Result)
+        result: Result = msgspec.json.decode(document, type=Result)
         for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
             if datetime.fromisoformat(moment).tzinfo is None:
                 raise ValueError(f"a time without its zone: {moment!r}")
-        return result
-    except (msgspec.DecodeError, ValueError) as error:
+        return masked(result)  # type: ignore[no-any-return]  # an older vramp may have left something in it
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         try:
             schema = msgspec.json.decode(document, type=_Head).schema
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             schema = ""
         if schema.startswith("vramp.result/") and schema != SCHEMA:
             raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error

@@ -6,21 +6,20 @@ import grp
 import os
 import platform
 import pwd
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import loadgen
+from loadgen.amd_kernel import installed_rocm
 from loadgen.metrics.samples import DeviceFile
-from loadgen.telemetry.amd.amdsmi_library import rocm_version
 from loadgen.telemetry.backends import package_version
-from loadgen.vendors import VENDORS, Vendor
+from loadgen.vendors import VENDORS, Vendor, matched
 
 
 def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """The versions of vramp, Python, the system, the packages, the drivers and ROCm; None for what is not here."""
-    system = _matched(root, "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
+    system = matched(root / "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
     packages = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
     return {
         "vramp": loadgen.__version__,
@@ -28,8 +27,8 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
         "kernel": platform.release(),
         "system": system.partition("=")[2].strip('"') or None,
         **{name: package_version(name) for name in packages},
-        **{f"{vendor.module} driver": _matched(root, *vendor.driver_version) for vendor in VENDORS},
-        "rocm": rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None,
+        **{f"{vendor.module} driver": vendor.driver(root) for vendor in VENDORS},
+        "rocm": installed_rocm(root, environ),
     }
 
 
@@ -77,11 +76,3 @@ def _group_name(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
-
-
-def _matched(root: Path, name: str, pattern: str) -> str | None:
-    try:
-        match = re.search(pattern, (root / name).read_text(encoding="utf-8", errors="replace"))
-    except OSError:  # not loaded, not installed, or not told
-        return None
-    return None if match is None else match[0].strip()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+import msgspec
 import pynvml
 
 from loadgen.errors import TelemetryError
@@ -131,7 +132,16 @@ def _list_devices() -> list[_NvmlDevice]:
         raise TelemetryError("NVML works but finds no GPU: does the container or NVIDIA_VISIBLE_DEVICES hide them?")
     if all(device.handle is None for device in devices):
         raise TelemetryError(f"no GPU answers: {devices[0].lost}")
+    _number(devices)
     return devices
+
+
+def _number(devices: list[_NvmlDevice]) -> None:
+    """CUDA numbers alike GPUs as NVML does, different ones by their speed, and of one that is split an instance."""
+    gpus = [device for device in devices if not device.instance]
+    if len({device.static.name for device in gpus}) == 1 and not any(device.split for device in gpus):
+        for number, device in enumerate(gpus):
+            device.static = msgspec.structs.replace(device.static, engine_index=number)
 
 
 def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
@@ -172,6 +182,7 @@ def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) ->
         uuid=uuid,
         bdf=None if isinstance(pci, Missing) else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
         arch=None if isinstance(capability, Missing) else "sm_{}{}".format(*capability),
+        engine_name=uuid,
         socket=uuid or socket,
         hbm_total_bytes=None if split else value_of(amount(_part(_memory_of(handle), "total"))),
         power_cap_default_w=value_of(divided(_read(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle), 1000)),
@@ -186,13 +197,15 @@ def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) ->
 
 def _instance(handle: Any, parent: GpuStatic, partition: int) -> GpuStatic:  # noqa: ANN401
     name = text(_read(pynvml.nvmlDeviceGetName, handle)) or parent.name
+    uuid = text(_read(pynvml.nvmlDeviceGetUUID, handle))
     return GpuStatic(
         index=parent.index + partition,
         vendor="nvidia",
         name=name,
-        uuid=text(_read(pynvml.nvmlDeviceGetUUID, handle)),
+        uuid=uuid,
         bdf=parent.bdf,
         arch=parent.arch,
+        engine_name=uuid,
         socket=parent.socket,
         partition=partition,
         # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"

@@ -1,30 +1,36 @@
 """Datasets: looked through once before anything is sent, then read a record at a time.
 
-Looking through finds every malformed record (file, line, what was expected) and leaves an index: where each record lies
-in the file, 16 bytes each. Workers map the index and read records by number, so memory stays bounded whatever the size
-of the file, and which record a request takes depends on nothing but the seed, its stage and its number.
+Looking through finds every malformed record (file, line, what was expected) and leaves an index on disk: where each
+record lies in the file and, of a trace, its time and lengths. Workers map the index and read records by number, so
+memory stays bounded whatever the size of the file, and which record a request takes depends on nothing but the seed,
+its stage and its number.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
+import hashlib
 import json
 import os
 import re
 import shutil
+import stat
+import struct
 import tempfile
 import weakref
-from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
+from loadgen.workload.records import LEFT_OUT, DatasetRecord, TextFormat, parse_record
+from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
@@ -32,7 +38,16 @@ _CHUNK_BYTES = 1 << 18
 _LONGEST_RECORD_BYTES = 64 * 1024 * 1024
 _OPENING = re.compile(r"\ufeff?\s*\[")
 _SPACE = re.compile(r"[\s,]*")
-_KEPT_MESSAGE = 300
+_KEPT_MESSAGE = 400
+_ENTRY = struct.Struct("<qidii")
+_ENTRIES = np.dtype([("offset", "<i8"), ("length", "<i4"), ("at_s", "<f8"), ("isl", "<i4"), ("osl", "<i4")])
+_TIMES_AT_ONCE = 4096
+_GZIP = b"\x1f\x8b"
+
+_WHOLE_TRACE = TraceOptions()
+
+Format = TextFormat | Literal["trace"]
+_Parsed = TypeVar("_Parsed")
 
 
 class Dataset(msgspec.Struct, frozen=True):
@@ -40,21 +55,22 @@ class Dataset(msgspec.Struct, frozen=True):
 
     path: str
     form: Format
-    index: str  # file of (offset, length) pairs, one for each record
+    index: str  # file of entries, one for each record
     records: int
     isl: int  # mean tokens of a prompt; exact for a trace, else estimated
     osl: int | None  # mean tokens of an answer; None unless every record has it
     longest: int | None  # most tokens of prompt and answer together; None where they are estimates
     span_s: float = 0.0  # from the first to the last of a trace
     has_messages: bool = False
-    sharing: int = 0  # records of a trace with `hash_ids`
+    block_size: int = 0  # tokens of a block of a trace's `hash_ids`; 0 for one without
+    note: str | None = None  # what a trace is, what of it is sent and what is not
+    left_out: int = 0  # conversations or rows that are not sent
+    bytes: int = 0
+    sha256: str = ""
 
     @property
-    def note(self) -> str | None:
-        """What of it is not replayed; None if everything is."""
-        if not self.sharing:
-            return None
-        return f"{self.path}: hash_ids of {self.sharing} records are not replayed: shared prefixes are missing"
+    def is_sample(self) -> bool:
+        return self.path == str(_SAMPLE_PATH)
 
 
 class _Raw(NamedTuple):
@@ -63,82 +79,128 @@ class _Raw(NamedTuple):
     content: bytes
 
 
-def index_dataset(name: str, form: Format | None = None) -> Dataset:
+def index_dataset(name: str, form: Format | None = None, options: TraceOptions = _WHOLE_TRACE) -> Dataset:
     """Read a whole dataset once; raises `ProfileError` that names file, line and what was expected."""
     path = (_SAMPLE_PATH if name == SAMPLE else Path(name).expanduser()).absolute()
     try:
         status = path.stat()
-        return _indexed(path, form, status.st_size, status.st_mtime_ns)
+        if not stat.S_ISREG(status.st_mode):
+            raise ProfileError(f"load.data: {path}: is not a file; give one that can be read more than once")
+        return _indexed(path, form, options, status.st_size, status.st_mtime_ns)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            room = f"no room for its index in {tempfile.gettempdir()}; name another folder in TMPDIR"
+            raise ProfileError(f"load.data: {path}: {room}") from None
         raise ProfileError(f"load.data: {path}: cannot be read: {error.strerror}") from None
 
 
 @lru_cache(maxsize=16)
-def _indexed(path: Path, form: Format | None, _size: int, _changed_ns: int) -> Dataset:
-    with path.open("rb") as file:
-        known = form or guess_format(file.read(65536), path.name)
+def _indexed(path: Path, form: Format | None, options: TraceOptions, _size: int, _changed_ns: int) -> Dataset:
+    with path.open("rb") as file, _new_index() as index:
+        start = file.read(65536)
         file.seek(0)
-        sums = _Sums(path, known)
-        for raw in _array_records(file, path) if known == "sharegpt" else _line_records(file, path):
-            sums.add(raw)
-    return sums.data()
+        if start.startswith(_GZIP):
+            raise ProfileError(f"load.data: {path}: is compressed; unpack it with gunzip")
+        known = form or guess_format(start, path.name)
+        if known == "trace":
+            data = _indexed_trace(path, file, index, options)
+        else:
+            data = _indexed_texts(path, file, index, known)
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return msgspec.structs.replace(data, sha256=sha256, bytes=file.tell())
 
 
-class _Sums:
-    """What is known of the records seen so far."""
-
-    def __init__(self, path: Path, form: Format) -> None:
-        self._path, self._form = path, form
-        self._index = array("q")
-        self._isl = self._osl = self._longest = self._sharing = 0
-        self._has_osl = True
-        self._has_messages = False
-        self._first_s = self._last_s = 0.0
-
-    def add(self, raw: _Raw) -> None:
-        """Check one record and remember where it lies."""
+def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat) -> Dataset:
+    records = isl = osl = left_out = 0
+    has_osl, has_messages = True, False
+    for raw in _array_records(file, path) if form == "sharegpt" else _line_records(file, path):
         try:
-            entry = parse_record(raw.content, self._form)
-            if entry is None:
-                return
-            if entry.at_s is not None and entry.at_s < self._last_s:
-                raise ValueError(f"expected ascending timestamps; {entry.at_s:g} s comes after {self._last_s:g} s")
+            entry = parse_record(raw.content, form)
         except ValueError as error:
-            raise _malformed(self._path, raw.line, str(error)) from None
-        if entry.at_s is not None:
-            self._first_s = entry.at_s if not self._index else self._first_s
-            self._last_s = entry.at_s
-        self._index.extend((raw.offset, len(raw.content)))
-        self._isl += entry.isl
-        self._osl += entry.osl or 0
-        self._longest = max(self._longest, entry.isl + (entry.osl or 0))
-        self._has_osl = self._has_osl and entry.osl is not None
-        self._has_messages = self._has_messages or bool(entry.messages)
-        self._sharing += entry.shares
+            raise _malformed(path, raw.line, str(error)) from None
+        if entry is None:
+            left_out += 1
+            continue
+        index.write(_ENTRY.pack(raw.offset, len(raw.content), 0.0, 0, 0))
+        records += 1
+        isl += entry.isl
+        osl += entry.osl or 0
+        has_osl = has_osl and entry.osl is not None
+        has_messages = has_messages or bool(entry.messages)
+    if not records:
+        why = f"; {left_out} conversations were left out: {LEFT_OUT}" if left_out else ""
+        raise ProfileError(f"load.data: {path}: no prompts in it; expected at least one {form} record{why}")
+    return Dataset(
+        path=str(path),
+        form=form,
+        index=str(index.name),
+        records=records,
+        isl=max(1, round(isl / records)),
+        osl=max(1, round(osl / records)) if has_osl else None,
+        longest=None,
+        has_messages=has_messages,
+        left_out=left_out,
+    )
 
-    def data(self) -> Dataset:
-        """The dataset; raises `ProfileError` for an empty one."""
-        records = len(self._index) // 2
-        if not records:
-            raise ProfileError(f"load.data: {self._path}: no prompts in it; expected at least one {self._form} record")
-        index = _index_folder() / f"{len(list(_index_folder().iterdir()))}.npy"
-        np.save(index, np.array(self._index, dtype=np.int64).reshape(-1, 2))
-        return Dataset(
-            path=str(self._path),
-            form=self._form,
-            index=str(index),
-            records=records,
-            isl=max(1, round(self._isl / records)),
-            osl=max(1, round(self._osl / records)) if self._has_osl else None,
-            longest=self._longest if self._form == "trace" else None,
-            span_s=self._last_s - self._first_s,
-            has_messages=self._has_messages,
-            sharing=self._sharing,
-        )
+
+def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOptions) -> Dataset:
+    trace = TraceReader(options)
+    records = isl = osl = longest = 0
+    first_s = last_s = 0.0
+    for raw in _line_records(file, path):
+        try:
+            row = trace.read(raw.content, raw.line)
+        except ValueError as error:
+            raise _malformed(path, raw.line, str(error)) from None
+        if trace.over:
+            break
+        if row is None:
+            continue
+        index.write(_ENTRY.pack(raw.offset, len(raw.content), row.at_s, row.isl, row.osl))
+        first_s, last_s = first_s if records else row.at_s, row.at_s
+        records += 1
+        isl += row.isl
+        osl += row.osl
+        longest = max(longest, row.isl + row.osl)
+    if trace.disorder is not None and trace.disordered:
+        raise _malformed(path, *trace.disorder)
+    if not records:
+        raise ProfileError(f"load.data: {path}: {trace.emptiness}")
+    return Dataset(
+        path=str(path),
+        form="trace",
+        index=str(index.name),
+        records=records,
+        isl=max(1, round(isl / records)),
+        osl=max(1, round(osl / records)),
+        longest=longest,
+        span_s=last_s - first_s,
+        block_size=options.block_size if trace.shares else 0,
+        note=trace.note(records, last_s - first_s),
+        left_out=trace.left_out,
+    )
+
+
+def guess_format(start: bytes, name: str) -> Format:
+    """What a file holds, by its first bytes and its name."""
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if name.endswith(".txt"):
+        return "text"
+    if start.startswith(b"["):
+        return "sharegpt"
+    if name.endswith(".csv") or is_trace(start.partition(b"\n")[0].strip()):
+        return "trace"
+    return "jsonl" if start.startswith(b"{") else "text"
 
 
 def _malformed(path: Path, line: int, message: str) -> ProfileError:
     return ProfileError(f"load.data: {path}: line {line}: {harmless(message)[:_KEPT_MESSAGE]}")
+
+
+def _new_index() -> BinaryIO:
+    folder = _index_folder()
+    return (folder / str(len(list(folder.iterdir())))).open("wb")
 
 
 @lru_cache(maxsize=1)
@@ -239,158 +301,38 @@ class DatasetReader:
     """The records of a dataset by number."""
 
     def __init__(self, data: Dataset) -> None:
-        self._form = data.form
+        self._data = data
         self._descriptor = os.open(data.path, os.O_RDONLY | os.O_CLOEXEC)
         # Open as long as its stage is; nobody is told when that is over.
         weakref.finalize(self, os.close, self._descriptor)
-        self._index = np.load(data.index, mmap_mode="r")
+        self._index = np.memmap(data.index, dtype=_ENTRIES, mode="r")
 
-    def entry(self, number: int) -> DatasetRecord:
+    def text(self, number: int) -> DatasetRecord:
         """The record of this number; raises ValueError if the file was changed since it was looked through."""
-        offset, length = self._index[number].tolist()
-        entry = parse_record(os.pread(self._descriptor, length, offset), self._form)
-        if entry is None:
-            raise ValueError("the dataset was changed while it was in use")
-        return entry
+        offset, length, *_ = self._index[number].item()
+        form = self._data.form
+        assert form != "trace"
+        return self._parsed(lambda line: parse_record(line, form), offset, length)
+
+    def row(self, number: int) -> TraceRow:
+        """The row of this number of a trace; raises ValueError if the file was changed since it was looked through."""
+        offset, length, at_s, isl, osl = self._index[number].item()
+        row = TraceRow(at_s, isl, osl)
+        if not self._data.block_size:
+            return row
+        return row._replace(hash_ids=self._parsed(partial(hash_ids_of, self._data.block_size), offset, length))
+
+    def _parsed(self, parse: Callable[[bytes], _Parsed | None], offset: int, length: int) -> _Parsed:
+        content = os.pread(self._descriptor, length, offset)
+        try:
+            parsed = parse(content) if len(content) == length else None
+        except ValueError:
+            parsed = None
+        if parsed is None:
+            raise ValueError(f"{self._data.path}: was changed while it was in use")
+        return parsed
 
     def times_s(self) -> Iterator[float]:
-        """When each record of a trace is wanted, in seconds after the first."""
-        first_s = self.entry(0).at_s or 0.0
-        for number in range(len(self._index)):
-            yield (self.entry(number).at_s or 0.0) - first_s
-
-
-Format = Literal["sharegpt", "jsonl", "text", "trace"]
-
-CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens: vramp has no tokenizer
-
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
-_ROLES |= {"system": "system"}
-
-
-class ChatMessage(msgspec.Struct, frozen=True):
-    """One message of a chat."""
-
-    role: str
-    content: str
-
-
-class DatasetRecord(msgspec.Struct, frozen=True):
-    """What one record asks for."""
-
-    prompt: str = ""
-    messages: tuple[ChatMessage, ...] = ()  # in place of `prompt`, for chats
-    isl: int = 0  # tokens of the prompt: exact for a trace, else estimated
-    osl: int | None = None  # tokens of the answer, if the record has them: estimated where it has the text
-    at_s: float | None = None  # when a trace wants it
-    shares: bool = False  # A trace says which blocks of the prompt others have too
-
-
-class _Turn(msgspec.Struct):
-    from_: str = msgspec.field(name="from")
-    value: str
-
-
-class _Conversation(msgspec.Struct):
-    conversations: list[_Turn]
-
-
-class _JsonLine(msgspec.Struct):
-    prompt: str = ""
-    messages: tuple[ChatMessage, ...] = ()
-    output_tokens: int | None = None
-    output_length: int | None = None
-
-
-class _TraceLine(msgspec.Struct):
-    input_length: int
-    output_length: int
-    timestamp: float | None = None
-    timestamp_s: float | None = None
-    hash_ids: msgspec.Raw = msgspec.Raw(b"[]")
-
-
-_decode_conversation = msgspec.json.Decoder(_Conversation).decode
-_decode_line = msgspec.json.Decoder(_JsonLine).decode
-_decode_trace = msgspec.json.Decoder(_TraceLine).decode
-
-
-def parse_record(raw: bytes, form: Format) -> DatasetRecord | None:
-    """The record, or None for one that asks nothing (a conversation that a machine began); raises ValueError."""
-    try:
-        match form:
-            case "sharegpt":
-                return _conversation(_decode_conversation(raw))
-            case "jsonl":
-                return _line(_decode_line(raw))
-            case "trace":
-                return _trace(_decode_trace(raw))
-            case "text":
-                return _asked(raw.decode())
-    except UnicodeDecodeError:
-        raise ValueError("expected UTF-8 text") from None
-    except msgspec.DecodeError as error:  # a ValueError too, but without what was expected
-        raise ValueError(f"expected {_SHAPES[form]}; {error}") from None
-
-
-_SHAPES: dict[Format, str] = {
-    "sharegpt": '{"conversations": [{"from": "human", "value": "..."}, ...]}',
-    "jsonl": '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}',
-    "trace": '{"timestamp": milliseconds, "input_length": tokens, "output_length": tokens}',
-    "text": "a line of text",
-}
-
-
-def _asked(prompt: str, osl: int | None = None) -> DatasetRecord:
-    return DatasetRecord(prompt=prompt, isl=_estimate(prompt), osl=osl)
-
-
-def _conversation(document: _Conversation) -> DatasetRecord | None:
-    """The first question and the length of its answer, as the published ShareGPT runs took them."""
-    turns = document.conversations
-    for turn in turns:
-        if turn.from_ not in _ROLES:
-            raise ValueError(f'expected "from" to be one of {", ".join(_ROLES)}, not {turn.from_!r}')
-    first = next((number for number, turn in enumerate(turns) if _ROLES[turn.from_] != "system"), len(turns))
-    if first + 1 >= len(turns) or _ROLES[turns[first].from_] != "user" or not turns[first].value.strip():
-        return None
-    return _asked(turns[first].value, _estimate(turns[first + 1].value))
-
-
-def _line(line: _JsonLine) -> DatasetRecord:
-    osl = line.output_tokens if line.output_tokens is not None else line.output_length
-    if osl is not None and osl < 1:
-        raise ValueError(f"expected output_tokens of at least 1, not {osl}")
-    if bool(line.prompt) == bool(line.messages):
-        raise ValueError(f"expected {_SHAPES['jsonl']}, one of the two and not empty")
-    if line.prompt:
-        return _asked(line.prompt, osl)
-    return DatasetRecord(messages=line.messages, isl=sum(_estimate(each.content) for each in line.messages), osl=osl)
-
-
-def _trace(line: _TraceLine) -> DatasetRecord:
-    at_s = line.timestamp_s if line.timestamp is None else line.timestamp / 1000
-    if at_s is None or at_s < 0 or line.input_length < 1 or line.output_length < 1:
-        raise ValueError(f"expected {_SHAPES['trace']}, none of them missing, negative or without tokens")
-    shares = bytes(line.hash_ids) not in (b"[]", b"null")
-    return DatasetRecord(isl=line.input_length, osl=line.output_length, at_s=at_s, shares=shares)
-
-
-def _estimate(text: str) -> int:
-    return max(1, round(len(text) / CHARACTERS_A_TOKEN))
-
-
-def guess_format(start: bytes, name: str) -> Format:
-    """What a file holds, by its first bytes and, for plain text, its name; raises ValueError."""
-    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if name.endswith(".txt"):
-        return "text"
-    if start.startswith(b"["):
-        return "sharegpt"
-    if not start.startswith(b"{"):
-        return "text"
-    try:
-        keys: Any = msgspec.json.decode(start.splitlines()[0])
-    except msgspec.DecodeError:
-        return "jsonl"
-    return "trace" if {"timestamp", "timestamp_s"} & set(keys) else "jsonl"
+        """When each record of a trace is wanted, in seconds after the start."""
+        for first in range(0, len(self._index), _TIMES_AT_ONCE):
+            yield from self._index["at_s"][first : first + _TIMES_AT_ONCE].tolist()

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 _REQUESTS_A_STAGE = 2**24
+_MOST_PIECES = 2**96  # of a stage: pieces of a trace have the numbers that the trace gives them
 STAGES_A_RUN = 2**12
 _SHORTEST_TEXT = 2**16
 _STRIDE = 40_503  # odd, so that the windows of 65,536 requests in a row begin at different places
@@ -106,7 +108,8 @@ class _RandomText:
     def prompt(self, stage: int, index: int, length: int) -> bytes:
         """`length` entries: the request's number, then a window on the text."""
         base = len(self._entries)
-        number = _digits(index, base, _REQUESTS_A_STAGE) + _digits(stage, base, STAGES_A_RUN)
+        limit = _REQUESTS_A_STAGE if index < _REQUESTS_A_STAGE else _MOST_PIECES
+        number = _digits(index, base, limit) + _digits(stage, base, STAGES_A_RUN)
         header = b"".join([self._entries[digit] for digit in number[:length]])
         rest = max(0, length - len(number))
         if rest + _SHORTEST_TEXT > self._length:
@@ -118,5 +121,10 @@ class _RandomText:
 
 def _digits(number: int, base: int, limit: int) -> list[int]:
     """Digits of a number below `limit`, least significant first, always equally many."""
+    return [number // power % base for power in _powers(base, limit)]
+
+
+@lru_cache(maxsize=16)
+def _powers(base: int, limit: int) -> tuple[int, ...]:
     places = max(1, math.ceil(math.log(limit) / math.log(base)))
-    return [number // base**place % base for place in range(places)]
+    return tuple(base**place for place in range(places))

@@ -21,6 +21,7 @@ from loadgen.distributions import FROM_DATA, REPLAY, parse_lengths
 from loadgen.errors import ProfileError
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
+from loadgen.workload.traces import TraceOptions, TraceRow
 
 if TYPE_CHECKING:  # workers import this module, and pydantic would be half of their start
     from loadgen.profile.load import Load
@@ -56,6 +57,12 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether prompts, or what they begin with, may have been sent before."""
         return self.data is not None or self.prefix_share > 0 or self.turns > 1 or self.key is not None
 
+    @property
+    def meant_hits(self) -> float:
+        """The share of the prompt tokens that a prefix cache is meant to have, at most."""
+        shares_blocks = self.data is not None and self.data.block_size > 0
+        return 1.0 if shares_blocks or self.turns > 1 else self.prefix_share
+
     def longest_prompt(self, isl: int, osl: int) -> int:
         """Most tokens of a prompt, which in a conversation holds what was said before; an estimate for texts."""
         if self.data is not None:
@@ -84,7 +91,7 @@ class Shape(NamedTuple):
 
 def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False) -> Shape:
     """What a stage of a profile asks for; raises `ProfileError` where keys do not fit each other or the dataset."""
-    data = index_dataset(load.data, load.data_format) if load.data is not None else None
+    data = _dataset(load)
     _check(load, data, isl, osl, replay=replay)
     known = data is not None and data.osl is not None and (osl == FROM_DATA or data.form == "trace")
     work = Work(
@@ -103,6 +110,13 @@ def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False
     return Shape(nominal_isl, nominal_osl, work)
 
 
+def _dataset(load: Load) -> Dataset | None:
+    if load.data is None:
+        return None
+    options = TraceOptions() if load.trace is None else TraceOptions(**load.trace.model_dump())
+    return index_dataset(load.data, load.data_format, options)
+
+
 def _check(load: Load, data: Dataset | None, isl: int | str, osl: int | str, *, replay: bool) -> None:
     if data is None:
         for key, value in (("isl", isl), ("osl", osl)):
@@ -114,6 +128,8 @@ def _check(load: Load, data: Dataset | None, isl: int | str, osl: int | str, *, 
         raise ProfileError(f'load.data: {data.path}: has messages; they need load.endpoint = "chat" or "responses"')
     if data is not None and (load.prefix is not None or load.turns is not None):
         raise ProfileError("load.prefix and load.turns are for made-up prompts; leave them out, or load.data")
+    if load.trace is not None and (data is None or data.form != "trace"):
+        raise ProfileError("load.trace: needs load.data = a trace, a file of timestamps with lengths")
     if load.turns is not None and load.cancel is not None:
         raise ProfileError("load.turns and load.cancel: a conversation goes on after its answers; give one of them")
     if replay and (data is None or data.form != "trace"):
@@ -188,14 +204,30 @@ class RequestWriter:
     def _from_data(self, reader: DatasetReader, index: int) -> RequestContent:
         work, data = self._work, self._work.data
         assert data is not None
-        number = index % data.records if work.replay else record_for(self._seed, self._key, index, data.records)
-        entry = reader.entry(number)
-        osl = entry.osl if data.osl is not None else self._drawn_osl(index, 0)
+        # What is shared is found in the cache while it is fresh, so a trace that shares keeps its order at any load.
+        in_order = work.replay or data.block_size > 0
+        number = index % data.records if in_order else record_for(self._seed, self._key, index, data.records)
         if data.form == "trace":
-            return RequestContent(self._prompts(self._key, index, entry.isl), osl)
-        if entry.messages:
-            return RequestContent(msgspec.json.encode(entry.messages), osl, messages=True)
-        return RequestContent(msgspec.json.encode(entry.prompt), osl)
+            row = reader.row(number)
+            pieces = trace_pieces(row, self._key, index, block_size=data.block_size, times=index // data.records)
+            return RequestContent(self._prompts.compose(pieces), row.osl)
+        text = reader.text(number)
+        osl = text.osl if data.osl is not None else self._drawn_osl(index, 0)
+        if text.messages:
+            return RequestContent(msgspec.json.encode(text.messages), osl, messages=True)
+        return RequestContent(msgspec.json.encode(text.prompt), osl)
+
+
+def trace_pieces(row: TraceRow, key: int, index: int, *, block_size: int, times: int = 0) -> list[Piece]:
+    """The prompt of a row: a piece for each of its `hash_ids`, and one of its own for what they do not cover.
+
+    Pieces of other stages differ, and so do those of a trace that is sent again, so that neither finds what it shares
+    in a cache that was filled before. Blocks have even numbers, what is a request's own odd ones.
+    """
+    numbers = [2 * (block + (times << 64)) for block in row.hash_ids]
+    covered = min(row.isl, len(numbers) * block_size)
+    blocks = [Piece(key, number, min(block_size, row.isl - place * block_size)) for place, number in enumerate(numbers)]
+    return blocks if covered == row.isl else [*blocks, Piece(key, 2 * index + 1, row.isl - covered)]
 
 
 _STEPS = 2.0**-64

@@ -158,6 +158,8 @@ def test_verdicts() -> None:
     assert found[1].text.startswith("25.0% of the prompt tokens came from the prefix cache, 0% were meant to")
     assert truth_verdicts("stage 1", truth_check(client(), ENGINE), ENGINE) == []
     assert truth_verdicts("stage 1", None, None) == []
+    shared = _changed(ENGINE, {"prefix_hit_rate": 0.25})
+    assert truth_verdicts("stage 1", None, shared, meant_hits=0.25) == []
 
 
 # In the result.

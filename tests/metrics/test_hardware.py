@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.energy import sockets
 from loadgen.metrics.hardware import HardwareRecord, HardwareSamples, gpu_stages, host_means, mean_throttle
 from loadgen.metrics.journal import (
     GpusSampled,
@@ -18,7 +19,7 @@ from loadgen.metrics.journal import (
     Ticked,
 )
 from loadgen.metrics.record import Record
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.metrics.snapshot import GpuPace
 
 GIB = 1024**3
@@ -44,14 +45,50 @@ def test_what_the_slow_tier_told_stays_known() -> None:
     assert (record.latest[0].links_up, record.latest[0].power_w) == (7, None)
 
 
-def test_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
+def test_without_a_choice_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
     record = HardwareRecord()
     record.gpus = GPUS
     record.sampled(sampled(0.0, 0.3, 0.3))
-    assert record.of_server({}) == list(GPUS)
-    assert record.of_server({0: sampled(1.0, 0.4, 9.0).gpus[:1], 1: sampled(1.0, 0.4, 9.0).gpus[1:]}) == [GPUS[1]]
+    assert record.now() == ServerDevices((0, 1), "all")
+    samples = record.begin_stage()
+    record.sampled(sampled(1.0, 0.4, 9.0))
+    assert record.of_stage(samples) == record.now() == ServerDevices((1,), "hbm")
     # An attached server held its model before the run began.
-    assert record.of_server({0: sampled(1.0, 170.0).gpus, 1: ()}) == [GPUS[0]]
+    attached = HardwareRecord()
+    attached.gpus = GPUS
+    attached.sampled(sampled(1.0, 170.0, 0.3))
+    assert attached.now() == ServerDevices((0,), "hbm")
+
+
+def test_a_choice_holds_for_the_stage_in_which_it_was_known() -> None:
+    record = HardwareRecord()
+    record.gpus = GPUS
+    first = record.begin_stage()
+    record.sampled(sampled(0.0, 170.0, 0.3))
+    record.choose(ServerDevices((1,), "given"))
+    first.until_s = 0.5
+    record.sampled(sampled(1.0, 170.0, 0.3))
+    record.choose(ServerDevices((0,), "given"))  # another variant of the server
+    second = record.begin_stage()
+    assert record.of_stage(first) == ServerDevices((1,), "given")
+    assert record.of_stage(second) == record.now() == ServerDevices((0,), "given")
+
+
+def test_a_partition_stands_for_its_socket_which_counts_once() -> None:
+    record = HardwareRecord()
+    record.gpus = tuple(GpuStatic(index=n, vendor="amd", name="MI300X", socket="s", partition=n) for n in range(8))
+    assert record.sockets_of(ServerDevices((3, 5), "given")) == list(record.gpus)
+    assert sockets(record.sockets_of(ServerDevices((3, 5), "given"))) == [record.gpus[0]]
+
+
+def test_a_list_of_processes_does_not_outlive_those_who_asked_for_it() -> None:
+    record = HardwareRecord()
+    listed = (GpuProcess(7, "python3", 5),)
+    record.sampled(GpusSampled(0.0, (GpuSample(index=0, t_s=0.0, processes=listed),)))
+    record.sampled(GpusSampled(9.0, (GpuSample(index=0, t_s=9.0),)))
+    assert record.latest[0].processes == listed
+    record.sampled(GpusSampled(30.0, (GpuSample(index=0, t_s=30.0),)))
+    assert record.latest[0].processes is None
 
 
 def test_counters_are_told_as_what_they_gain() -> None:
@@ -116,7 +153,9 @@ def test_a_stage_has_its_gpus_and_the_energy_of_the_servers(record: Record) -> N
     assert [socket.index for socket in stage.energy.sockets] == [0]
     assert stage.energy.joules == pytest.approx(3000.0)
     assert (stage.energy.joules_per_output_token, stage.energy.tokens_per_s_per_w) == (0.5, 2.0)
-    assert (stage.energy.source, stage.energy.distrusted) == ("counter", False)
+    assert (stage.energy.source, stage.energy.distrusted, stage.energy.devices_by) == ("counter", False, "hbm")
+    assert [gpu.of_server for gpu in stage.gpu] == [True, False]
+    assert stage.throughput.output_tokens_per_s_per_gpu == stage.throughput.output_tokens_per_s == 600.0
     assert stage.host["cpu_percent"] == 50.0
     assert result.telemetry_meta == {"sim": {"attempt": "sim"}}
     assert [series.index for series in result.gpu_series] == [0, 1]
@@ -150,7 +189,7 @@ def test_figures_gains_and_reasons() -> None:
         )
         for second in range(1, 6)
     ]
-    (stage,) = gpu_stages([GPU], {0: looks})
+    (stage,) = gpu_stages([GPU], {0: looks}, (0,))
     assert stage.power_w is not None
     assert (stage.power_w.min, stage.power_w.mean, stage.power_w.p50, stage.power_w.max) == (100, 300, 300, 500)
     assert (stage.looks, stage.hbm_used_bytes_max, stage.hbm_total_bytes) == (5, 50, 100)
@@ -160,12 +199,13 @@ def test_figures_gains_and_reasons() -> None:
 
 
 def test_a_counter_that_was_reset_gains_nothing_that_is_known() -> None:
-    (stage,) = gpu_stages([GPU], {0: [look(0.0, pcie_replays=9), look(1.0, pcie_replays=2), look(2.0, pcie_replays=3)]})
+    looks = [look(0.0, pcie_replays=9), look(1.0, pcie_replays=2), look(2.0, pcie_replays=3)]
+    (stage,) = gpu_stages([GPU], {0: looks}, ())
     assert stage.pcie_replays is None
 
 
 def test_a_gpu_without_a_look_is_left_out() -> None:
-    assert gpu_stages([GPU], {}) == gpu_stages([GPU], {0: []}) == []
+    assert gpu_stages([GPU], {}, ()) == gpu_stages([GPU], {0: []}, ()) == []
 
 
 def test_reasons_that_never_held_back_are_left_out() -> None:

@@ -71,6 +71,7 @@ def hostile(measured: Result) -> Result:
         gpu["name"] = EVIL
     for number, stage in enumerate(document["stages"]):
         stage |= {"label": f"{EVIL}{number}", "inconclusive": EVIL, "why": EVIL, "limited": True}
+        stage["compute"] = {"tflops_per_gpu": 1.0, "why": f"no peak is known of {EVIL}"}
         stage["requests"] |= {"failed": 3, "errors": {EVIL: 3}, "messages": {EVIL: [EVIL]}}
         stage["verdicts"] = [{"id": "queueing", "subject": EVIL, "text": EVIL}]
     return msgspec.convert(document, Result)

@@ -26,7 +26,7 @@ LAST = """
     ttft_censored ttft_lower_bounds ttft_from_intended_censored ttft_from_intended_lower_bounds inconclusive
     e2e_inconclusive carried_share tpot_parts tail_share first_wave_streams first_wave_counted first_wave_ttft_p50_ms
     first_wave_ttft_p99_ms step direction ttft_count ttft_from_intended_count tpot_count itl_count chunk_gap_count
-    e2e_count normalized_count
+    e2e_count normalized_count tflops_per_gpu mfu_percent mfu_precision
 """.split()
 
 

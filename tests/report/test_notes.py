@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import FirstWave, StageResult, Target, Throughput, Verdict
+from loadgen.metrics.result import ComputeResult, FirstWave, ReferenceResult, StageResult, Target, Throughput, Verdict
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report
 from loadgen.report.html.sections import latency_table, stages_section
 from loadgen.report.markdown import markdown_report
-from loadgen.report.notes import account_words, has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.notes import account_words, has_numbers, published_nowhere, request_counts, stage_notes, took_part
 from loadgen.report.sweep_table import Outcome, sweep_rows, sweep_table
 from loadgen.report.table import result_table
 from loadgen.report.vllm_json import vllm_documents
@@ -207,3 +207,23 @@ def test_the_account_adds_up(counts: list[int]) -> None:
     assert int(told.split()[0].replace(",", "")) == sent
     assert sum(int(part.split()[0].replace(",", "")) for part in parts.split("+") if part) == sent
     assert bool(before) == bool(unsent)
+
+
+def test_the_share_of_the_peak_is_told_where_the_engine_told_its_operations() -> None:
+    silent, known = stage(80), ComputeResult(52.3, "bf16", 1307.4, 4.0)
+    unknown = ComputeResult(52.3, why="no peak is known of NVIDIA H20")
+    told, untold = (msgspec.structs.replace(silent, compute=compute) for compute in (known, unknown))
+    words = "MFU: 4.00 %: 52.3 TFLOP/s a GPU by the engine's own estimate, of 1,307 in bf16, dense"
+    assert words in map(str, stage_notes(told)) and not any("MFU" in str(note) for note in stage_notes(silent))
+    assert "but no peak is known of NVIDIA H20" in result_table(result(untold))
+    assert "<th>MFU %</th>" in stages_section(result(told)) and "MFU" not in stages_section(result(silent))
+    assert "| MFU % |" in markdown_report(result(told, silent)) and "MFU" not in markdown_report(result(silent))
+
+
+def test_published_figures_that_no_stage_has_the_load_of_are_told_only_where_there_are_any() -> None:
+    beside = ReferenceResult("a publication", ["about 1.0x of the other"], [])
+    points = [{"concurrency": 512, "figures": {"mfu_percent": 85.0}}]
+    for published, words in ({"points": points}, "no stage of this run"), ({"notes": []}, ""), ([], ""):
+        run = msgspec.structs.replace(result(stage(80)), reference=beside, profile={"reference": published})
+        assert published_nowhere(run).startswith(words) and bool(published_nowhere(run)) is bool(words)
+        assert words in markdown_report(run) and "about 1.0x" in markdown_report(run)

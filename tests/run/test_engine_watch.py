@@ -153,6 +153,24 @@ async def test_engines_of_one_server_are_shown_apart() -> None:
     assert [engine.generation_tokens for engine in measured.engine.engines.values()] == [80, 20]
 
 
+async def test_operations_are_a_rate_once_the_engine_counts_them() -> None:
+    clock, counted = Clock(), "vllm:estimated_flops_per_gpu_total {}\nvllm:generation_tokens_total {}\n"
+    pages = [counted.format(*now) for now in ((0, 10), (0, 20), (8e12, 30))]
+    async with metrics_server(pages) as url, ServerClient(url) as client:
+        watch = EngineWatch([client], clock.lines.append, clock)
+        await watch.start()
+        watch.boundary(None, 0)
+        for stage in (0, 1):
+            clock.now_s += 10.0
+            watch.boundary(stage, stage + 1)
+            await watch.settle()
+        last = watch.view
+        await watch.close()
+    engines = [line.engine for line in clock.lines if isinstance(line, EngineMeasured)]
+    assert [engine.tflops_per_gpu for engine in engines] == [None, 0.8]
+    assert last is not None and last.tflops_per_gpu is None, "what was read ten seconds ago is no rate"
+
+
 async def test_two_readings_at_almost_one_moment_make_no_rate() -> None:
     clock = Clock()
     pages = [page((0, made), rejected=0) for made in (0, 5_000, 5_400)]

@@ -1,16 +1,29 @@
 """GPUs and host during a whole run on the simulator, and that nothing of a vendor can hold a run up."""
 
+import asyncio
+import subprocess
 import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from loadgen.metrics.journal import HostSampled, TelemetryChanged
+import tests.telemetry.nvml_stub
+from loadgen.metrics.journal import DevicesChosen, GpusSampled, HostSampled, Line, TelemetryChanged
+from loadgen.metrics.samples import ServerDevices
+from loadgen.profile.schema import Profile
+from loadgen.run.hardware import HardwareWatch
 from loadgen.run.run import Run
+from loadgen.run.servers import Servers
 from loadgen.store.files import read_journal
 from loadgen.telemetry.backends import BackendOption
-from tests.engines import MANAGED, profile
+from tests.engines import MANAGED, attach, profile, simulator
 from tests.run.driving import finish, left_behind
+
+L = TypeVar("L")
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +43,7 @@ async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> No
     assert max(shown) == 8
     assert [gpu.index for gpu in stage.gpu] == list(range(8))
     assert stage.energy is not None and stage.energy.joules is not None
+    assert stage.energy.devices_by == "simulated" and stage.throughput.output_tokens_per_s_per_gpu is not None
     assert stage.energy.joules_per_output_token == pytest.approx(
         stage.energy.joules / (stage.throughput.output_tokens_per_s or 0) / stage.measured_s, rel=0.01
     )
@@ -56,6 +70,74 @@ async def test_a_run_without_gpus_says_so_and_is_none_the_worse() -> None:
     lines = list(read_journal(run.folder / "journal.jsonl"))
     assert any(isinstance(line, TelemetryChanged) and line.meta["nvidia"]["failures"] for line in lines)
     assert any(isinstance(line, HostSampled) for line in lines)
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two H100 of the stand-in for NVIDIA's library, for the children of this test."""
+    source = Path(tests.telemetry.nvml_stub.__file__).parent / "nvml_stub.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr("loadgen.run.hardware._PERIOD_S", 0.05)
+
+
+@asynccontextmanager
+async def watched(profile: Profile, folder: Path) -> AsyncIterator[tuple[HardwareWatch, asyncio.Queue[Line]]]:
+    """The watch of a run of this profile, and its lines."""
+    lines: asyncio.Queue[Line] = asyncio.Queue()
+    servers = Servers(profile)
+    watch = HardwareWatch(
+        profile,
+        folder=folder,
+        log=lines.put_nowait,
+        clock_s=time.monotonic,
+        servers=lambda: servers,
+        worker_pids=lambda: (),
+    )
+    watch.start()
+    try:
+        yield watch, lines
+    finally:
+        await watch.close()
+
+
+async def first_of(lines: asyncio.Queue[Line], kind: type[L]) -> L:
+    async with asyncio.timeout(60):
+        while not isinstance(line := await lines.get(), kind):
+            pass
+    return line
+
+
+@pytest.mark.usefixtures("nvml")
+async def test_an_attached_servers_gpus_are_those_that_its_processes_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulator() as engine:
+        monkeypatch.setenv("NVML_STUB_PID", str(engine.process.pid))
+        async with watched(attach(engine, telemetry="nvml"), tmp_path) as (_, lines):
+            chosen = await first_of(lines, DevicesChosen)
+    assert chosen.devices == ServerDevices((0,), "processes")
+
+
+@pytest.mark.usefixtures("nvml")
+async def test_a_servers_gpus_are_those_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    async with watched(profile({"engine": "vllm", "model": "m"}, telemetry="nvml"), tmp_path) as (_, lines):
+        chosen = await first_of(lines, DevicesChosen)
+    assert chosen.devices == ServerDevices((1,), "given")
+
+
+@pytest.mark.usefixtures("nvml")
+async def test_processes_are_listed_while_somebody_looks(tmp_path: Path) -> None:
+    elsewhere = profile({"engine": "attach", "url": "http://192.0.2.7:8000"}, telemetry="nvml")
+    async with watched(elsewhere, tmp_path) as (watch, lines):
+        chosen = await first_of(lines, DevicesChosen)
+        assert chosen.devices == ServerDevices((), "given")  # none of the GPUs here
+        assert (await first_of(lines, GpusSampled)).gpus[0].processes is None
+        watch.show_processes()
+        while (listed := (await first_of(lines, GpusSampled)).gpus[0].processes) is None:
+            pass
+    assert [(process.pid, process.of_server) for process in listed] == [(4000, False)]
 
 
 async def test_telemetry_can_be_off() -> None:

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -244,16 +243,3 @@ async def test_one_of_several_urls_that_nobody_serves(engine: Simulator) -> None
     _, error = await outcome(parts)
     assert isinstance(error, ServerError)
     assert f"{NOBODY}: nobody listens there" in str(error)
-
-
-async def test_what_a_trace_says_of_shared_prefixes_is_missing_and_the_result_says_so(
-    engine: Simulator, tmp_path: Path
-) -> None:
-    line = '{"timestamp": %d, "input_length": 20, "output_length": 2, "hash_ids": [%d]}\n'
-    trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(line % (20 * number, number % 3) for number in range(5)))
-    load = {"requests": 5, "isl": "data", "osl": "data", "data": str(trace)}
-    result, error = await outcome(attach(engine, load=load))
-    assert (error, result.stages[0].requests.completed) == (None, 5)
-    notes = [event.text for event in result.events if event.kind == "note"]
-    assert notes == [f"{trace}: hash_ids of 5 records are not replayed: shared prefixes are missing"]

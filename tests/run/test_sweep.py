@@ -114,6 +114,7 @@ def test_no_server_is_left_in_the_way_of_the_next() -> None:
 
 def test_a_disk_that_takes_nothing_is_said() -> None:
     folder, sweep = begin_sweep("p", profiles("a"), seed=5)
-    (folder / ".sweep.json").mkdir()
+    (folder / "sweep.json").unlink()
+    (folder / "sweep.json").mkdir()
     with pytest.raises(ResultError, match="cannot be written"):
         note_variant(folder, sweep, done("a"))

@@ -1,7 +1,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.simulator.metrics import PrometheusHistogram
-from tests.simulator.conftest import MODEL, Running
+from tests.simulator.conftest import MODEL, Running, simulator
 
 LABELS = {"engine": "0", "model_name": MODEL}
 NAMES = {
@@ -11,6 +11,7 @@ NAMES = {
     *("inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds"),
     *("request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
     *("request_inference_time_seconds", "iteration_tokens_total", "prompt_tokens_by_source"),
+    "estimated_flops_per_gpu",
 }
 
 
@@ -54,6 +55,14 @@ def test_a_request_moves_the_numbers(server: Running) -> None:
     assert moved("e2e_request_latency_seconds_bucket", ("le", "+Inf")) == 2
     assert moved("iteration_tokens_total_count") == 18
     assert after["num_requests_running"]["", ""] == 0
+
+
+def test_operations_are_those_of_the_tokens_computed_where_they_are_counted(server: Running) -> None:
+    assert read(server)["estimated_flops_per_gpu_total"]["", ""] == 0
+    with simulator("--enable-mfu-metrics", "--gflop-per-token", "10", "--no-enable-prefix-caching") as counting:
+        counting.stream(9)
+        # The ninth token is given out and never computed.
+        assert read(counting)["estimated_flops_per_gpu_total"]["", ""] == (20 + 8) * 10e9
 
 
 def test_a_value_on_a_bound_is_inside_it() -> None:

@@ -48,6 +48,7 @@ def test_two_busy_gpus(library: Path) -> None:
     )
     assert (first.hbm_total_bytes, first.power_cap_default_w) == (80 * _GIB, 700)
     assert (first.pcie_width_max, first.pcie_speed_max_gts) == (16, 32)
+    assert (second.engine_index, second.engine_name) == (1, "GPU-stub-1")
     assert (first.virtualization, first.socket, first.partition) == ("PASSTHROUGH", "GPU-stub-0", 0)
     assert (first.links_total, second.links_total) == (18, None)
     assert heard.samples[0].gpus[0] == GpuSample(
@@ -108,6 +109,7 @@ def test_mig_has_memory_in_its_instances_and_the_rest_in_its_parent(library: Pat
     parent, one, two, other = heard.opened.gpus
     assert [gpu.index for gpu in heard.opened.gpus] == [0, 1, 2, 3]
     assert [gpu.partition for gpu in heard.opened.gpus] == [0, 1, 2, 0]
+    assert {gpu.engine_index for gpu in heard.opened.gpus} == {None}
     assert [gpu.socket for gpu in heard.opened.gpus] == ["GPU-stub-0"] * 3 + ["GPU-stub-1"]
     assert (parent.hbm_total_bytes, one.hbm_total_bytes, other.hbm_total_bytes) == (None, 40 * _GIB, 80 * _GIB)
     assert (one.compute_partition, two.uuid) == ("3g.40gb", "MIG-stub-1")

@@ -1,6 +1,9 @@
 """Datasets: every format, every malformed line, and the same record for the same request."""
 
+import gzip
+import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.workload.data import DatasetReader, index_dataset, parse_record
+from loadgen.workload.data import DatasetReader, _index_folder, index_dataset
+from loadgen.workload.records import parse_record
 from loadgen.workload.work import record_for
 
-TALK = {"conversations": [{"from": "human", "value": "Grüße"}, {"from": "gpt", "value": "four and more"}]}
-TRACE = '{"timestamp": 1000, "input_length": 9, "output_length": 2}\n'
+TALK = {
+    "conversations": [{"from": "human", "value": "Grüße an euch alle"}, {"from": "gpt", "value": "four and more of it"}]
+}
 
 
 def written(folder: Path, text: str, name: str = "d.json") -> str:
@@ -23,38 +28,62 @@ def written(folder: Path, text: str, name: str = "d.json") -> str:
 
 def test_the_sample_is_good() -> None:
     data = index_dataset("sample")
-    assert (data.form, data.records) == ("sharegpt", 36)
-    assert DatasetReader(data).entry(35).prompt
+    assert (data.form, data.records, data.left_out, data.is_sample) == ("sharegpt", 64, 0, True)
+    assert (data.isl, data.osl) == (217, 201)  # about those of the published runs, 215 and 198
+    prompts = [DatasetReader(data).text(number).prompt for number in range(64)]
+    assert len({prompt[:64] for prompt in prompts}) == 64  # none begins with a block that a prefix cache would know
 
 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_sharegpt_by_number(tmp_path: Path, indent: int | None) -> None:
-    talks = [{"conversations": [{"from": "human", "value": f"ä{n}"}, TALK["conversations"][1]]} for n in range(9)]
-    data = index_dataset(written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False)))
-    assert [DatasetReader(data).entry(number).prompt for number in range(9)] == [f"ä{n}" for n in range(9)]
-    assert data.osl == 3
+    prompts = [f"ä and some more {n}" for n in range(9)]
+    talks = [{"conversations": [{"value": prompt}, TALK["conversations"][1]]} for prompt in prompts]
+    path = written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False))
+    data = index_dataset(path)
+    assert [DatasetReader(data).text(number).prompt for number in range(9)] == prompts
+    content = Path(path).read_bytes()
+    assert (data.bytes, data.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert (data.osl, data.is_sample) == (5, False)
+
+
+def said(*characters: int) -> list[dict[str, str]]:
+    """Turns of so many characters, of which four are a token."""
+    roles = ("gpt", "bing", "human")
+    return [{"from": role, "value": "x" * count} for role, count in zip(roles, characters, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [
+        (said(16, 16), True),  # whoever speaks first, as in `vllm bench`
+        (said(16, 16, 4), True),
+        (said(), False),
+        (said(4000), False),
+        (said(12, 16), False),
+        (said(16, 12), False),
+        (said(4096, 4096), True),
+        (said(4100, 16), False),
+        (said(4096, 4100), False),
+    ],
+)
+def test_sharegpt_is_filtered_as_published_runs_did(tmp_path: Path, turns: list[dict[str, str]], kept: bool) -> None:
+    path = written(tmp_path, json.dumps([TALK, {"id": "a", "conversations": turns}]))
+    data = index_dataset(path)
+    assert (data.records, data.left_out) == ((2, 0) if kept else (1, 1))
+
+
+def test_a_file_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps([{"conversations": said(4, 4)}]))
+    with pytest.raises(ProfileError, match=r"no prompts in it.*1 conversations were left out: fewer than two turns"):
+        index_dataset(path)
 
 
 def test_lines(tmp_path: Path) -> None:
     text = '{"prompt": "a"}\n\n{"messages": [{"role": "user", "content": "b"}], "output_tokens": 7}\n'
     data = index_dataset(written(tmp_path, text))
     assert (data.form, data.records, data.has_messages, data.osl) == ("jsonl", 2, True, None)
-    assert DatasetReader(data).entry(1).osl == 7
-    assert DatasetReader(index_dataset(written(tmp_path, "one\ntwo\n", "d.txt"))).entry(1).prompt == "two"
-
-
-def test_a_trace(tmp_path: Path) -> None:
-    data = index_dataset(written(tmp_path, TRACE + TRACE.replace("1000", "2500")))
-    assert (data.form, data.isl, data.osl, data.longest, data.span_s) == ("trace", 9, 2, 11, 1.5)
-    assert list(DatasetReader(data).times_s()) == [0.0, 1.5]
-
-
-def test_a_trace_that_says_what_prompts_share_is_read_with_a_note(tmp_path: Path) -> None:
-    sharing = TRACE.replace("}", ', "hash_ids": [0, 46, 47]}')
-    data = index_dataset(written(tmp_path, TRACE + sharing + sharing))
-    assert data.records == 3
-    assert data.note == f"{data.path}: hash_ids of 2 records are not replayed: shared prefixes are missing"
-    assert index_dataset(written(tmp_path, TRACE + TRACE, "other")).note is None
+    assert DatasetReader(data).text(1).osl == 7
+    assert DatasetReader(index_dataset(written(tmp_path, "one\ntwo\n", "d.txt"))).text(1).prompt == "two"
 
 
 @pytest.mark.parametrize(
@@ -69,8 +98,6 @@ def test_a_trace_that_says_what_prompts_share_is_read_with_a_note(tmp_path: Path
         ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
         ('{"prompt": "a"}\n\n{"prompt": 3}', ["line 3", "expected"]),
         ('{"prompt": "a", "output_tokens": 0}', ["line 1", "at least 1"]),
-        (TRACE + TRACE.replace("1000", "10"), ["line 2", "ascending"]),
-        (TRACE.replace("9", "0"), ["line 1", "input_length"]),
     ],
 )
 def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -83,12 +110,26 @@ def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: li
     assert all(word in str(caught.value) for word in [path, *words])
 
 
-def test_no_such_file() -> None:
-    with pytest.raises(ProfileError, match=r"/no/such: cannot be read"):
-        index_dataset("/no/such")
+def test_what_is_no_file_that_can_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "packed").write_bytes(gzip.compress(b'{"prompt": "a"}'))
+    for name, words in {"none": "cannot be read", "pipe": "not a file", ".": "not a file", "packed": "gunzip"}.items():
+        with pytest.raises(ProfileError, match=words):
+            index_dataset(str(tmp_path / name))
 
 
-@given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text", "trace"]))
+def test_no_room_for_the_index(tmp_path: Path) -> None:
+    data, folder = tmp_path / "data.txt", _index_folder()
+    # Indexes are numbered by what the folder holds, this one included.
+    index = folder / str(len(list(folder.iterdir())) + 1)
+    data.write_text("a\n" * 100_000)
+    index.symlink_to("/dev/full")
+    with pytest.raises(ProfileError, match="no room for its index"):
+        index_dataset(str(data))
+    index.unlink()
+
+
+@given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text"]))
 def test_any_bytes_are_a_record_or_a_value_error(raw: bytes, form: str) -> None:
     try:
         parse_record(raw, form)  # type: ignore[arg-type]

@@ -66,6 +66,14 @@ def test_the_longest_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("load", "share"),
+    [({}, 0.0), ({"prefix": {"share": 0.4}}, 0.4), ({"turns": {"count": 2}}, 1.0), ({"data": "sample"}, 0.0)],
+)
+def test_what_the_prefix_cache_is_meant_to_have(load: dict[str, object], share: float) -> None:
+    assert shape_of(Load.model_validate(load), 64, 8).work.meant_hits == share
+
+
+@pytest.mark.parametrize(
     ("load", "words"),
     [
         ({"isl": "data"}, 'load.isl = "data"'),

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.format import harmless
 from loadgen.metrics.result import Result
+from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.report.bench_table import serving_curve_table
 from loadgen.report.compare import Limit, RunComparison, breaches, compare_runs, parse_limit
 from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, difference_words
@@ -31,7 +31,7 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, parser_of, say, show
+from tui.cli.options import RUN_WORDS, parser_of, say, show, shown
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -83,7 +83,7 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
     if options.markdown:
         return markdown_report(results[0]) + "\n"
     tables = [result_table(results[0]), serving_curve_table(results[0])]
-    return harmless("".join(f"{table}\n" for table in tables if table))
+    return shown("".join(f"{table}\n" for table in tables if table))
 
 
 def _html(result: Result, run: str, out: Path | None) -> None:
@@ -92,7 +92,10 @@ def _html(result: Result, run: str, out: Path | None) -> None:
     found = find_run(run)
     folder = found.parent if found.is_file() else found
     path = folder / "report.html" if out is None else out
-    _put(html_report(result), path)
+    if out is None:
+        _put_whole(html_report(result), path)
+    else:
+        _put(html_report(result), path)
     if path != _STDOUT:
         say(f"report: {path}")
 
@@ -109,7 +112,7 @@ def _vllm_json(result: Result, folder: Path | None) -> None:
     except OSError as error:
         raise ResultError(f"--out {folder}: must be a folder for --vllm-json: {error.strerror}") from error
     for name, document in zip(vllm_file_names(documents), documents, strict=True):
-        _put(json.dumps(document, allow_nan=False), folder / name)
+        _put_whole(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         say(f"report: {folder / name}")
 
 
@@ -120,6 +123,14 @@ def _put(text: str, path: Path | None) -> None:
         return
     try:
         path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
+
+
+def _put_whole(text: str, path: Path, *, mode: int = PRIVATE) -> None:
+    """To a file whose name nobody gave: in a folder from elsewhere a link may have it, which is replaced."""
+    try:
+        write_whole(path, text.encode(), mode=mode)
     except OSError as error:
         raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
 

@@ -92,7 +92,7 @@ def _folded(devices: Sequence[GpuView]) -> _GpuLine:
     flags = tuple(dict.fromkeys(flag for gpu in devices for flag in gpu.flags))
     static = msgspec.structs.replace(first.static, hbm_total_bytes=total)
     sample = msgspec.structs.replace(first.sample, hbm_used_bytes=used) if first.sample is not None else None
-    return _GpuLine(GpuView(static, sample, flags, first.pace), others=len(devices) - 1)
+    return _GpuLine(GpuView(static, sample, flags, first.pace, first.of_server), others=len(devices) - 1)
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
@@ -205,7 +205,8 @@ def _age(snapshot: Snapshot) -> str:
 def _energy(frame: Frame) -> Row:
     energy = frame.stage.energy if frame.stage is not None else None
     joules, per_watt = (energy.joules_per_output_token, energy.tokens_per_s_per_w) if energy else (None, None)
-    watts = [sample_of(gpu).power_w for gpu in frame.snapshot.gpus if gpu.static.partition == 0]
+    ours = [gpu for gpu in frame.snapshot.gpus if gpu.of_server and gpu.static.partition == 0]
+    watts = [sample_of(gpu).power_w for gpu in ours]
     known = [value for value in watts if value is not None]
     return facts(
         "   ",

@@ -9,6 +9,7 @@ from loadgen.metrics.journal import EngineView
 from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import InstanceView
 from loadgen.metrics.verdicts import HOST_FULL_PERCENT
+from loadgen.report.notes import mfu_words
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, padded, spread, titled, wrapped
 
@@ -138,6 +139,8 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
         role = "strong" if name == "all" else "text"
         rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
     rows += [_instance(each) for each in snapshot.server.instances]
+    if snapshot.compute is not None:
+        rows.append(((" MFU ", "text"), (fmt.plain(mfu_words(snapshot.compute)), "dim")))
     return [cropped(row, width) for row in (*rows, *_crosscheck(frame, width))]
 
 

@@ -19,17 +19,17 @@ from loadgen.metrics.samples import GpuStage, GpuStatic
 from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
-    PAGE_COLUMNS,
     NamedSummary,
     figure,
     instance_columns,
     load_column,
     outcome_columns,
+    page_columns,
     published_columns,
     statistic_columns,
 )
 from loadgen.report.configuration import flattened
-from loadgen.report.notes import Note, has_numbers, latency_titles, stage_notes, took_part
+from loadgen.report.notes import Note, has_numbers, latency_titles, published_nowhere, stage_notes, took_part
 from loadgen.report.tabular import Bad, Column, Value, html_table, plain
 
 
@@ -40,7 +40,7 @@ def stages_section(result: Result) -> str:
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
     return section(
         "Stages",
-        html_table([load, *PAGE_COLUMNS], stages),
+        html_table([load, *page_columns(stages)], stages),
         subsection("What the numbers are of", html_table(_note_columns(load), notes)),
         subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
         subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
@@ -144,10 +144,9 @@ def published_section(result: Result) -> str:
     reference = result.reference
     if reference is None:
         return ""
-    missing = "" if reference.comparisons else "No stage of this run has the load of a published figure."
     return section(
         "Published and measured",
-        paragraph(missing),
+        paragraph(published_nowhere(result)),
         html_table(published_columns(result.stages), reference.comparisons),
         bullets(reference.notes),
         note=reference.source,

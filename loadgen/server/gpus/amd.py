@@ -8,9 +8,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.amd_kernel import ComputeNode, amd_cards, compute_nodes, held_bytes, number_in, socket_of, text_in
+from loadgen.amd_kernel import (
+    ComputeNode,
+    amd_cards,
+    compute_nodes,
+    held_bytes,
+    number_in,
+    socket_of,
+    text_in,
+    xgmi_peers,
+)
 from loadgen.errors import TelemetryError
-from loadgen.server.gpus.gpu import Gpu, named_holders
+from loadgen.server.gpus.gpu import Gpu, named_holders, with_expected_links
 
 
 def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[Gpu]:
@@ -22,13 +31,14 @@ def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[Gpu]:
         own = [node for node in nodes if node.socket == socket_of(address)]
         gpu = _gpu(card, own)
         if gpu is not None:
+            gpu = replace(gpu, links_up=_linked_sockets(sysfs, own, nodes))
             sums = [(pid, sum(by_gpu.get(node.gpu_id) or 0 for node in own)) for pid, by_gpu in held.items()]
             holders = named_holders([(pid, used_bytes) for pid, used_bytes in sums if used_bytes], proc)
             found.append((own[0].number if own else sys.maxsize, replace(gpu, holders=holders)))
     if not found:
         raise TelemetryError(f"no AMD GPU with memory counters in {sysfs / 'class/drm'}")
     found.sort(key=lambda entry: entry[0])  # runtimes number as the compute driver does, not as the cards are
-    return [replace(gpu, index=index) for index, (_, gpu) in enumerate(found)]
+    return with_expected_links([replace(gpu, index=index) for index, (_, gpu) in enumerate(found)])
 
 
 def _gpu(card: Path, own: Sequence[ComputeNode]) -> Gpu | None:
@@ -51,6 +61,13 @@ def _gpu(card: Path, own: Sequence[ComputeNode]) -> Gpu | None:
         power_cap_w=None if hwmon is None else _watts(hwmon / "power1_cap"),
         power_cap_default_w=None if hwmon is None else _watts(hwmon / "power1_cap_default"),
     )
+
+
+def _linked_sockets(sysfs: Path, own: Sequence[ComputeNode], nodes: Sequence[ComputeNode]) -> int | None:
+    """How many other GPUs this one reaches over XGMI; None where amdkfd does not know it."""
+    peers = {peer for node in own for peer in xgmi_peers(sysfs, node.number)}
+    sockets = {node.socket for node in nodes if node.number in peers}
+    return len(sockets - {node.socket for node in own}) if own else None
 
 
 def _watts(file: Path) -> float | None:

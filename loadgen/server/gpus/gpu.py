@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.amd_kernel import text_in
 from loadgen.errors import TelemetryError
@@ -48,8 +49,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_partition: str | None = None  # NPS1, NPS2, NPS4
     power_cap_w: float | None = None
     power_cap_default_w: float | None = None
-    links_up: int | None = None  # XGMI or NVLink
-    links_expected: int | None = None  # as many as the GPU of this box with the most has
+    links_up: int | None = None  # GPUs reached over XGMI, or NVLinks
+    links_expected: int | None = None  # as many as the GPU of the same kind that has the most
+    fabric: str | None = None  # of an NVSwitch: Completed, In Progress, Not Started
 
 
 def read_gpus(
@@ -73,6 +75,14 @@ def read_gpus(
     return gpus
 
 
+def with_expected_links(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Links that were down when the driver came up are seen only by comparison."""
+    most: dict[str, int] = {}
+    for gpu in gpus:
+        most[gpu.name] = max(gpu.links_up or 0, most.get(gpu.name, 0))
+    return [replace(gpu, links_expected=most[gpu.name] or None) for gpu in gpus]
+
+
 def server_gpus(
     server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
 ) -> list[Gpu] | None:
@@ -92,13 +102,17 @@ def server_gpus(
     return None if visible is None else [gpus[number] for number in visible[:needed]]
 
 
+def has_host_pids(proc: Path) -> bool:
+    """Whether the pids that drivers report are those of this `/proc`: not in a container with its own."""
+    try:
+        return str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"  # the kernel's fixed number
+    except OSError:
+        return False
+
+
 def named_holders(held: Iterable[tuple[int, int | None]], proc: Path) -> tuple[Holder, ...]:
     """Holders of pids and bytes: the largest first, with the names of the processes that can be seen."""
-    try:
-        # The kernel's fixed number; elsewhere the pids that drivers report are not those of our `/proc`.
-        ours = str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"
-    except OSError:
-        ours = False
+    ours = has_host_pids(proc)
     largest_first = sorted(held, key=lambda entry: (-(entry[1] or 0), entry[0]))
     names = (clean_line(text_in(proc / str(pid) / "comm").encode()) if ours else "" for pid, _ in largest_first)
     return tuple(Holder(pid, name, used) for (pid, used), name in zip(largest_first, names, strict=True))

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from loadgen.errors import VrampError
 from loadgen.format import memory
-from loadgen.server.gpus.gpu import Gpu, read_gpus
+from loadgen.profile.schema import Server
+from loadgen.server.gpus.gpu import Gpu, read_gpus, server_gpus
 from loadgen.server.process.guard_client import NOT_CHECKED
+from loadgen.vendors import Platform, platform_here
 
 RELEASE_WAIT_S = 15.0
 TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
@@ -45,16 +49,29 @@ HeldSince = Callable[[], str]
 `VrampError` if that cannot be read."""
 
 
-def gpu_level(read: Callable[[], list[Gpu]] = read_gpus) -> HeldSince:
-    """Note the level of all GPUs; several servers that start together share what one call returned."""
-    before = read()
-    return lambda: "; ".join(still_held(before, read(), tolerance_bytes=TOLERANCE_BYTES))
+def gpu_level(server: Server, platform: Platform, read: Callable[[], list[Gpu]]) -> HeldSince:
+    """Note the level of the GPUs that the server and its instances will take, of all if that cannot be told."""
+    gpus = read()
+    # What is set around vramp does not get into a container.
+    environment = {**({} if server.docker is not None else os.environ), **server.env}
+    taken = server_gpus(server, platform, environment, gpus)
+    before = gpus if taken is None else taken
+    ids = {gpu.id for gpu in before}
+
+    def held_now() -> str:
+        now = [gpu for gpu in read() if gpu.id in ids]
+        return "; ".join(still_held(before, now, tolerance_bytes=TOLERANCE_BYTES))
+
+    return held_now
 
 
-async def level_now(note: Callable[[], HeldSince] = gpu_level) -> HeldSince | str:
+async def level_now(server: Server) -> HeldSince | str:
     """The level before a start; or in words why it is not known."""
+    platform = server.platform or platform_here()
+    if server.engine not in ("vllm", "docker") or platform == "cpu":
+        return NOT_CHECKED
     try:
-        return await asyncio.to_thread(note)
+        return await asyncio.to_thread(gpu_level, server, platform, partial(read_gpus, platform=platform))
     except VrampError as error:
         return f"{NOT_CHECKED}: {error}"
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from loadgen.amd_kernel import entries, text_in
 from loadgen.errors import TelemetryError
-from loadgen.server.gpus.gpu import Gpu, named_holders
+from loadgen.server.gpus.gpu import Gpu, named_holders, with_expected_links
 from loadgen.server.process.log import clean_line
 from loadgen.vendors import NVIDIA
 
@@ -26,9 +26,12 @@ _TIMEOUT_S = 5.0
 _MIB = 1024**2
 _FIELDS = (
     *("index", "uuid", "name", "memory.used", "memory.total"),
-    *("compute_cap", "power.limit", "power.default_limit", "mig.mode.current"),  # by newer drivers only
+    *("compute_cap", "power.limit", "power.default_limit", "mig.mode.current", "fabric.state"),  # by newer drivers only
 )
-_HOLDERS = "--query-compute-apps=pid,gpu_uuid,used_memory"
+_CSV = "--format=csv,noheader,nounits"
+_HOLDERS = ("--query-compute-apps=pid,gpu_uuid,used_memory", _CSV)
+_LINKS = ("nvlink", "--status")
+_FABRIC_STATES = ("Not Started", "In Progress", "Completed")  # else the GPU is on no fabric
 _UNKNOWN_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field to query')
 
 
@@ -40,15 +43,28 @@ def read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[Gpu]:
         raise TelemetryError("nvidia-smi is not on PATH")
     deadline = time.monotonic() + _TIMEOUT_S
     fields = list(_FIELDS)
-    listed, apps = _ask(program, [f"--query-gpu={','.join(fields)}", _HOLDERS], deadline)
+    listed, apps, nvlinks = _ask(program, [_about(fields), _HOLDERS, _LINKS], deadline)
     while (unknown := _UNKNOWN_FIELD.search(listed)) is not None and unknown[1] in fields:
         fields.remove(unknown[1])
-        (listed,) = _ask(program, [f"--query-gpu={','.join(fields)}"], deadline)
-    gpus, held = parse_gpus(listed, fields), parse_holders(apps)
+        (listed,) = _ask(program, [_about(fields)], deadline)
+    gpus, held, links = parse_gpus(listed, fields), parse_holders(apps), parse_links(nvlinks)
     if not gpus:
         said = next((clean_line(line.encode()).strip() for line in listed.splitlines() if line.strip()), "")
         raise TelemetryError(f"{program} lists no GPU: {said or 'it says nothing'}")
-    return [replace(gpu, holders=named_holders(held.get(gpu.id, []), proc)) for gpu in gpus]
+    return with_expected_links(
+        [replace(gpu, holders=named_holders(held.get(gpu.id, []), proc), links_up=links.get(gpu.id)) for gpu in gpus]
+    )
+
+
+def cuda_version(_root: Path, environ: Mapping[str, str]) -> str | None:
+    """The CUDA that the driver can run; None where there is no `nvidia-smi`, or one that does not say."""
+    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    try:
+        said = _ask(program, [("--version",)], time.monotonic() + _TIMEOUT_S)[0] if program is not None else ""
+    except TelemetryError:
+        return None
+    version = re.search(r"(?m)^CUDA Version\s*:\s*(\d+\.\d+)", said)
+    return None if version is None else version[1]
 
 
 def parse_gpus(text: str, fields: Sequence[str] = _FIELDS) -> list[Gpu]:
@@ -73,6 +89,7 @@ def parse_gpus(text: str, fields: Sequence[str] = _FIELDS) -> list[Gpu]:
             compute_partition="MIG" if values.get("mig.mode.current") == "Enabled" else None,
             power_cap_w=_watts(values.get("power.limit", "")),
             power_cap_default_w=_watts(values.get("power.default_limit", "")),
+            fabric=fabric if (fabric := values.get("fabric.state")) in _FABRIC_STATES else None,
         )
         found.append(gpu)
     return found
@@ -89,6 +106,22 @@ def parse_holders(text: str) -> dict[str, list[tuple[int, int | None]]]:
     return found
 
 
+def parse_links(text: str) -> dict[str, int]:
+    """How many NVLinks of a GPU are up, by its UUID; GPUs without any are left out."""
+    found: dict[str, int] = {}
+    uuid = ""
+    for line in text.splitlines():
+        if (gpu := re.match(r"GPU \d+: .*\(UUID: ([\w-]+)\)", line)) is not None:
+            uuid = gpu[1]
+        elif uuid and (link := re.match(r"\s+Link \d+: (.*)", line)) is not None:
+            found[uuid] = found.get(uuid, 0) + link[1].endswith("GB/s")
+    return found
+
+
+def _about(fields: Sequence[str]) -> Sequence[str]:
+    return f"--query-gpu={','.join(fields)}", _CSV
+
+
 def _all_suspended(sysfs: Path) -> bool:
     devices = [
         device
@@ -98,13 +131,12 @@ def _all_suspended(sysfs: Path) -> bool:
     return bool(devices) and all(text_in(device / "power/runtime_status") == "suspended" for device in devices)
 
 
-def _ask(program: str, questions: Sequence[str], deadline: float) -> list[str]:
+def _ask(program: str, questions: Sequence[Sequence[str]], deadline: float) -> list[str]:
     """The answers to questions that are asked at the same time."""
     running: list[subprocess.Popen[bytes]] = []
     try:
         for question in questions:
-            command = [program, question, "--format=csv,noheader,nounits"]
-            running.append(subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT))
+            running.append(subprocess.Popen([program, *question], stdin=DEVNULL, stdout=PIPE, stderr=STDOUT))
         answers = [process.communicate(timeout=max(0.0, deadline - time.monotonic()))[0] for process in running]
         return [answer.decode("utf-8", "replace") for answer in answers]
     except subprocess.TimeoutExpired:

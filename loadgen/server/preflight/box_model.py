@@ -84,7 +84,9 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
     yield Finding("model-download", "info", f"{name} is not in {cache}", "it is fetched while the server starts")
     if not _has_token(setup, cache):
         why = "if the model is gated, the hub refuses it without a token of somebody who was let in"
-        yield Finding("no-hub-token", "info", "no token for the hub is set", why, "hf auth login, or set HF_TOKEN")
+        # A container sees no variables of ours; the folder that is mounted for it holds the token of a login.
+        fix = "hf auth login, or set HF_TOKEN" if setup.server.docker is None else "hf auth login"
+        yield Finding("no-hub-token", "info", "no token for the hub is set", why, fix)
     facts = model_facts(name, {"HF_HUB_CACHE": str(cache)})
     known = facts.weight_bytes if facts is not None else None
     needed_bytes = known or 50 * GIB

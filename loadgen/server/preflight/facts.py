@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import pkgutil
 import re
 import resource
 import sys
@@ -28,7 +29,7 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.gpu import Gpu, server_gpus
 from loadgen.server.preflight.flags import normal_args
-from loadgen.vendors import Platform
+from loadgen.vendors import Platform, Vendor, vendor_of
 
 MANY_STREAMS = 64  # from here on a plan is after throughput: the concurrency at which the publications speak of scale
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -38,6 +39,11 @@ def _open_files() -> tuple[int, int]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
     return soft, hard
+
+
+def _locked_memory() -> int | None:
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _clock_synchronised() -> bool | None:
@@ -51,14 +57,25 @@ def _clock_synchronised() -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    proc: Path = Path("/proc")
-    sys: Path = Path("/sys")
-    dev: Path = Path("/dev")
+    root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     home: Path = field(default_factory=Path.home)
     open_files: tuple[int, int] = field(default_factory=_open_files)  # soft and hard limit of a process
+    locked_memory: int | None = field(default_factory=_locked_memory)  # bytes that a process may lock; None: any
     clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
     """By the kernel's own account (NTP or PTP); None is unknown."""
+
+    @property
+    def proc(self) -> Path:
+        return self.root / "proc"
+
+    @property
+    def sys(self) -> Path:
+        return self.root / "sys"
+
+    @property
+    def dev(self) -> Path:
+        return self.root / "dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +222,15 @@ def _is_version(vllm: str | None, versions: str) -> bool:
 
 
 def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
-    """What of a GPU's memory a server takes; vLLM's default is more since it counts the memory of graphs (0.21)."""
-    default = 0.9 if _is_version(vllm, "<0.21") else 0.92
+    """What of a GPU's memory a server takes; vLLM's default rose with 0.20."""
+    default = 0.9 if _is_version(vllm, "<0.20") else 0.92
     value = str(args.get("gpu-memory-utilization", default))
     return float(value) if re.fullmatch(r"\d*\.?\d+", value) else default
 
 
 def facts_of(setup: Setup) -> Facts:
     server, plan, environment = setup.server, setup.plan, setup.environment
+    vendor = vendor_of(setup.platform) if setup.gpus else None
     return Facts(
         args=normal_args(server.args),
         env=environment,
@@ -221,6 +239,8 @@ def facts_of(setup: Setup) -> Facts:
         model=model_facts(server.model, environment) if server.model is not None else None,
         gpus=tuple(setup.gpus),
         archs=_archs(setup),
+        driver=vendor.driver(setup.box.root) if vendor is not None else None,
+        runtime=_runtime(setup, vendor) if vendor is not None else None,
         vllm=setup.vllm,
         instances=server.instances,
         peak_streams=max((stage.concurrency for stage in plan if stage.concurrency is not None), default=None),
@@ -236,6 +256,14 @@ def _archs(setup: Setup) -> frozenset[str]:
     with contextlib.suppress(ProfileError):  # the check of the GPUs' memory says it
         taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
     return frozenset(gpu.arch for gpu in (setup.gpus if taken is None else taken) if gpu.arch is not None)
+
+
+def _runtime(setup: Setup, vendor: Vendor) -> str | None:
+    """None for a container, which brings its own ROCm; the CUDA that a driver can run is the same in all."""
+    if setup.server.engine == "docker" and vendor.platform == "rocm":
+        return None
+    version: str | None = pkgutil.resolve_name(vendor.runtime_reader)(setup.box.root, setup.box.environ)
+    return version
 
 
 class ModelFacts(msgspec.Struct, frozen=True):

@@ -148,11 +148,11 @@ def _holder(host: str, port: int) -> tuple[int, int] | None:
 def _lock_name(host: str, port: int) -> bytes:
     name = host.strip("[]").lower()
     # A name of a host may be longer than that of a socket.
-    where = "" if _is_this_machine(name) else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:32] + ":"
+    where = "" if is_this_machine(name) else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:32] + ":"
     return f"\0vramp-drives:{where}{port}".encode()
 
 
-def _is_this_machine(name: str) -> bool:
+def is_this_machine(name: str) -> bool:
     if name in ("", "localhost", socket.gethostname().lower()):
         return True
     try:

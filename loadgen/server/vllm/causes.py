@@ -2,7 +2,7 @@
 
 The order is the priority, root causes before their consequences: a failed allocation kills the engine, whose death
 ends the API server, and each of the three leaves its lines. Patterns meet one line each, without its prefix, and the
-named groups of a pattern may be used in title and remedy.
+named groups of a pattern may be used in title and remedy; of a group `signal` also `who_sent`, who sends such signals.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ class Cause(NamedTuple):
 _OOM = (
     r"torch\S*\.OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|hipErrorOutOfMemory"
     r"|BLAS_STATUS_ALLOC_FAILED|Cuda failure (?:\d+ )?'out of memory'"
+)
+
+# {'EngineCore': -9}; Worker proc W-0 died unexpectedly (exit code: -9); Process X (PID: 1) died with exit code -9
+_ENDED_BY = (
+    r"(?:core proc\(s\): \{.*?'|[Pp]roc(?:ess)? )(?P<who>[\w.-]+)"
+    r"(?:': | died unexpectedly \(exit code: | \(PID: \d+\) died with exit code )-"
 )
 
 CAUSES = (
@@ -89,9 +95,30 @@ CAUSES = (
     Cause(
         "gpu-driver",
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient"
-        r"|(?:libcuda|libamdhip64)\.so\S*: cannot open|driver/library version mismatch",
+        r"|(?:libcuda|libamdhip64)\.so\S*: cannot open|driver/library version mismatch|\bError 80[34]:",
         "the GPU driver is missing, or too old for this installation",
         "update the driver, or take a vLLM that was built for this one",
+    ),
+    Cause(
+        "fabric-manager",
+        r"system not yet initialized|SystemNotReady|SYSTEM_NOT_READY|\b[Ee]rror:? 802\b",
+        "the GPUs wait for NVIDIA's fabric manager, which sets up the NVSwitches of this box",
+        "start it: `sudo systemctl enable --now nvidia-fabricmanager`, of the very version of the driver; "
+        "`nvidia-smi -q | grep -A3 Fabric` says Completed once it is done; for a container, on its host",
+    ),
+    Cause(
+        "visible-devices",
+        r"Inconsistent GPU visibility env vars: (?P<seen>.+?)(?:\. |$)",
+        "two variables choose different GPUs: {seen}",
+        "set HIP_VISIBLE_DEVICES only, in [server.env] or around vramp, and unset the other",
+    ),
+    Cause(
+        "duplicate-gpu",
+        r"Duplicate GPU detected : (?P<ranks>.+?) both on",
+        "two workers were given the same GPU: {ranks}",
+        "check that no GPU is listed twice in HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, and that the GPUs are not "
+        "partitioned (`amd-smi static --partition`, `nvidia-smi -L`): set them back to SPX, or MIG off, or lower "
+        "server.args.tensor-parallel-size",
     ),
     Cause(
         "no-gpu",
@@ -106,7 +133,8 @@ CAUSES = (
         r"access (?:a )?gated repo|GatedRepoError|Access to model .* is restricted"
         r"|Invalid (?:user token|credentials in Authorization)",
         "the model needs permission: it is gated, or the token is missing or wrong",
-        "accept the licence on the model's page, and start vramp with HF_TOKEN of that account in its environment",
+        "accept the licence on the model's page, and start vramp with HF_TOKEN of that account in its environment; a "
+        "container does not see that: `hf auth login`, and mount ~/.cache/huggingface (server.docker.mounts)",
     ),
     Cause(
         "not-cached",
@@ -121,7 +149,7 @@ CAUSES = (
         r"|is not a local folder and is not a valid model|Cannot find any model weights",
         "there is no such model",
         "check server.model: a folder with config.json and weights, or a name on the hub; a container needs the folder "
-        "in server.docker.mounts; a private model needs HF_TOKEN in the environment",
+        "in server.docker.mounts; a private model needs HF_TOKEN in the environment, or `hf auth login`",
     ),
     Cause(
         "broken-weights",
@@ -139,7 +167,8 @@ CAUSES = (
         "parallel-size",
         r"World size \(\d+\) is larger than the number of available GPUs|must be divisible by tensor parallel",
         "the parallel sizes fit neither the GPUs nor the model",
-        "lower server.args.tensor-parallel-size; check HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES",
+        "lower server.args.tensor-parallel-size; check HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, and the partition "
+        "mode of the GPUs (`amd-smi static --partition`: CPX makes eight small devices of one)",
     ),
     Cause(
         "max-model-len",
@@ -202,6 +231,13 @@ CAUSES = (
         "serving",
     ),
     Cause(
+        "locked-memory",
+        r"ibv_reg_(?:dmabuf_)?mr\S* failed with error Cannot allocate memory|RLIMIT_MEMLOCK",
+        "too little memory may be locked (memlock), so the network adapters cannot register it",
+        "`ulimit -l unlimited` in the shell that starts vramp (LimitMEMLOCK=infinity in a unit of systemd); containers "
+        "take theirs from the docker daemon: default-ulimits in /etc/docker/daemon.json",
+    ),
+    Cause(
         "host-out-of-memory",
         r"Cannot allocate memory|can't allocate memory|^MemoryError|std::bad_alloc",
         "the machine is out of memory (RAM, not HBM)",
@@ -219,6 +255,14 @@ CAUSES = (
         r"GPU archs of .* is invalid or not supported",
         "this build has no code for this GPU",
         "take a vLLM and torch that were built for the GPU's architecture (rocminfo: gfx...; nvidia-smi: compute_cap)",
+    ),
+    Cause(
+        "custom-all-reduce",
+        r"custom_all_reduce\.cuh?:\d+",
+        "the all-reduce between the GPUs failed, in vLLM's or AITER's own kernel",
+        'set VLLM_ROCM_USE_AITER_CUSTOM_AR = "0" in [server.env] for AITER\'s, or '
+        "server.args.disable-custom-all-reduce = true for both; they need peer access between all GPUs, which `vramp "
+        "check` looks at",
     ),
     Cause(
         "gpu-fault",
@@ -256,14 +300,19 @@ CAUSES = (
     ),
     Cause(
         "process-killed",
-        r"Failed core proc\(s\): \{[^}]*: -9\b|died unexpectedly \(exit code: -9\)",
-        "a process of the engine was killed",
-        "look at dmesg and at who else works here: SIGKILL comes from somebody, or from the kernel for want of memory",
+        _ENDED_BY + r"(?P<signal>1|2|3|9|13|15)\b",
+        "a process of the engine was killed: {who}, by {signal}",
+        "{who_sent}",
     ),
     Cause(
         "process-crashed",
-        r"Failed core proc\(s\): \{[^}]*: -(?:4|6|7|8|11)\b|died unexpectedly \(exit code: -(?:4|6|7|8|11)\)"
-        r"|^Fatal Python error|Segmentation fault",
+        _ENDED_BY + r"(?P<signal>4|6|7|8|11)\b",
+        "a process of the engine crashed in native code: {who}, with {signal}",
+        "{who_sent}",
+    ),
+    Cause(
+        "process-crashed",
+        r"^Fatal Python error|Segmentation fault|Segfault encountered",
         "a process of the engine crashed in native code",
         "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together",
     ),
@@ -276,7 +325,7 @@ CAUSES = (
     ),
     Cause(
         "engine-died",
-        r"died unexpectedly|EngineDeadError|Engine process .*died|MQLLMEngine is already dead",
+        r"died unexpectedly|EngineDeadError|Engine process .*died|MQLLMEngine is already dead|core proc\(s\): \{\}",
         "the engine died of something that vramp does not know",
         'look at dmesg; start again with VLLM_LOGGING_LEVEL = "DEBUG" in [server.env]',
     ),

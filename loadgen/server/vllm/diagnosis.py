@@ -33,7 +33,7 @@ _MAX_VALUE_CHARS = 160
 
 _REFUSED = "unrecognized arguments: "
 _SOURCE = re.compile(r'\s{4}|\s*File "|[\s^~]*$')
-_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
+_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)(?=:|$)")
 _CONSEQUENCE = re.compile(
     r"[Ss]ee (?:root cause|stack trace)|EngineDeadError|Executor failed|cancelled|Cancelled|BrokenPipe|ConnectionReset"
     r"|^SystemExit"
@@ -41,13 +41,22 @@ _CONSEQUENCE = re.compile(
 _MAY_BE_OOM = {"process-killed", "engine-died", "host-out-of-memory"}
 _LOOK = 'read the log from its first error on; VLLM_LOGGING_LEVEL = "DEBUG" in [server.env] makes it say more'
 _CRASHES = (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGILL, signals.SIGFPE)
+_CRASH_REMEDY = "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together"
 _SIGNAL_REMEDIES: dict[int, str] = {
-    signals.SIGKILL: "find out who did it: another operator, a job scheduler, or the kernel (`dmesg | grep -i oom`)",
-    signals.SIGTERM: "find out who did it: another operator, a job scheduler, systemd or the container's runtime",
+    signals.SIGHUP: "a terminal or an ssh session was closed: start vramp in tmux or screen",
+    signals.SIGINT: "somebody pressed Ctrl+C, or asked a container to stop",
+    signals.SIGTERM: "find out who did it: another operator (kill, pkill), a job scheduler at its time limit, "
+    "Kubernetes or docker that ended the container, systemd that stopped a unit (journalctl)",
     signals.SIGBUS: "shared memory or the disk behind a mapped file is full or failing; see server.docker.ipc",
     signals.SIGILL: "this CPU lacks instructions for which vLLM was built: take another build",
 }
-_CRASH_REMEDY = "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together"
+_KILLERS = (
+    "another operator (kill -9, pkill), a job scheduler at a limit, Kubernetes that evicts or restarts a pod (kubectl "
+    "describe pod), systemd-oomd or earlyoom (journalctl)"
+)
+# What vLLM says of an EngineCore that is gone, and what an EngineCore says of a signal that it could catch (0.32).
+_ENGINE_GONE = re.compile(r"engine core exited unexpectedly|core proc\(s\): \{\}")
+_CAUGHT = re.compile(r"\[shutdown\] EngineCore: trigger received signal=(SIG[A-Z]+)")
 
 
 def diagnose(lines: Sequence[str], exit: ServerExit | None, *, phase: Phase, oom_kills: int | None = None) -> Diagnosis:
@@ -63,8 +72,11 @@ def diagnose(lines: Sequence[str], exit: ServerExit | None, *, phase: Phase, oom
     # A counter alone may speak of somebody else's process: what died must have died of it.
     if (killed or unexplained) and (oom_kills or any(map(is_oom_kill, clean))):
         return _oom_kill(clean, oom_kills)
+    silent = found is not None and found[0].id == "engine-died" and not _exceptions(messages)
+    if silent and any(map(_ENGINE_GONE.search, clean)):
+        return _engine_killed(clean, oom_kills)
     if found is not None:
-        return _known(*found, messages)
+        return _known(*found, messages, oom_kills)
     if exit is not None and (number := _signal(exit)) is not None:
         return _signalled(number, clean, oom_kills)
     return _unknown(clean, messages, exit, phase)
@@ -90,12 +102,38 @@ def _first(messages: Sequence[str], phase: Phase) -> tuple[Cause, re.Match[str]]
     return None
 
 
-def _known(cause: Cause, match: re.Match[str], messages: Sequence[str]) -> Diagnosis:
+def _known(cause: Cause, match: re.Match[str], messages: Sequence[str], oom_kills: int | None) -> Diagnosis:
     values = {name: (value or "?").strip()[:_MAX_VALUE_CHARS] for name, value in match.groupdict().items()}
+    if "signal" in values:
+        number = int(values["signal"])
+        values |= {"signal": _name(number), "who_sent": _who_sent(number, oom_kills)}
     evidence = _proof(cause, messages)
     if cause.id == "engine-died":  # whatever killed it tells more than its death
         evidence = _exceptions(messages) or evidence
     return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), cause.remedy.format_map(values))
+
+
+def _engine_killed(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
+    """The engine is gone without a word of its own, but for the name of a signal that it could catch."""
+    caught = next(filter(None, map(_CAUGHT.search, lines)), None)
+    name = caught[1] if caught is not None else "SIGKILL"
+    number = getattr(signals, name, signals.SIGKILL)
+    title = f"EngineCore was killed ({name})" if caught is not None else "EngineCore was killed without a word: SIGKILL"
+    evidence = [line for line in lines if _CAUGHT.search(line) or _ENGINE_GONE.search(line)]
+    return Diagnosis("process-killed", title, _shown(evidence), _who_sent(number, oom_kills))
+
+
+def _who_sent(number: int, oom_kills: int | None) -> str:
+    """Who could have sent a signal, and where that is written down."""
+    if number != signals.SIGKILL:
+        return _SIGNAL_REMEDIES.get(number, _CRASH_REMEDY)
+    if oom_kills == 0:  # some were looked at before
+        return f"find out who did it, since the kernel counted no kill for want of memory: {_KILLERS}"
+    return f"find out who did it: the kernel for want of memory (`sudo dmesg | grep -i oom`), {_KILLERS}"
+
+
+def _name(number: int) -> str:
+    return next((known.name for known in signals.Signals if known == number), f"signal {number}")
 
 
 def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
@@ -115,9 +153,11 @@ def _exceptions(messages: Iterable[str]) -> list[str]:
 def _oom_kill(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
     kernel = [line for line in lines if is_oom_kill(line)]
     counted = [f"the kernel's count of OOM kills rose by {oom_kills}"] if oom_kills else []
+    group = any("emory cgroup" in line for line in kernel)
+    limit = ", at the memory limit of its control group (a container, pod, job or unit)" if group else ""
     return Diagnosis(
         "oom-killer",
-        "the kernel killed the server for want of memory (RAM, not HBM)",
+        f"the kernel killed the server for want of memory (RAM, not HBM){limit}",
         _shown([*kernel, *counted, *telling_lines(lines, limit=1)]),
         "free memory, raise the container's limit, or lower what the server keeps in RAM (server.args.cpu-offload-gb, "
         "VLLM_CPU_KVCACHE_SPACE in [server.env])",
@@ -134,7 +174,7 @@ def _signal(exit: ServerExit) -> int | None:
 
 
 def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
-    name = next((known.name for known in signals.Signals if known == number), f"signal {number}")
+    name = _name(number)
     crash = number in _CRASHES
     title = f"the server crashed in native code ({name})" if crash else f"somebody killed the server ({name})"
     if number == signals.SIGKILL and oom_kills is None:
@@ -143,7 +183,7 @@ def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diag
         "process-crashed" if crash else "killed",
         title,
         _shown(telling_lines(lines, limit=MAX_EVIDENCE)),
-        _SIGNAL_REMEDIES.get(number, _CRASH_REMEDY),
+        _who_sent(number, oom_kills),
     )
 
 
@@ -163,12 +203,15 @@ def is_oom_kill(line: str) -> bool:
     return _OOM_KILL.search(line) is not None
 
 
-def read_oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup")) -> int | None:
+def read_oom_kills(
+    proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup"), *, own_group: bool = True
+) -> int | None:
     """How many processes of this process' control group the kernel has killed for want of memory; None if unknown.
 
-    Where the group has no counter, as outside of containers with cgroup v2, the whole machine's is taken.
+    Where the group has no counter, as outside of containers with cgroup v2, the whole machine's is taken; so it is for
+    a server in another group, such as a container's.
     """
-    for path in [*_counters(proc, cgroup_root), proc / "vmstat"]:
+    for path in [*(_counters(proc, cgroup_root) if own_group else ()), proc / "vmstat"]:
         match = _OOM_COUNTER.search(_text(path))
         if match is not None:
             return int(match[1])

@@ -1,9 +1,9 @@
 """What the engine says of itself on `/metrics`: one sample, what happened between two, and which of it cannot be.
 
 Every metric is optional: names differ between versions (vLLM 0.6 to 0.32 are known), and a missing one is None, never
-0. Several engines in one server (data parallel) are summed, except the use of the KV cache, of which the fullest
-counts, and kept apart in `engines`. If any counter went down, the server was restarted in between, and nothing can be
-said about the window. Gauges that older versions computed over a span of their own are not read.
+0. Several engines in one server (data parallel) are summed and kept apart in `engines`; of the use of the KV cache the
+fullest counts, of what each GPU computed the mean. If any counter went down, the server was restarted in between, and
+nothing can be said about the window. Gauges that older versions computed over a span of their own are not read.
 
 Servers are wrong too, so the figures of a window must fit each other, the engine's own counts and the clock. Seen: sums
 of TTFT beyond all measure at thousands of streams, and more hits in the prefix cache than look-ups, or more look-ups
@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Any, Generic, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -37,6 +38,7 @@ _COUNTERS = {
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "admission_rejections": ("vllm:admission_rejections_total",),
+    "flops_per_gpu": ("vllm:estimated_flops_per_gpu_total",),  # stays 0 without --enable-mfu-metrics
 }
 _HISTOGRAMS = {
     "ttft": ("vllm:time_to_first_token_seconds",),
@@ -89,6 +91,7 @@ class _Figures(Generic[_Latency]):
     prompt_tokens_by_source: Mapping[str, float] | None = None
     """`local_compute`, `local_cache_hit`, `external_kv_transfer`; counted once for each prompt."""
     admission_rejections: float | None = None
+    flops_per_gpu: float | None = None
     ttft: _Latency | None = None
     itl: _Latency | None = None
     tpot: _Latency | None = None
@@ -193,9 +196,7 @@ def _by_engine(series: _Series) -> dict[str, _Series]:
 
 
 def _sample(series: _Series) -> EngineSample:
-    values: dict[str, Any] = {
-        name: _combined(series, names, largest=name == "kv_usage") for name, names in (_GAUGES | _COUNTERS).items()
-    }
+    values: dict[str, Any] = {name: _combined(series, names, name) for name, names in (_GAUGES | _COUNTERS).items()}
     values |= {name: _histogram(series, names) for name, names in _HISTOGRAMS.items()}
     sources = _by_label(series.get(_PROMPT_TOKENS_BY_SOURCE, ()), "source")
     return EngineSample(
@@ -212,11 +213,17 @@ def _by_label(samples: Iterable[tuple[Mapping[str, str], float]], label: str) ->
     return dict(found)
 
 
-def _combined(series: _Series, names: tuple[str, ...], *, largest: bool = False) -> float | None:
-    for name in names:
-        if name in series:
-            values = [value for _, value in series[name]]
-            return max(values) if largest else sum(values)
+def together(name: str, values: Sequence[float]) -> float:
+    """A figure of several engines, or of several servers, as one."""
+    if name == "kv_usage":
+        return max(values)
+    return fmean(values) if name == "flops_per_gpu" else sum(values)
+
+
+def _combined(series: _Series, names: tuple[str, ...], name: str = "") -> float | None:
+    for each in names:
+        if each in series:
+            return together(name, [value for _, value in series[each]])
     return None
 
 

@@ -98,6 +98,8 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
     bdf = text(_text(library, "amdsmi_get_gpu_device_bdf", handle))
     name = _clean(asic.get("market_name")) or _clean(board.get("product_name"))
     arch = _clean(asic.get("target_graphics_version"))
+    enumerated = _dict(library, "amdsmi_get_gpu_enumeration_info", handle)
+    render = value_of(number(enumerated.get("drm_render")))
     mode = _dict(library, "amdsmi_get_gpu_virtualization_mode", handle).get("mode")
     static = GpuStatic(
         index=index,
@@ -107,7 +109,9 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
         bdf=bdf,
         # A guest says `gfxffffffffffffffff`: all bits of a number that it was not told.
         arch=None if arch and set(arch.removeprefix("gfx")) == {"f"} else arch,
-        engine_index=value_of(number(_dict(library, "amdsmi_get_gpu_enumeration_info", handle).get("hip_id"))),
+        engine_index=value_of(number(enumerated.get("hip_id"))),
+        engine_name=_clean(enumerated.get("hip_uuid")),
+        device_file=None if render is None else f"/dev/dri/renderD{render}",
         socket=bdf.rpartition(".")[0] if bdf else f"amd-{index}",
         partition=_partition(library, handle, bdf),
         compute_partition=_text(library, "amdsmi_get_gpu_compute_partition", handle),

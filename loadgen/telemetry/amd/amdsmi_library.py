@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadgen.amd_kernel import rocm_version
 from loadgen.errors import TelemetryError
 from loadgen.telemetry.backends import BackendOption, package_version
 from loadgen.telemetry.readings import Missing
@@ -185,13 +186,6 @@ def _find() -> Found:
         library_path=str(library or ""),
         rocm=rocm_version(library.parent.parent) if library else "",
     )
-
-
-def rocm_version(root: Path) -> str:
-    """The version of the ROCm in this folder, such as 7.0.2; empty if it does not say."""
-    with contextlib.suppress(OSError):
-        return (root / ".info/version").read_text().strip().partition("-")[0]
-    return ""
 
 
 def _roomy(layout: type[ctypes.Structure]) -> Any:  # noqa: ANN401 - a structure of the wrapper

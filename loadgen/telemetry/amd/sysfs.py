@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.amd_kernel import amd_cards, compute_nodes, held_bytes, pci_location
+from loadgen.amd_kernel import amd_cards, compute_nodes, held_bytes, socket_of
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
@@ -36,7 +36,7 @@ class _Card:
     folder: Path
     hwmon: Path
     static: GpuStatic
-    kfd_id: str | None  # the number by which amdkfd knows it
+    kfd_ids: tuple[str, ...]  # by which amdkfd knows it and its partitions
     before: Residency | None = None
 
     def table(self) -> Table | Missing:
@@ -91,10 +91,18 @@ def _card(sysfs: Path, index: int, folder: Path) -> _Card:
         pcie_width_max=value_of(_amount(folder / "max_link_width")),
         pcie_speed_max_gts=value_of(speed_gts(folder / "max_link_speed")),
     )
-    location = pci_location(bdf)
-    kfd_id = next((node.gpu_id for node in compute_nodes(sysfs) if (node.domain, node.location) == location), None)
-    card = _Card(folder, hwmon, static, kfd_id)
-    card.static = msgspec.structs.replace(static, links_total=value_of(gpu_metrics.links(card.table())[1]))
+    # Partitions beside the first have nodes, and no card.
+    nodes = [(number, node.gpu_id) for number, node in enumerate(compute_nodes(sysfs)) if node.socket == socket_of(bdf)]
+    numbers = [number for number, _ in nodes]
+    card = _Card(folder, hwmon, static, tuple(gpu_id for _, gpu_id in nodes))
+    card.static = msgspec.structs.replace(
+        static,
+        engine_index=numbers[0] if numbers else None,
+        engine_devices=max(1, len(numbers)),
+        engine_name=f"GPU-{static.uuid}" if static.uuid is not None else None,
+        device_file=next((f"/dev/dri/{file.name}" for file in folder.glob("drm/renderD*")), None),
+        links_total=value_of(gpu_metrics.links(card.table())[1]),
+    )
     return card
 
 
@@ -112,7 +120,7 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
         readings |= {"ecc_correctable": corrected, "ecc_uncorrectable": uncorrected}
         readings |= {"power_cap_w": _microwatts(card.hwmon / "power1_cap"), "links_up": gpu_metrics.links(table)[0]}
     if processes:
-        readings["processes"] = _processes(sysfs, proc, card.kfd_id)
+        readings["processes"] = _processes(sysfs, proc, card.kfd_ids)
     values, missing = split(counted_once(readings, card.static))
     return GpuSample(index=card.static.index, t_s=t_s, missing=missing, **values)
 
@@ -126,15 +134,16 @@ def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
     return figures
 
 
-def _processes(sysfs: Path, proc: Path, kfd_id: str | None) -> tuple[GpuProcess, ...] | Missing:
-    """The processes that hold memory of a GPU; the pids are the host's."""
+def _processes(sysfs: Path, proc: Path, kfd_ids: Sequence[str]) -> tuple[GpuProcess, ...] | Missing:
+    """The processes that hold memory of a GPU or of its partitions; the pids are the host's."""
     held = held_bytes(sysfs)
-    if kfd_id is None or held is None:
+    if not kfd_ids or held is None:
         return Missing("amdkfd does not tell processes here")
+    of_gpu = {pid: [by_gpu[kfd_id] for kfd_id in kfd_ids if kfd_id in by_gpu] for pid, by_gpu in held.items()}
     return tuple(
-        GpuProcess(pid, known(proc / str(pid) / "comm") or "", by_gpu[kfd_id])
-        for pid, by_gpu in held.items()
-        if by_gpu.get(kfd_id, 0) != 0
+        GpuProcess(pid, known(proc / str(pid) / "comm") or "", None if None in amounts else sum(filter(None, amounts)))
+        for pid, amounts in of_gpu.items()
+        if any(amount != 0 for amount in amounts)
     )
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from loadgen.errors import ServerError
+from loadgen.profile.schema import Server
 from loadgen.server.gpus import memory
 from loadgen.server.gpus.gpu import Gpu, Holder
 from loadgen.server.gpus.memory import TOLERANCE_BYTES, gpu_level, level_now, still_held, wait_back
 from tests.server.gpu_trees import GIB
 
 
-def gpu(used: int, *holders: Holder, id: str = "a") -> Gpu:
-    return Gpu(id=id, name="MI300X", used_bytes=used, hbm_bytes=192 * GIB, holders=holders)
+def gpu(used: int, *holders: Holder, id: str = "a", index: int = 0) -> Gpu:
+    return Gpu(id=id, index=index, name="MI300X", used_bytes=used, hbm_bytes=192 * GIB, holders=holders)
 
 
 OLD = Holder(1, "display", 5)
@@ -55,7 +57,7 @@ def unreadable() -> Callable[[], str]:
 
 
 async def test_memory_that_comes_back_is_waited_for() -> None:
-    held = await level_now(lambda: reader("GPU 0: 3 GiB by pid 7", "GPU 0: 1 GiB", ""))
+    held = reader("GPU 0: 3 GiB by pid 7", "GPU 0: 1 GiB", "")
     assert await wait_back(held, asyncio.Event()) == "back at its level before the start"
 
 
@@ -73,20 +75,37 @@ async def test_a_hurried_stop_looks_once() -> None:
     assert "still held: GPU 0: 3 GiB" in await waiting
 
 
-async def test_what_cannot_be_read_is_not_checked() -> None:
-    assert await wait_back(await level_now(unreadable), asyncio.Event()) == "not checked: no GPU can be read"
+async def test_what_cannot_be_read_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    held = await level_now(Server(engine="vllm", model="m", platform="cuda"))
+    assert held == "not checked: no GPU can be read here: nvidia-smi is not on PATH"
+    assert await wait_back(held, asyncio.Event()) == held
     assert await wait_back(lambda: str(unreadable()), asyncio.Event()) == "not checked: no GPU can be read"
 
 
-async def test_the_level_of_the_gpus_is_that_before_the_start() -> None:
-    gib = 1024**3
-    used = [2 * gib, 60 * gib, 2 * gib + TOLERANCE_BYTES]
+@pytest.mark.parametrize("server", [{"engine": "simulator"}, {"engine": "vllm", "model": "m", "platform": "cpu"}])
+async def test_a_server_without_gpus_holds_none(server: dict[str, str]) -> None:
+    assert await level_now(Server.model_validate(server)) == "not checked"
 
-    def read() -> list[Gpu]:
-        now = used.pop(0)
-        holders = (Holder(7, "VLLM::Worker", now),) if now > 50 * gib else ()
-        return [Gpu(id="a", name="MI300X", used_bytes=now, hbm_bytes=192 * gib, holders=holders)]
 
-    held = gpu_level(read)
-    assert held() == "GPU 0 (MI300X): 58.0 GiB more, held by pid 7 (VLLM::Worker)"
-    assert held() == ""
+def held_by(server: dict[str, Any], *amounts: int) -> str:
+    """What is said of GPUs that were empty at the start, and of which so much is in use now."""
+    looks = [[gpu(used, id=str(n), index=n) for n, used in enumerate(look)] for look in ([0] * len(amounts), amounts)]
+    held = gpu_level(Server(engine="vllm", model="m", **server), "rocm", lambda: looks.pop(0))
+    return held()
+
+
+def test_the_level_of_the_gpus_is_that_before_the_start() -> None:
+    assert held_by({}, 58 * GIB) == "GPU 0 (MI300X): 58.0 GiB more, held by nobody who can be seen"
+    assert held_by({}, TOLERANCE_BYTES) == ""
+
+
+def test_what_neighbours_take_on_other_gpus_is_not_waited_for() -> None:
+    assert held_by({}, 0, 60 * GIB) == ""
+    assert held_by({"env": {"HIP_VISIBLE_DEVICES": "1"}}, 0, 60 * GIB).startswith("GPU 1 (MI300X): 60.0 GiB more")
+    pair = {"args": {"tensor-parallel-size": 2}, "instances": 2, "platform": "rocm"}
+    assert held_by(pair, 0, 0, 0, 60 * GIB, 60 * GIB).count("more") == 1
+
+
+def test_all_gpus_are_waited_for_where_the_servers_own_cannot_be_told() -> None:
+    assert held_by({"env": {"HIP_VISIBLE_DEVICES": "GPU-1a2b"}}, 0, 60 * GIB).startswith("GPU 1")

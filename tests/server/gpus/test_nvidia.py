@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.errors import TelemetryError
 from loadgen.server.gpus import nvidia
 from loadgen.server.gpus.gpu import Gpu, Holder
-from loadgen.server.gpus.nvidia import parse_gpus, parse_holders, read_nvidia
+from loadgen.server.gpus.nvidia import cuda_version, parse_gpus, parse_holders, parse_links, read_nvidia
 from tests.server.gpu_trees import MIB, add_nvidia_smi, add_process, initial_namespace, write
 
 
@@ -37,6 +37,7 @@ def test_nvidia_gpus_and_their_holders(tmp_path: Path) -> None:
         used_bytes=14 * MIB,
         power_cap_w=700,
         power_cap_default_w=700,
+        fabric="Completed",
     )
     assert second.holders == (
         Holder(902, "VLLM::EngineCor", 68000 * MIB),
@@ -49,24 +50,51 @@ MEMORY = ("index", "uuid", "name", "memory.used", "memory.total")
 
 
 def test_what_a_gpu_does_not_say_is_unknown() -> None:
-    text = "0, GPU-a, NVIDIA GB10, [N/A], [N/A], 12.1, [N/A], [Not Supported], [N/A]\nNo devices were found\n\n"
+    text = "0, GPU-a, NVIDIA GB10, [N/A], [N/A], 12.1, [N/A], [Not Supported], [N/A], N/A\nNo devices were found\n\n"
     assert parse_gpus(text) == [Gpu(id="GPU-a", name="NVIDIA GB10", arch="sm_121")]
     (gpu,) = parse_gpus("1, GPU-b, A100, 40GB, 5, 100", MEMORY)
     assert gpu == Gpu(id="GPU-b", index=1, name="A100, 40GB", used_bytes=5 * MIB, hbm_bytes=100 * MIB)
 
 
 def test_a_gpu_that_is_split_and_capped() -> None:
-    (gpu,) = parse_gpus("0, GPU-a, B200, 0, 183359, 10.0, 800.00, 1000.00, Enabled")
-    assert (gpu.arch, gpu.compute_partition, gpu.power_cap_w, gpu.power_cap_default_w) == ("sm_100", "MIG", 800, 1000)
+    (gpu,) = parse_gpus("0, GPU-a, B200, 0, 183359, 10.0, 800.00, 1000.00, Enabled, In Progress")
+    assert (gpu.arch, gpu.compute_partition, gpu.fabric) == ("sm_100", "MIG", "In Progress")
+    assert (gpu.power_cap_w, gpu.power_cap_default_w) == (800, 1000)
 
 
 def test_fields_that_an_older_program_lacks_are_not_asked_for(tmp_path: Path) -> None:
-    add_nvidia_smi(tmp_path / "bin", GPUS, APPS, lacks=["compute_cap", "mig.mode.current"])
+    add_nvidia_smi(tmp_path / "bin", GPUS, APPS, lacks=["compute_cap", "mig.mode.current", "fabric.state"])
     csv = tmp_path / "bin/gpus.csv"
     csv.write_text("".join(f"{line}, 300.00, 350.00\n" for line in csv.read_text().splitlines()))
     first, second = read(tmp_path)
     assert (first.arch, first.power_cap_w, first.power_cap_default_w) == (None, 300, 350)
     assert [holder.pid for holder in second.holders] == [902, 900, 901]
+
+
+# As `nvidia-smi nvlink --status` shows links that are up (bottlerocket-os/bottlerocket pull request 4418); the word for
+# those that are down is that of the same program's manual.
+LINKS = """\
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-a)
+         Link 0: 26.562 GB/s
+         Link 1: 26.562 GB/s
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-b)
+         Link 0: 26.562 GB/s
+         Link 1: <inactive>
+"""
+
+
+def test_links_that_are_down_from_the_start_are_seen_beside_those_of_the_siblings(tmp_path: Path) -> None:
+    add_nvidia_smi(tmp_path / "bin", GPUS, links=LINKS)
+    assert [(gpu.links_up, gpu.links_expected) for gpu in read(tmp_path)] == [(2, 2), (1, 2)]
+    add_nvidia_smi(tmp_path / "bin", GPUS)
+    assert [(gpu.links_up, gpu.links_expected) for gpu in read(tmp_path)] == [(None, None)] * 2
+
+
+@pytest.mark.parametrize(("said", "version"), [("DRIVER version : 580.95\nCUDA Version : 13.0\n", "13.0"), ("", None)])
+def test_the_cuda_that_the_driver_can_run(tmp_path: Path, said: str, version: str | None) -> None:
+    assert cuda_version(tmp_path, {"PATH": str(tmp_path)}) is None
+    add_nvidia_smi(tmp_path, GPUS, version=said)
+    assert cuda_version(tmp_path, {"PATH": str(tmp_path)}) == version
 
 
 def test_what_nvidia_smi_says_instead_is_the_reason(tmp_path: Path) -> None:
@@ -132,3 +160,4 @@ def test_holders_are_read_back(rows: list[tuple[int, str, int | None]]) -> None:
 def test_no_text_breaks_the_parsers(text: str) -> None:
     assert all(gpu.hbm_bytes != 0 for gpu in [*parse_gpus(text), *parse_gpus(text, MEMORY)])
     assert all(pid >= 0 for held in parse_holders(text).values() for pid, _ in held)
+    assert all(count >= 0 for count in parse_links(text).values())

@@ -116,14 +116,62 @@ def test_what_a_real_start_died_of(name: str, cause: str, title: str, evidence: 
     assert remedy in found.remedy
 
 
-@pytest.mark.parametrize("name", ["engine_killed", "worker_killed"])
-def test_what_a_real_server_died_of(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "cause", "title", "evidence", "remedy"),
+    [
+        (
+            "engine_killed",
+            "process-killed",
+            "EngineCore was killed without a word: SIGKILL",
+            "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
+            "the kernel for want of memory",
+        ),
+        (
+            "engine_killed_under_load",
+            "process-killed",
+            "EngineCore was killed without a word: SIGKILL",
+            "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
+            "the kernel for want of memory",
+        ),
+        (
+            "engine_terminated",
+            "process-killed",
+            "EngineCore was killed (SIGTERM)",
+            "[shutdown] EngineCore: trigger received signal=SIGTERM",
+            "Kubernetes or docker that ended the container",
+        ),
+        (
+            "engine_segfault",
+            "process-crashed",
+            "a process of the engine crashed in native code",
+            "!!!!!!! Segfault encountered !!!!!!!",
+            "dmesg",
+        ),
+        (
+            "worker_killed",
+            "process-killed",
+            "a process of the engine was killed: VllmWorker-0, by SIGKILL",
+            "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)",
+            "kubectl describe pod",
+        ),
+    ],
+)
+def test_what_a_real_server_died_of(name: str, cause: str, title: str, evidence: str, remedy: str) -> None:
     lines = log(f"fails_{name}")
     found = diagnose(lines, ServerExit(code=0), phase="serving")
-    assert found.cause == {"engine_killed": "engine-died", "worker_killed": "process-killed"}[name]
-    assert found.evidence
+    assert (found.cause, found.title) == (cause, title)
+    assert found.evidence[0].startswith(evidence)
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("name", ["engine_killed", "worker_killed"])
+def test_the_kernel_tells_whether_it_killed(name: str) -> None:
+    lines = log(f"fails_{name}")
     by_kernel = diagnose([*lines, KERNEL], ServerExit(code=0), phase="serving")
     assert (by_kernel.cause, by_kernel.evidence[0]) == ("oom-killer", KERNEL)
+    assert by_kernel.title.endswith("at the memory limit of its control group (a container, pod, job or unit)")
+    not_by_kernel = diagnose(lines, ServerExit(code=0), phase="serving", oom_kills=0)
+    assert "the kernel counted no kill for want of memory" in not_by_kernel.remedy
 
 
 CORE = "(EngineCore_DP0 pid=1) ERROR 10-21 09:00:09 [core.py:700] "
@@ -213,6 +261,36 @@ RANK = "[rank0]: "
         ),
         ("RuntimeError: Failed to infer device type, please set the environment variable", "no-gpu", "no GPU"),
         ("RuntimeError: No HIP GPUs are available", "no-gpu", ""),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+            "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+            "fabric-manager",
+            "fabric manager",
+        ),
+        (CORE + "torch.AcceleratorError: CUDA error: system not yet initialized", "fabric-manager", ""),
+        ("cudaGetDeviceCount returned Error 802", "fabric-manager", ""),
+        ("Error 804: forward compatibility was attempted on non supported HW", "gpu-driver", ""),
+        (
+            "ValueError: Inconsistent GPU visibility env vars: HIP_VISIBLE_DEVICES='0' vs CUDA_VISIBLE_DEVICES='1'. "
+            "Please set only one, or ensure they match.",
+            "visible-devices",
+            "HIP_VISIBLE_DEVICES='0' vs CUDA_VISIBLE_DEVICES='1'",
+        ),
+        (
+            "box:1:2 [0] init.cc:1 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 75000",
+            "duplicate-gpu",
+            "rank 1 and rank 0",
+        ),
+        (
+            "box:1:2 [0] ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+            "locked-memory",
+            "memlock",
+        ),
+        (
+            "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'invalid argument'",
+            "custom-all-reduce",
+            "all-reduce",
+        ),
         ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have", "no-gpu", ""),
         ("Unable to open /dev/kfd read-write: No such file or directory", "no-gpu", ""),
         ("Unable to open /dev/kfd read-write: Permission denied", "gpu-permission", "may not open"),
@@ -252,7 +330,12 @@ RANK = "[rank0]: "
             "process-killed",
             "",
         ),
-        (CORE + "Worker proc VllmWorker-5 died unexpectedly (exit code: -11), shutting down", "process-crashed", ""),
+        (
+            CORE + "Worker proc VllmWorker-5 died unexpectedly (exit code: -11), shutting down",
+            "process-crashed",
+            "VllmWorker-5, with SIGSEGV",
+        ),
+        ("RuntimeError: Process ApiServer_1 (PID: 77) died with exit code -15", "process-killed", "by SIGTERM"),
         (CORE + "Worker proc VllmWorker-5 died unexpectedly, shutting down executor.", "engine-died", ""),
         (
             "CRITICAL 01-22 00:13:36 launcher.py:99] MQLLMEngine is already dead, terminating server process",
@@ -287,7 +370,7 @@ def test_what_a_line_means(line: str, cause: str, says: str) -> None:
 
 def test_every_cause_fills_its_title_and_remedy() -> None:
     for cause in CAUSES:
-        values = dict.fromkeys(re.compile(cause.pattern).groupindex, "x")
+        values = dict.fromkeys([*re.compile(cause.pattern).groupindex, "who_sent"], "x")
         assert "{" not in cause.title.format_map(values) + cause.remedy.format_map(values)
 
 
@@ -330,6 +413,16 @@ def test_an_engine_that_died_of_something_new_shows_it() -> None:
     lines = [CORE + "KeyError: 'x'", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."]
     found = diagnose(lines, FAILED, phase="serving")
     assert (found.cause, found.evidence) == ("engine-died", ("KeyError: 'x'",))
+
+
+def test_an_engine_that_was_killed_while_it_started_may_leave_no_exit_code() -> None:
+    line = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    found = diagnose([line], FAILED, phase="starting")  # vLLM issue 45626
+    assert (found.cause, found.title) == ("process-killed", "EngineCore was killed without a word: SIGKILL")
+    several = line.replace("{}", "{'EngineCore_DP0': 0, 'EngineCore_DP1': -9}")
+    assert "EngineCore_DP1, by SIGKILL" in diagnose([several], FAILED, phase="starting").title
+    unknown = diagnose([CORE + "KeyError: 'x'", line], FAILED, phase="starting")
+    assert (unknown.cause, unknown.evidence) == ("engine-died", ("KeyError: 'x'",))
 
 
 def test_what_follows_a_misspelt_flag_is_kept_secret() -> None:
@@ -410,6 +503,7 @@ def test_the_groups_own_counter_v2(tmp_path: Path) -> None:
     (tmp_path / "cgroup/user.slice/run").mkdir(parents=True)
     (tmp_path / "cgroup/user.slice/run/memory.events").write_text(events)
     assert read_oom_kills(*where) == 2
+    assert read_oom_kills(*where, own_group=False) == 9
 
 
 def test_in_a_container_the_groups_path_is_the_hosts(tmp_path: Path) -> None:

@@ -60,6 +60,14 @@ def test_engines_apart() -> None:
     assert parse_engine_metrics(one) == first
 
 
+def test_what_each_gpu_computed_is_the_mean_of_the_engines() -> None:
+    page = 'vllm:estimated_flops_per_gpu_total{{engine="0"}} {}\nvllm:estimated_flops_per_gpu_total{{engine="1"}} {}\n'
+    before, after = (parse_engine_metrics(page.format(*flops)) for flops in ((1e12, 3e12), (5e12, 9e12)))
+    change = delta(before, after)
+    assert change is not None and change.flops_per_gpu == 5e12
+    assert [engine.flops_per_gpu for engine in after.engines.values()] == [5e12, 9e12]
+
+
 def test_labels_are_made_harmless() -> None:
     sample = parse_engine_metrics('vllm:num_requests_waiting_by_reason{reason="a\x1b[2J"} 1\n')
     [reason] = sample.waiting_by_reason

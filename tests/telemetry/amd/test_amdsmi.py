@@ -29,6 +29,8 @@ def test_the_identity_and_limits_of_eight_busy_mi300x_come_back_exactly(rocm: Pa
             bdf="0000:3c:00.0",
             arch="gfx942",
             engine_index=4,
+            engine_name="GPU-0000000000000003",
+            device_file="/dev/dri/renderD131",
             socket="0000:3c:00",
             compute_partition="SPX",
             memory_partition="NPS1",

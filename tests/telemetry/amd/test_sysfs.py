@@ -92,6 +92,7 @@ def test_the_identity_and_limits_of_a_card(tmp_path: Path) -> None:
             name="AMD Instinct MI300X OAM",
             uuid="00000000000000ab",
             bdf="0000:0c:00.0",
+            engine_name="GPU-00000000000000ab",
             socket="0000:0c:00",
             compute_partition="SPX",
             memory_partition="NPS1",
@@ -221,6 +222,25 @@ def test_processes_are_those_that_amdkfd_tells_of_this_card(tmp_path: Path) -> N
     write(proc / "77/comm", "VLLM::\x1b[31mWorker")
     (sample,) = open_amd_sysfs(sysfs, proc).sample(False, True)
     assert sample.processes == (GpuProcess(77, "VLLM::\u2426[31mWorker", 3 * MIB), GpuProcess(500))
+
+
+def test_a_card_stands_for_the_partitions_that_have_none(tmp_path: Path) -> None:
+    sysfs, proc = tmp_path / "sys", tmp_path / "proc"
+    device = add_card(sysfs, 0, UNKNOWN)
+    write(device / "drm/renderD128/dev", "226:128")
+    kfd = sysfs / "class/kfd/kfd"
+    for node, (location, gpu_id) in {
+        1: (0x05 << 8, 900),
+        **{n: ((0x0C << 8) + n - 2, n) for n in range(2, 10)},
+    }.items():
+        write(kfd / f"topology/nodes/{node}/properties", f"simd_count 38\nlocation_id {location}\ndomain 0")
+        write(kfd / f"topology/nodes/{node}/gpu_id", str(gpu_id))
+    write(kfd / "proc/77/vram_2", str(3 * MIB))
+    write(kfd / "proc/77/vram_9", str(2 * MIB))
+    backend = open_amd_sysfs(sysfs, proc)
+    (gpu,) = backend.opened.gpus
+    assert (gpu.engine_index, gpu.engine_devices, gpu.device_file) == (1, 8, "/dev/dri/renderD128")
+    assert backend.sample(False, True)[0].processes == (GpuProcess(77, "", 5 * MIB),)
 
 
 def test_without_amdkfd_there_are_no_processes_to_tell(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ BUSY_MI300X = """\
 {gpu} bus {16 * gpu + 12:#x}
 {gpu} uuid {gpu:02x}ff74a1-0000-1000-8000-000000000000
 {gpu} enumeration_info.hip_id {7 - gpu}
+{gpu} enumeration_info.hip_uuid GPU-{gpu:016x}
+{gpu} enumeration_info.drm_render {128 + gpu}
 {gpu} xgmi_link_status.status {",".join("2" if link == gpu else "1" for link in range(8))}
 """
     for gpu in range(8)

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.metrics.result import ComputeResult
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
 from tests.tui.scripted import NO_REQUESTS, running, summary
@@ -137,3 +138,10 @@ def test_a_ramp_holds_what_is_wanted_now() -> None:
     assert held(ramping()).endswith("15 of 16")
     assert held(ramping(running=False)).endswith(" 7.98")
     assert held(ramping(concurrency=None, rate=2.0)).endswith(" 15")
+
+
+def test_the_engine_view_tells_the_share_of_the_peak_where_it_can() -> None:
+    compute = ComputeResult(52.3, "bf16", 1307.4, 4.0)
+    shown = [lines(health.engine(at(running(compute=one)), 120, 12), 120) for one in (compute, None)]
+    assert shown[0][-1] == " MFU 4.00 %: 52.3 TFLOP/s a GPU by the engine's own estimate, of 1,307 in bf16, dense"
+    assert shown[1] == shown[0][:-1]

@@ -1,0 +1,117 @@
+"""Model FLOPs utilization (MFU): what the engine says that it computed, as a share of what its GPUs could at most.
+
+The engine estimates the operations from the model's shapes; vLLM does with `--enable-mfu-metrics`. The peak is that of
+the data sheet, dense, in the precision that the server's command states. Where one of the two is not known there is no
+share, and the reason is told: the wrong precision would be off by a factor of two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from loadgen.metrics.result import ComputeResult
+from loadgen.metrics.samples import GpuStatic
+from loadgen.vendors import VENDORS
+
+_WHOLE = {None, "", *(vendor.whole_gpu for vendor in VENDORS)}  # the partition modes that leave a GPU in one piece
+_SIXTEEN_BIT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}  # bf16 and fp16 have one peak on all of these
+_FP8_QUANTIZATIONS = ("fp8", "fbgemm_fp8", "ptpc_fp8")
+
+
+class _Peak(NamedTuple):
+    """The dense peaks of one GPU in TFLOP/s."""
+
+    name: re.Pattern[str]  # what the vendor's library calls it has this
+    sixteen_bit: float
+    fp8: float | None  # none where its matrix cores have no FP8
+
+
+def _peak(name: str, sixteen_bit: float, fp8: float | None) -> _Peak:
+    return _Peak(re.compile(name), sixteen_bit, fp8)
+
+
+_PEAKS = (
+    # The data sheets of AMD Instinct MI210, MI300X and MI325X, and MI355X's brochure: the rows without sparsity.
+    _peak(r"\bMI210\b", 181.0, None),
+    _peak(r"\bMI300X\b", 1307.4, 2614.9),
+    _peak(r"\bMI325X\b", 1307.4, 2614.9),
+    _peak(r"\bMI355X\b", 2516.6, 5033.2),
+    # The data sheets of NVIDIA A100, H100, H200 and HGX B200; from H100 on they print peaks with sparsity: half of it.
+    _peak(r"\bA100\b", 312.0, None),
+    _peak(r"\bH100 PCIe\b", 756.5, 1513.0),
+    _peak(r"\bH[12]00 NVL\b", 835.5, 1671.0),
+    _peak(r"\bH100\b.*\bHBM3\b", 989.5, 1979.0),
+    _peak(r"\bH200\b", 989.5, 1979.0),
+    _peak(r"\bB200\b", 2250.0, 4500.0),
+    # The simulator's GPUs behave like MI300X.
+    _peak(r"^Simulated GPU$", 1307.4, 2614.9),
+)
+
+
+def compute_of(
+    tflops_per_gpu: float | None, command: Sequence[str] | None, gpus: Sequence[GpuStatic]
+) -> ComputeResult | None:
+    """What each of these GPUs computed for the server of this command; None where the engine does not tell."""
+    if tflops_per_gpu is None:
+        return None
+    try:
+        precision = _precision(command)
+        peak_tflops = _peak_tflops(gpus, precision)
+    except _UnknownError as unknown:
+        return ComputeResult(tflops_per_gpu=tflops_per_gpu, why=str(unknown))
+    return ComputeResult(
+        tflops_per_gpu=tflops_per_gpu,
+        precision=precision,
+        peak_tflops=peak_tflops,
+        mfu_percent=100 * tflops_per_gpu / peak_tflops,
+    )
+
+
+class _UnknownError(Exception):
+    """Why there is no share."""
+
+
+def _precision(command: Sequence[str] | None) -> str:
+    """The precision that the server's matrices are multiplied in, as far as its command says."""
+    if command is None:
+        raise _UnknownError("vramp did not start this server and does not know its precision")
+    flags = flags_of(command)
+    quantization, dtype = flags.get("quantization"), flags.get("dtype", "auto")
+    if quantization in _FP8_QUANTIZATIONS:
+        return "fp8"
+    if quantization is not None:
+        raise _UnknownError(f"the precision in which {quantization} computes is not known")
+    if dtype not in _SIXTEEN_BIT:
+        raise _UnknownError("the server's command does not state its precision: give server.args.dtype or quantization")
+    return _SIXTEEN_BIT[dtype]
+
+
+def _peak_tflops(gpus: Sequence[GpuStatic], precision: str) -> float:
+    names = {gpu.name for gpu in gpus}
+    if len(names) != 1:
+        raise _UnknownError(f"the box has GPUs of {len(names)} kinds" if names else "no GPU is measured")
+    if any(gpu.compute_partition not in _WHOLE for gpu in gpus):
+        raise _UnknownError("these devices are partitions of a GPU, whose peak is not known")
+    (name,) = names
+    known = next((peak for peak in _PEAKS if peak.name.search(name)), None)
+    if known is None:
+        raise _UnknownError(f"no peak is known of {name}")
+    found = known.fp8 if precision == "fp8" else known.sixteen_bit
+    if found is None:
+        raise _UnknownError(f"{name} has no matrix cores for {precision}")
+    return found
+
+
+def flags_of(command: Sequence[str]) -> dict[str, str]:
+    """`--max-num-seqs 8 --async-scheduling` by name; words without a flag are the program's business."""
+    flags: dict[str, str] = {}
+    name = ""
+    for word in command:
+        if word.startswith("--"):
+            name, _, value = word.removeprefix("--").partition("=")
+            flags[name] = value
+        elif name:
+            flags[name] = f"{flags[name]} {word}".strip()
+    return flags

@@ -1,0 +1,58 @@
+"""The processes that hold memory of GPUs, for a person: whose they are and what they run, and which are a server's."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+
+from loadgen.masking import shown_command
+from loadgen.metrics.samples import GpuProcess, GpuSample
+from loadgen.server.gpus.gpu import has_host_pids
+from loadgen.server.process import tree
+
+
+def described(sample: GpuSample, server: Collection[int] = (), *, proc: Path = Path("/proc")) -> GpuSample:
+    """The sample with user, command without secrets, and owner of its processes; `server` are the server's pids."""
+    if not sample.processes or not has_host_pids(proc):  # drivers tell the host's pids: here they are somebody else's
+        return sample
+    told = tuple(_described(process, process.pid in server, proc) for process in sample.processes)
+    return msgspec.structs.replace(sample, processes=told)
+
+
+def _described(process: GpuProcess, of_server: bool, proc: Path) -> GpuProcess:
+    folder = proc / str(process.pid)
+    try:
+        words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        user = _user_name(folder.stat().st_uid)
+    except OSError:  # it has ended, or the kernel hides it from this user
+        return msgspec.structs.replace(process, of_server=of_server)
+    return msgspec.structs.replace(process, user=user, command=shown_command(words), of_server=of_server)
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # a user of a container
+        return str(number)
+
+
+def attached_pids(urls: Iterable[str]) -> set[int]:
+    """The processes that listen at these URLs, as far as this user may see, and all that descend from them.
+
+    It looks at every process of the box, which takes a while.
+    """
+    ports = {parts.port or (443 if parts.scheme == "https" else 80) for parts in map(urlsplit, urls)}
+    listening = {
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port in ports
+    }
+    processes = tree.all_processes()
+    roots = {pid for pid in listening if pid is not None} - {os.getpid()}
+    return roots | {info.id.pid for root in roots for info in tree.descendants(root, processes)}

@@ -1,0 +1,107 @@
+"""Records of texts: ShareGPT's conversations, lines of JSON, lines of text. Those of traces are in `traces`.
+
+Of a ShareGPT conversation `vllm bench` sends the first turn, whoever speaks, and asks for as many tokens as the second
+has; what is too short or too long it leaves out. So do we, by an estimate of the tokens: vramp has no tokenizer.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+TextFormat = Literal["sharegpt", "jsonl", "text"]
+
+CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens
+_FEWEST_TOKENS, _MOST_PROMPT_TOKENS, _MOST_TOKENS = 4, 1024, 2048
+"""Of a ShareGPT conversation: least of prompt and of answer, most of a prompt, most of both; those of `vllm bench`."""
+LEFT_OUT = (
+    f"fewer than two turns, one of fewer than {_FEWEST_TOKENS} tokens, a prompt of more than {_MOST_PROMPT_TOKENS}, "
+    f"or more than {_MOST_TOKENS} in all"
+)
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class DatasetRecord(msgspec.Struct, frozen=True):
+    """What one record asks for."""
+
+    prompt: str = ""
+    messages: tuple[ChatMessage, ...] = ()  # in place of `prompt`, for chats
+    isl: int = 0  # tokens of the prompt, estimated
+    osl: int | None = None  # tokens of the answer, if the record has them: estimated where it has the text
+
+
+class _Turn(msgspec.Struct):
+    value: str
+
+
+class _Conversation(msgspec.Struct):
+    conversations: list[_Turn]
+
+
+class _JsonLine(msgspec.Struct):
+    prompt: str = ""
+    messages: tuple[ChatMessage, ...] = ()
+    output_tokens: int | None = None
+    output_length: int | None = None
+
+
+_decode_conversation = msgspec.json.Decoder(_Conversation).decode
+_decode_line = msgspec.json.Decoder(_JsonLine).decode
+
+
+def parse_record(raw: bytes, form: TextFormat) -> DatasetRecord | None:
+    """The record, or None for a conversation that is left out; raises ValueError."""
+    try:
+        match form:
+            case "sharegpt":
+                return _conversation(_decode_conversation(raw))
+            case "jsonl":
+                return _line(_decode_line(raw))
+            case "text":
+                return _asked(raw.decode())
+    except UnicodeDecodeError:
+        raise ValueError("expected UTF-8 text") from None
+    except msgspec.DecodeError as error:  # a ValueError too, but without what was expected
+        raise ValueError(f"expected {_SHAPES[form]}; {error}") from None
+
+
+_SHAPES: dict[TextFormat, str] = {
+    "sharegpt": '{"conversations": [{"from": "human", "value": "..."}, ...]}',
+    "jsonl": '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}',
+    "text": "a line of text",
+}
+
+
+def _asked(prompt: str, osl: int | None = None) -> DatasetRecord:
+    return DatasetRecord(prompt=prompt, isl=_estimate(prompt), osl=osl)
+
+
+def _conversation(document: _Conversation) -> DatasetRecord | None:
+    if len(document.conversations) < 2:
+        return None
+    prompt, answer = (turn.value for turn in document.conversations[:2])
+    isl, osl = _estimate(prompt), _estimate(answer)
+    fits = min(isl, osl) >= _FEWEST_TOKENS and isl <= _MOST_PROMPT_TOKENS and isl + osl <= _MOST_TOKENS
+    return _asked(prompt, osl) if fits else None
+
+
+def _line(line: _JsonLine) -> DatasetRecord:
+    osl = line.output_tokens if line.output_tokens is not None else line.output_length
+    if osl is not None and osl < 1:
+        raise ValueError(f"expected output_tokens of at least 1, not {osl}")
+    if bool(line.prompt) == bool(line.messages):
+        raise ValueError(f"expected {_SHAPES['jsonl']}, one of the two and not empty")
+    if line.prompt:
+        return _asked(line.prompt, osl)
+    return DatasetRecord(messages=line.messages, isl=sum(_estimate(each.content) for each in line.messages), osl=osl)
+
+
+def _estimate(text: str) -> int:
+    return max(1, round(len(text) / CHARACTERS_A_TOKEN))

@@ -1,0 +1,297 @@
+"""Traces: when requests came and how long they were, without what was said in them.
+
+They are read as they are published: Mooncake's lines of JSON, and the CSV of Azure and of BurstGPT, whose columns are
+found by their names. A row that cannot be read is an error. A row that cannot be sent (no tokens, too many, or a
+timestamp before that of the row above) is left out and counted, and the run says how many were and why.
+
+The `hash_ids` of a row are the blocks of its prompt, in order: equal ids are equal tokens. A block has 512 tokens in
+Mooncake's traces, where the last one of a prompt is shorter and has an id too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from loadgen.format import counted, duration, harmless, percent
+
+_MOST_TOKENS = 2**31 - 1
+_MOST_SECONDS = 1e11  # thousands of years: what is more is no time
+_MOST_IDS = 2**64  # hashes of 64 bits are ids too
+_MOST_DISORDER = 0.01  # the share of rows in disorder above which a file is not what it seems
+_MOST_PREFIXES = 2**21  # distinct prefixes that are remembered to tell how much is shared, in some 200 MB
+_SHOWN_COLUMNS = 200
+
+_EMPTY_PROMPT = "without prompt tokens"
+_EMPTY_ANSWER = "without answer tokens (requests that failed)"
+_TOO_LONG = "longer than load.trace.max_length"
+_DISORDER = "with a timestamp before that of the row above"
+
+
+class TraceOptions(msgspec.Struct, frozen=True):
+    """How a trace is used, as the profile's `[load.trace]` says."""
+
+    start: float = 0.0  # seconds of the trace, counted from its first row
+    end: float | None = None
+    speed: float = 1.0
+    block_size: int = 512
+    max_length: int | None = None
+
+
+class TraceRow(NamedTuple):
+    """One request of a trace."""
+
+    at_s: float
+    isl: int
+    osl: int
+    hash_ids: Sequence[int] = ()
+
+
+class _Csv(NamedTuple):
+    """A published CSV, by the names of the columns that are read."""
+
+    name: str
+    at: str
+    isl: str
+    osl: str
+    seconds: Callable[[bytes], float]
+
+
+def _timestamp_s(field: bytes) -> float:
+    """Seconds of a date and time; one without a zone is taken for UTC."""
+    moment = datetime.fromisoformat(field.decode())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+_PUBLISHED = (
+    _Csv("Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp_s),
+    _Csv("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float),
+)
+_IMAGES = "NumImages"  # Azure's traces of 2025
+
+
+class _JsonRow(msgspec.Struct):
+    input_length: int
+    output_length: int
+    timestamp: float | None = None
+    timestamp_s: float | None = None
+    hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
+
+
+_decode_json = msgspec.json.Decoder(_JsonRow).decode
+_JSON = '{"timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
+
+
+class TraceReader:
+    """Takes the lines of a trace in their order, and gives the rows that are to be sent."""
+
+    def __init__(self, options: TraceOptions) -> None:
+        self._options = options
+        self._kind = ""
+        self._parse: Callable[[bytes], TraceRow] | None = None
+        self._origin_s = self._last_s = 0.0
+        self._rows = 0
+        self._left_out: Counter[str] = Counter()
+        self.disorder: tuple[int, str] | None = None  # the line of the first row in disorder, and what is wrong with it
+        self.over = False  # nothing after this is to be sent
+        self.shares = False  # some row has `hash_ids`
+        self._prefixes: set[int] = set()
+        self._prompt_tokens = self._repeated_tokens = 0
+
+    def read(self, line: bytes, number: int) -> TraceRow | None:
+        """The row of a line with its time in the run, or None if there is nothing to send; raises ValueError."""
+        if self._parse is None:
+            self._kind, self._parse = row_parser(line, self._options.block_size)
+            if self._kind != "JSON":
+                return None
+        row = self._parse(line)
+        self._origin_s = self._origin_s if self._rows else row.at_s
+        self._rows += 1
+        since_s = row.at_s - self._origin_s
+        if row.at_s < self._last_s:
+            self._note_disorder(row, number)
+            return None
+        self._last_s = row.at_s
+        self.over = self._options.end is not None and since_s >= self._options.end
+        if self.over or since_s < self._options.start:
+            return None
+        why = self._unusable(row)
+        if why is not None:
+            self._left_out[why] += 1
+            return None
+        self._note_blocks(row)
+        return row._replace(at_s=(since_s - self._options.start) / self._options.speed)
+
+    def _note_disorder(self, row: TraceRow, number: int) -> None:
+        self._left_out[_DISORDER] += 1
+        words = f"expected ascending timestamps; {row.at_s:g} s comes after {self._last_s:g} s; sort the file by them"
+        self.disorder = self.disorder or (number, words)
+
+    def _unusable(self, row: TraceRow) -> str | None:
+        """Why a row cannot be sent."""
+        if row.isl < 1:
+            return _EMPTY_PROMPT
+        if row.osl < 1:
+            return _EMPTY_ANSWER
+        most = self._options.max_length
+        return _TOO_LONG if most is not None and row.isl + row.osl > most else None
+
+    def _note_blocks(self, row: TraceRow) -> None:
+        """How many of its tokens repeat the beginning of a prompt before it."""
+        self._prompt_tokens += row.isl
+        if not row.hash_ids:
+            return
+        self.shares = True
+        if len(self._prefixes) > _MOST_PREFIXES:
+            return
+        prefix, repeated = 0, 0
+        for place, block in enumerate(row.hash_ids, start=1):
+            prefix = hash((prefix, block))
+            if prefix in self._prefixes:
+                repeated = place
+            else:
+                self._prefixes.add(prefix)
+        self._repeated_tokens += min(row.isl, repeated * self._options.block_size)
+
+    @property
+    def left_out(self) -> int:
+        """How many rows were not sent, of those between start and end."""
+        return self._left_out.total()
+
+    @property
+    def emptiness(self) -> str:
+        """Why there is nothing to send."""
+        if self._left_out:
+            return f"nothing to send; left out: {self._left_out_words}"
+        if self._rows:
+            return "no rows between load.trace.start and load.trace.end"
+        return f"no rows in it; expected {_JSON}, or the CSV of {' or '.join(csv.name for csv in _PUBLISHED)}"
+
+    @property
+    def _left_out_words(self) -> str:
+        return ", ".join(f"{counted(number, 'row')} {why}" for why, number in self._left_out.items())
+
+    @property
+    def disordered(self) -> bool:
+        """So many rows are in disorder that leaving them out would be another trace."""
+        return self._left_out[_DISORDER] > _MOST_DISORDER * self._rows
+
+    @property
+    def most_hits(self) -> float | None:
+        """The share of the prompt tokens that an endless prefix cache has; None where that is not known."""
+        if not self.shares or len(self._prefixes) > _MOST_PREFIXES:
+            return None
+        return self._repeated_tokens / self._prompt_tokens
+
+    def note(self, records: int, span_s: float) -> str:
+        """What is sent of it and what is not, in words."""
+        options = self._options
+        kind = ("Mooncake" if self.shares else "") if self._kind == "JSON" else self._kind
+        words = [f"{f'{kind} trace'.strip()} of {counted(records, 'request')} in {duration(span_s)}"]
+        if options.start or options.end is not None:
+            end = "its end" if options.end is None else duration(options.end)
+            words.append(f"from {duration(options.start)} to {end} of the file")
+        if options.speed != 1:
+            words.append(f"at {options.speed:g} times its speed")
+        if self._left_out:
+            words.append(f"left out: {self._left_out_words}")
+        if self.most_hits is not None:
+            words.append(f"at most {percent(self.most_hits)} of its prompt tokens can come from the prefix cache")
+        elif self.shares:
+            words.append("too many blocks to say how much its prompts share")
+        return "; ".join(words)
+
+
+def is_trace(line: bytes) -> bool:
+    """Whether a file that begins with this line is a trace."""
+    if not line.startswith(b"{"):
+        return any({csv.at, csv.isl, csv.osl} <= set(_columns(line)) for csv in _PUBLISHED)
+    try:
+        keys: set[str] = set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+    except msgspec.DecodeError:
+        return False
+    return bool({"timestamp", "timestamp_s"} & keys)
+
+
+def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], TraceRow]]:
+    """What kind of trace begins with this line, and what reads its rows; raises ValueError."""
+    if line.startswith(b"{"):
+        return "JSON", partial(_json_row, block_size)
+    names = _columns(line)
+    if _IMAGES in names:
+        raise ValueError(f"column {_IMAGES}: vramp sends no images, so this trace cannot be replayed")
+    for csv in _PUBLISHED:
+        if {csv.at, csv.isl, csv.osl} <= set(names):
+            return csv.name, _csv_parser(csv, names)
+    known = " or ".join(f"{', '.join(csv[1:4])} ({csv.name})" for csv in _PUBLISHED)
+    found = harmless(line[:_SHOWN_COLUMNS].decode("utf-8", "replace"))
+    raise ValueError(f"expected {_JSON} (Mooncake), or a header with the columns {known}; found {found!r}")
+
+
+def hash_ids_of(block_size: int, line: bytes) -> Sequence[int]:
+    """Those of a line of JSON; raises ValueError."""
+    return _json_row(block_size, line).hash_ids
+
+
+def _columns(line: bytes) -> list[str]:
+    return [_text(field) for field in line.split(b",")]
+
+
+def _text(field: bytes) -> str:
+    return field.strip(b'" \t').decode("utf-8", "replace")
+
+
+def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
+    at, isl, osl = (names.index(name) for name in (csv.at, csv.isl, csv.osl))
+
+    def parse(line: bytes) -> TraceRow:
+        fields = line.split(b",")
+        if len(fields) != len(names):
+            columns = counted(len(names), "column")
+            raise ValueError(f"expected {columns} as in the header, found {len(fields)}; is the file cut off?")
+        return TraceRow(
+            _value(csv.at, fields[at], csv.seconds, "a time", _MOST_SECONDS),
+            int(_value(csv.isl, fields[isl], int, "a number of tokens", _MOST_TOKENS)),
+            int(_value(csv.osl, fields[osl], int, "a number of tokens", _MOST_TOKENS)),
+        )
+
+    return parse
+
+
+def _value(column: str, field: bytes, read: Callable[[bytes], float], what: str, most: float) -> float:
+    try:
+        value = read(field.strip(b'" \t'))
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not 0 <= value <= most:
+        raise ValueError(f"column {column}: expected {what}, not {_text(field)[:40]!r}")
+    return value
+
+
+def _json_row(block_size: int, line: bytes) -> TraceRow:
+    try:
+        row = _decode_json(line)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"expected {_JSON}; {error}") from None
+    at_s = row.timestamp_s if row.timestamp is None else row.timestamp / 1000
+    if at_s is None or not 0 <= at_s <= _MOST_SECONDS:
+        raise ValueError(f"expected {_JSON}; timestamp is {'missing' if at_s is None else 'not a time'}")
+    for name, tokens in (("input_length", row.input_length), ("output_length", row.output_length)):
+        if not 0 <= tokens <= _MOST_TOKENS:
+            raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
+    ids = row.hash_ids or ()
+    blocks = row.input_length / block_size
+    if ids and not math.floor(blocks) <= len(ids) <= math.ceil(blocks):
+        raise ValueError(
+            f"hash_ids: {counted(len(ids), 'block')} of {block_size} tokens cannot be a prompt of {row.input_length}; "
+            "if the blocks of this trace have another size, give it as load.trace.block_size"
+        )
+    if ids and max(ids) >= _MOST_IDS:
+        raise ValueError("hash_ids: expected numbers below 2^64")
+    return TraceRow(at_s, row.input_length, row.output_length, ids)
