@@ -222,8 +222,8 @@ def _is_version(vllm: str | None, versions: str) -> bool:
 
 
 def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
-    """What of a GPU's memory a server takes; vLLM's default is more since it counts the memory of graphs (0.21)."""
-    default = 0.9 if _is_version(vllm, "<0.21") else 0.92
+    """What of a GPU's memory a server takes; vLLM's default rose with 0.20."""
+    default = 0.9 if _is_version(vllm, "<0.20") else 0.92
     value = str(args.get("gpu-memory-utilization", default))
     return float(value) if re.fullmatch(r"\d*\.?\d+", value) else default
 
