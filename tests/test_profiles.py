@@ -84,10 +84,10 @@ def test_a_recipe_names_its_publication_and_its_platform(path: Path) -> None:
 @pytest.mark.parametrize(("name", "variant"), ALL)
 def test_every_published_figure_meets_a_stage(name: str, variant: str | None) -> None:
     reference = profile(name, variant).reference
-    loads = [(stage.concurrency, stage.rate, stage.isl, stage.osl) for stage in plan(name, variant)]
+    keys = ("concurrency", "rate", "isl", "osl", "pass_number")
     for point in [] if reference is None else reference.points:
-        wanted = (point.concurrency, point.rate, point.isl, point.osl)
-        assert any(all(want in (None, have) for want, have in zip(wanted, load, strict=True)) for load in loads)
+        stages = plan(name, variant)
+        assert any(all(getattr(point, key) in (None, getattr(stage, key)) for key in keys) for stage in stages)
 
 
 @pytest.mark.parametrize(("name", "variant"), ALL)
@@ -117,10 +117,10 @@ def test_ratios_are_notes_and_no_figures(name: str) -> None:
 def test_the_three_benchmarks_of_gpt_oss() -> None:
     loads = [
         (stage.concurrency, stage.requests, stage.isl, stage.osl)
-        for variant in (None, "latency", "throughput")
+        for variant in (None, "latency", "latency-batch-1", "throughput")
         for stage in plan("mi300x-gpt-oss-120b", variant)
     ]
-    assert loads == [(8, 80, 4096, 1024), (1, 30, 4096, 1024), (4, 4, 4070, 1024)]
+    assert loads == [(8, 80, 4096, 1024), (8, 240, 4096, 1024), (1, 30, 4096, 1024), (4, 4, 4070, 1024)]
 
 
 def test_the_published_table_of_gpt_oss() -> None:
@@ -200,6 +200,39 @@ def test_llama_3_1_at_three_rates(name: str) -> None:
 def test_vllm_beside_tgi(name: str) -> None:
     found = [figures(name, variant, of=of) for variant in (None, "default") for of in ("vLLM", "TGI")]
     assert [entry["requests_per_s"] for entry in found] == [5.76, 3.55, 4.05, 2.58]
+
+
+def test_sharegpt_where_it_was_published_with() -> None:
+    """The sample stands in for it, and the profile says what the file is and what becomes of the answers."""
+    for path in PUBLISHED:
+        recipe = load_profile(path)
+        assert recipe.reference is not None
+        assert (recipe.load.data == "sample") == path.stem.startswith(("mi210", "mi300x-llama", "tgi"))
+        if recipe.load.data is not None:
+            assert "anon8231489123/ShareGPT_Vicuna_unfiltered" in recipe.reference.data
+            assert recipe.reference.data_sha256.startswith("35f0e213ce09")
+            assert (recipe.load.osl, recipe.load.requests) == ("data", 1000)
+            # vLLM's benchmark of 0.1.4 asked for full answers at temperature 1, that of 0.6.2 did not.
+            old = path.stem.startswith("mi210")
+            assert (recipe.load.ignore_eos, recipe.load.temperature) == (old, float(old))
+
+
+def test_the_sizes_of_gpt_oss_are_all_there() -> None:
+    config = profile("mi355x-gpt-oss-120b").server.args["compilation-config"]
+    assert isinstance(config, dict)
+    fine = [1, *range(2, 129, 2)]
+    assert config["compile_sizes"] == [*fine, 256, 512, 1024, 2048, 8192]
+    assert config["cudagraph_capture_sizes"] == [*fine, *range(136, 1025, 8), 2048, 4096, 8192]
+
+
+def test_the_second_run_over_a_warm_cache() -> None:
+    recipe = profile("mi300x-llama-3.1-70b", "case3-prefix-caching")
+    assert recipe.server.args["enable-prefix-caching"] is True
+    assert recipe.reference is not None
+    hits = {point.pass_number: point.figures["prefix_hit_percent"] for point in recipe.reference.points}
+    assert hits == {1: 0.9, 2: 50}
+    passes = [(stage.rate, stage.pass_number) for stage in plan("mi300x-llama-3.1-70b", "case3-prefix-caching")]
+    assert passes == [(rate, number) for rate in (16, 32, 1000) for number in (1, 2)]
 
 
 def test_the_eight_cases() -> None:

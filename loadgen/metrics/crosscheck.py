@@ -67,7 +67,8 @@ def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | N
         return None
     return (
         f"{hit_rate:.1%} of the prompt tokens came from the prefix cache, {intended:.0%} were meant to: prefill looks "
-        "faster than it is; prompts share a chat template, or an earlier run with the same seed sent them"
+        "faster than it is; prompts share a chat template, a file of prompts is shorter than the load, or an earlier "
+        "run with the same seed sent them"
     )
 
 

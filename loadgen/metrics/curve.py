@@ -85,6 +85,8 @@ def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
 
 def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
     started = stage.started
+    if (started.pass_number or 1) > 1:
+        return  # a warm prefix cache would be another curve
     load = started.rate if started.rate is not None else started.concurrency
     place = _Place(started.isl, started.osl, direction_of(started.steps), float(load or 0))
     if not started.steps:

@@ -25,7 +25,7 @@ from loadgen.metrics.difference import (
     share_estimate,
 )
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageStarted
+from loadgen.metrics.journal import DataFile, StageStarted
 from loadgen.metrics.result import Compared, Comparison, ComputeResult, Precision, Result, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
@@ -51,20 +51,23 @@ class LoadShape(msgspec.Struct, frozen=True):
     isl: int
     osl: int
     moves: str = ""  # from where to where, of a load that does
+    pass_number: int | None = None
 
     @property
-    def asked(self) -> tuple[int | None, float | None, str | None, str]:
-        return self.concurrency, self.rate, self.arrival, self.moves
+    def asked(self) -> tuple[int | None, float | None, str | None, str, int | None]:
+        return self.concurrency, self.rate, self.arrival, self.moves, self.pass_number
 
     @property
     def words(self) -> str:
         rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
         load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
-        return f"{self.moves or load}, ISL {self.isl}, OSL {self.osl}"
+        again = f", pass {self.pass_number}" if self.pass_number is not None else ""
+        return f"{self.moves or load}, ISL {self.isl}, OSL {self.osl}{again}"
 
 
 def _all_figures() -> Iterator[Figure]:
     yield Figure("output_tok_s", "output tok/s", "tok/s", lower_is_better=False)
+    yield Figure("total_tok_s", "total tok/s", "tok/s", lower_is_better=False)
     yield Figure("req_s", "req/s", "req/s", lower_is_better=False)
     for metric in MAIN_LATENCIES:
         for statistic in ("mean", *PERCENTS):
@@ -80,13 +83,14 @@ def load_of(stage: StageResult) -> LoadShape:
     """What a stage of a result asked for."""
     target = stage.target
     moves = stage.label if stage.curve else ""
-    return LoadShape(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves)
+    return LoadShape(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves, stage.pass_number)
 
 
 def load_asked(stage: StageStarted) -> LoadShape:
     """What a stage that runs asks for."""
     arrival = stage.arrival if stage.rate is not None else None
-    return LoadShape(stage.concurrency, stage.rate, arrival, stage.isl, stage.osl, stage.label if stage.steps else "")
+    moves = stage.label if stage.steps else ""
+    return LoadShape(stage.concurrency, stage.rate, arrival, stage.isl, stage.osl, moves, stage.pass_number)
 
 
 def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
@@ -117,11 +121,12 @@ def figures_of(
     }
     if histograms is None:
         histograms = {name: Histogram.from_hdr(one.hdr) for name, one in summaries.items() if one.hdr is not None}
-    output_tokens_per_s, energy, goodput = stage.throughput.output_tokens_per_s, stage.energy, stage.goodput
+    throughput, energy, goodput = stage.throughput, stage.energy, stage.goodput
     joules = energy.joules_per_output_token if energy is not None else None
     found = {
-        "output_tok_s": _rate(output_tokens_per_s, "output_tokens_per_s", stage.precision, confidence),
-        "req_s": _rate(stage.throughput.requests_per_s, "requests_per_s", stage.precision, confidence),
+        "output_tok_s": _rate(throughput.output_tokens_per_s, "output_tokens_per_s", stage.precision, confidence),
+        "total_tok_s": _rate(throughput.total_tokens_per_s, "total_tokens_per_s", stage.precision, confidence),
+        "req_s": _rate(throughput.requests_per_s, "requests_per_s", stage.precision, confidence),
         # The power is steady beside the tokens that it makes.
         "j_per_token": _rate(joules, "output_tokens_per_s", stage.precision, confidence),
     }
@@ -195,15 +200,28 @@ def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compare
     )
 
 
-def compare(reference: Reference, stage: StageRecord, compute: ComputeResult | None = None) -> list[Comparison]:
-    """Every published figure that speaks of this stage, beside what it measured."""
-    load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl")}
+def compare(
+    reference: Reference,
+    stage: StageRecord,
+    compute: ComputeResult | None = None,
+    earlier: Sequence[StageRecord] = (),
+) -> list[Comparison]:
+    """Every published figure that speaks of this stage, beside what it measured; `earlier` are the passes before it."""
+    load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl", "pass_number")}
     same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
     return [
-        _comparison(point, figure, _measured(figure, stage, compute), stage.started.index)
+        _comparison(point, figure, _measured(figure, stage, compute, earlier), stage.started.index)
         for point in same
         for figure in point.figures
     ]
+
+
+def other_data(reference: Reference, data: DataFile | None) -> str | None:
+    """What the run sent in place of the file that was published with; None where it did send that, or none is named."""
+    if not reference.data or (data is not None and data.sha256 == reference.data_sha256):
+        return None
+    sent = data.words if data is not None else "made-up prompts"
+    return f"not the published data: this run sent {sent}; published with {reference.data}, which --data FILE sends"
 
 
 def _comparison(point: ReferencePoint, figure: str, measured: float | None, stage: int) -> Comparison:
@@ -219,11 +237,15 @@ def _comparison(point: ReferencePoint, figure: str, measured: float | None, stag
     )
 
 
-def _measured(figure: str, stage: StageRecord, compute: ComputeResult | None) -> float | None:
+def _measured(
+    figure: str, stage: StageRecord, compute: ComputeResult | None, earlier: Sequence[StageRecord]
+) -> float | None:
     if stage.counters["completed"] == 0:
         return None
     if figure == "mfu_percent":
         return None if compute is None else compute.mfu_percent
+    if figure == "prefix_hit_percent":
+        return _prefix_hit_percent([*earlier, stage])
     match = _LATENCY.fullmatch(figure)
     if match is None:
         return _plain_figures(stage)[figure]
@@ -231,6 +253,16 @@ def _measured(figure: str, stage: StageRecord, compute: ComputeResult | None) ->
     if digits is None:
         return histogram.mean_ms()
     return histogram.percentile_ms(float(f"{digits[:2]}.{digits[2:] or 0}"))  # `50` is 50, `999` is 99.9
+
+
+def _prefix_hit_percent(passes: Sequence[StageRecord]) -> float | None:
+    """Over all passes, weighed by their tokens: an engine's own rate counts from its start, too."""
+    engines = [stage.engine for stage in passes if stage.engine is not None]
+    known = [(one.prefix_hit_rate, one.prompt_tokens) for one in engines]
+    tokens = sum(count or 0 for _, count in known)
+    if len(engines) < len(passes) or not tokens or any(rate is None for rate, _ in known):
+        return None
+    return 100 * sum((rate or 0.0) * (count or 0) for rate, count in known) / tokens
 
 
 def _plain_figures(stage: StageRecord) -> dict[str, float | None]:

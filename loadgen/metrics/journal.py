@@ -164,6 +164,27 @@ class EngineStage(msgspec.Struct, frozen=True):
     """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
 
 
+class DataFile(msgspec.Struct, frozen=True):
+    """The file whose prompts a run sends, as it was when the run began."""
+
+    path: str
+    sha256: str
+    bytes: int
+    form: str
+    records: int
+    left_out: int  # conversations or rows of the file that are not sent
+    is_sample: bool  # it is the sample that comes with vramp
+    note: str | None = None  # of a trace: what it is, how much of it is sent and how fast, and why rows are left out
+
+    @property
+    def words(self) -> str:
+        what = "conversations" if self.form == "sharegpt" else "records"
+        if self.is_sample:
+            return f"vramp's own sample of {self.records} made-up {what}"
+        left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
+        return f"{self.path}: {self.note or f'{self.records:,} {what}{left_out}'}, sha256 {self.sha256[:12]}"
+
+
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
     """The first line."""
 
@@ -177,6 +198,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     stages_planned: int
     monotonic_s: float = 0.0
     """CLOCK_MONOTONIC when the run began: what turns the times of samples into times of the run."""
+    data: DataFile | None = None  # None for made-up prompts
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):
@@ -238,6 +260,7 @@ class StageLoad(msgspec.Struct, frozen=True):
     """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
     first_wave: Literal["apart", "counted"] = "counted"
     """Whether the streams that fill a closed loop all at once are in its statistics."""
+    pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
 
 
 class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from loadgen.errors import ResultError
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
-from loadgen.metrics.figures import compare
+from loadgen.metrics.figures import compare, other_data
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
@@ -280,7 +280,8 @@ class Record:
         reference: ReferenceResult | None = None
         if self._reference is not None:
             compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
-            reference = ReferenceResult(self._reference.source, self._reference.notes, compared)
+            notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
+            reference = ReferenceResult(self._reference.source, notes, compared)
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
@@ -297,6 +298,7 @@ class Record:
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
             reference=reference,
+            data=run.data,
             telemetry_meta=self.hardware.meta,
             gpus=list(self.hardware.gpus),
             gpu_series=self.hardware.series(),
@@ -320,7 +322,16 @@ class Record:
         """What was published for the load of this stage, beside what it measured."""
         if self._reference is None:
             return []
-        return compare(self._reference, stage, stage_compute(stage, self.hardware))
+        number, index = stage.started.pass_number or 1, stage.started.index
+        earlier = [one for one in self.stages.values() if index - number < one.started.index < index]
+        return compare(self._reference, stage, stage_compute(stage, self.hardware), earlier)
+
+    @property
+    def other_data(self) -> str | None:
+        """Why its figures are not to be held against the published ones: it sent other data; None where it did not."""
+        if self._reference is None or self.run is None:
+            return None
+        return other_data(self._reference, self.run.data)
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server

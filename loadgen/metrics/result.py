@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import Diagnosis, EngineStage, Finding, RunState, SearchResult
+from loadgen.metrics.journal import DataFile, Diagnosis, EngineStage, Finding, RunState, SearchResult
 from loadgen.metrics.samples import Columns, DevicesBy, GpuSeries, GpuStage, GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
@@ -111,7 +111,7 @@ class Precision(msgspec.Struct, frozen=True):
 
     `goodput` has the statistic `share`.
     """
-    error_percent: dict[str, float]  # the standard errors of `requests_per_s` and `output_tokens_per_s`
+    error_percent: dict[str, float]  # the standard errors of requests, output and total tokens per second
 
 
 class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,6 +375,7 @@ class StageResult(msgspec.Struct, frozen=True):
     """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""
     e2e_inconclusive: str | None = None  # why E2E is not known, and what it would take
     curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves
+    pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
     compute: ComputeResult | None = None  # None where the engine does not tell its operations
 
 
@@ -413,6 +414,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []  # of the preflight, the worst first
     diagnosis: Diagnosis | None = None  # why the server died, if it did
     reference: ReferenceResult | None = None
+    data: DataFile | None = None  # where the prompts came from; None for made-up ones, and in results of before
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()
     """Against the streams held: all stages of one load together, however the load came there."""

@@ -253,6 +253,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     curve: tuple[CurvePoint, ...] = ()  # against the streams held, over all stages
     reference: tuple[Comparison, ...] = ()
     """Published figures beside what the running or last stage measured; of all stages once the run is done."""
+    other_data: bool = False  # the run sends other data than was published with
     baseline: BaselineView | None = None  # of the running or last stage; None without a baseline
     recent: dict[str, Summary] = {}  # the latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e
     distributions: tuple[Distribution, ...] = ()  # of the running or last stage, then of the one before it

@@ -99,6 +99,7 @@ def stage_result(
         settled_s=stage.settled_s,
         inconclusive=stage.inconclusive,
         variant=started.variant,
+        pass_number=started.pass_number,
         precision=stage.blocks.precision(),
         first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,

@@ -38,9 +38,11 @@ def stages_of(profile: Profile) -> list[Stage]:
     if profile.plan.search is not None:
         raise ProfileError("load.passes: a search goes through its probes once; leave it out")
     return [
-        msgspec.structs.replace(stage, label=f"{stage.title}, pass {again + 1}", work=stage.work.pass_of(number))
+        msgspec.structs.replace(
+            stage, label=f"{stage.title}, pass {again}", work=stage.work.pass_of(number), pass_number=again
+        )
         for number, stage in enumerate(once)
-        for again in range(passes)
+        for again in range(1, passes + 1)
     ]
 
 

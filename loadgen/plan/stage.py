@@ -43,7 +43,7 @@ class Stage(StageLoad, frozen=True):
         """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
         endless: dict[str, object] = {"requests": None, "duration_s": None, "warmup_requests": 0, "warmup_s": 0.0}
         endless |= {"label": "", "settle_s": 0.0, "min_completed": 0, "max_duration_s": 0.0, "steps": ()}
-        endless |= {"judged": None, "certain": False, "rate_points": ()}
+        endless |= {"judged": None, "certain": False, "rate_points": (), "pass_number": None}
         endless["arrival"] = "poisson" if self.arrival == REPLAY else self.arrival
         if "isl" in changes or "osl" in changes:
             work = Work()

@@ -20,6 +20,7 @@ from loadgen.vendors import Platform, TelemetryMode
 _FIGURE = re.compile(
     r"(ttft|tpot|itl|e2e)_(mean|p[0-9]{1,3})_ms|normalized_mean_ms"
     r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens|mfu_percent"
+    r"|prefix_hit_percent"
 )
 
 
@@ -175,8 +176,11 @@ class ReferencePoint(Table):
     """The tokens of a prompt."""
     osl: Tokens | None = None
     """The tokens of an answer."""
+    pass_number: int | None = Field(default=None, ge=1)
+    """Which of the `passes` of the load, from 1."""
     figures: dict[str, float]
-    """By metric, statistic and unit: `ttft_p99_ms`, `output_tokens_per_s`, `requests_per_min`, `mfu_percent`."""
+    """By metric, statistic and unit: `ttft_p99_ms`, `output_tokens_per_s`, `requests_per_min`, `mfu_percent`;
+    `prefix_hit_percent` is of the pass and those before it, as an engine counts from its start."""
 
     @model_validator(mode="after")
     def _figures_are_metrics(self) -> Self:
@@ -193,6 +197,10 @@ class Reference(Table):
     """Where it was published."""
     notes: list[str] = []
     """What it says without giving the figures: ratios, and the conditions of its runs."""
+    data: str = ""
+    """The file of prompts that it was measured with, and where to get it; a run that sent another one says so."""
+    data_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    """That file's checksum."""
     points: list[ReferencePoint] = []
     """Its figures, by load."""
 

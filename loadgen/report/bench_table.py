@@ -114,7 +114,8 @@ def latency_table(result: Result) -> str:
     iterations = [stage for stage in result.stages if stage.label.startswith(ITERATION)]
     latencies_s = [latency for stage in iterations if (latency := batch_latency_s(stage)) is not None]
     lost = len(iterations) - len(latencies_s)
-    lines = [f"Iterations with failed or unfinished requests, left out: {lost}"] if lost else []
+    lines = [f"Batch size: {iterations[0].target.concurrency}"] if iterations else []
+    lines += [f"Iterations with failed or unfinished requests, left out: {lost}"] if lost else []
     if latencies_s:
         lines.append(f"Avg latency: {np.mean(latencies_s):.6f} seconds")
         values = np.percentile(latencies_s, LATENCY_PERCENTS)
@@ -159,6 +160,7 @@ def trust_lines(result: Result) -> list[str]:
         *notes,
         *([f"client: LIMITED ({result.client.why}): these are not the server's numbers alone"] if limited else []),
         *dict.fromkeys(messages),
+        *([f"data: {result.data.words}"] if result.data is not None else []),
         *([f"run: {result.state}: {result.reason}"] if result.state != "complete" else []),
     ]
 

@@ -257,6 +257,7 @@ def run_curve(result: Result) -> tuple[CurvePoint, ...]:
     parts = sum(
         len(stage.curve) or int(stage.target.rate is None and has_numbers(stage) and bool(stage.measured_s))
         for stage in result.stages
+        if (stage.pass_number or 1) == 1
     )
     return result.curve if parts > len(result.curve) else ()
 

@@ -75,6 +75,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
         *(curve_lines(stage.curve) or _latency_lines(stage)),
         *(_line(f"SLO {name} <= {check.limit_ms:g} ms", _checked(check)) for name, check in stage.slo.items()),
         *_engine_lines(stage),
+        *_prefix_lines(stage),
         *_goodput_lines(stage),
         *_energy_lines(stage),
         *text_lines(instance_columns(decimals=2), stage.instances, fixed, short=False),
@@ -118,6 +119,11 @@ def _engine_lines(stage: StageResult) -> list[str]:
         _line("The engine's own of the same (ms)", truth.ttft_server_ms),
         _line("Mean TTFT outside the engine (ms)", truth.ttft_outside_ms),
     ]
+
+
+def _prefix_lines(stage: StageResult) -> list[str]:
+    hits = stage.engine.prefix_hit_rate if stage.engine is not None else None
+    return [_line("Prefix cache hits (% of prompt tokens)", 100 * hits)] if hits is not None else []
 
 
 def _goodput_lines(stage: StageResult) -> list[str]:
@@ -194,6 +200,7 @@ def _footer(result: Result) -> list[str]:
     trust = f"LIMITED ({client.why})" if client.limited else "not limited"
     return [
         "=" * _WIDTH,
+        *([f"data: {result.data.words}"] if result.data is not None else []),
         *_search_lines(result),
         *(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
         f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU"

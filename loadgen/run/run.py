@@ -223,7 +223,15 @@ class Run:
             await asyncio.shield(self._running)
 
     async def _run_to_end(self) -> None:
-        self._writer.begin(self.profile, seed=self._seed, workers=self._session.workers, stages_planned=len(self.plan))
+        self._writer.begin(
+            self.profile,
+            seed=self._seed,
+            workers=self._session.workers,
+            stages_planned=len(self.plan),
+            data=next((stage.work.data for stage in self.plan), None),
+        )
+        if self._record.other_data is not None:
+            self._event("note", self._record.other_data)
         unwatchable = await self._snapshot_server.open()
         if unwatchable is not None:
             self._event("note", unwatchable)

@@ -77,7 +77,8 @@ class StageWatch:
             waits_for_drain=self.waits_for_drain,
             awaits_first_wave=self.waits_for_first_wave,
             variant=variant,
-            meant_hits=stage.work.meant_hits,
+            # A pass after the first repeats its prompts for the hits.
+            meant_hits=1.0 if (stage.pass_number or 1) > 1 else stage.work.meant_hits,
         )
 
     def observe(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:

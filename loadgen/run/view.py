@@ -108,6 +108,7 @@ def snapshot_of(
         events=tuple(record.events),
         findings=record.findings,
         reference=_references(record, phase),
+        other_data=record.other_data is not None,
         verdicts=_verdicts(record, found),
         gpus=tuple(
             GpuView(

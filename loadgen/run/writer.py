@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 import loadgen
@@ -21,6 +22,7 @@ from loadgen.fleet.fleet import FleetTick
 from loadgen.masking import masked
 from loadgen.metrics.baseline import Baseline, with_baseline
 from loadgen.metrics.journal import (
+    DataFile,
     EngineView,
     Happened,
     Line,
@@ -40,6 +42,7 @@ from loadgen.run.servers import Servers
 from loadgen.server.supervisor import ServerState
 from loadgen.store.files import RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
+from loadgen.workload.data import Dataset
 
 
 class RunWriter:
@@ -82,8 +85,10 @@ class RunWriter:
     def event(self, kind: str, text: str) -> None:
         self.log(Happened(t_s=self.clock_s(), kind=kind, text=text))
 
-    def begin(self, profile: Profile, *, seed: int, workers: int, stages_planned: int) -> None:
-        """The first line: the profile as it is run, the machine, the seed."""
+    def begin(
+        self, profile: Profile, *, seed: int, workers: int, stages_planned: int, data: Dataset | None = None
+    ) -> None:
+        """The first line: the profile as it is run, the machine, the seed, the file of prompts."""
         document = profile.model_dump(mode="json")
         document["load"]["seed"] = seed
         self.log(
@@ -97,6 +102,7 @@ class RunWriter:
                 workers=workers,
                 seed=seed,
                 stages_planned=stages_planned,
+                data=None if data is None else msgspec.convert(data, DataFile, from_attributes=True),
             )
         )
 

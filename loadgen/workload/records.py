@@ -1,4 +1,8 @@
-"""Records of texts: ShareGPT's conversations, lines of JSON, lines of text. Those of traces are in `traces`."""
+"""Records of texts: ShareGPT's conversations, lines of JSON, lines of text. Those of traces are in `traces`.
+
+Of a ShareGPT conversation `vllm bench` sends the first turn, whoever speaks, and asks for as many tokens as the second
+has; what is too short or too long it leaves out. So do we, by an estimate of the tokens: vramp has no tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,14 @@ import msgspec
 
 TextFormat = Literal["sharegpt", "jsonl", "text"]
 
-CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens: vramp has no tokenizer
-
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
-_ROLES |= {"system": "system"}
+CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens
+_FEWEST_TOKENS, _MOST_PROMPT_TOKENS, _MOST_TOKENS = 4, 1024, 2048
+"""Of a ShareGPT conversation: least of prompt and of answer, most of a prompt, most of both; those of `vllm bench`."""
+_LONGEST_ANSWER = 10_000_000  # tokens, as in a profile
+LEFT_OUT = (
+    f"fewer than two turns, one of fewer than {_FEWEST_TOKENS} tokens, a prompt of more than {_MOST_PROMPT_TOKENS}, "
+    f"or more than {_MOST_TOKENS} in all"
+)
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -31,7 +39,6 @@ class DatasetRecord(msgspec.Struct, frozen=True):
 
 
 class _Turn(msgspec.Struct):
-    from_: str = msgspec.field(name="from")
     value: str
 
 
@@ -51,7 +58,7 @@ _decode_line = msgspec.json.Decoder(_JsonLine).decode
 
 
 def parse_record(raw: bytes, form: TextFormat) -> DatasetRecord | None:
-    """The record, or None for one that asks nothing (a conversation that a machine began); raises ValueError."""
+    """The record, or None for a conversation that is left out; raises ValueError."""
     try:
         match form:
             case "sharegpt":
@@ -78,21 +85,18 @@ def _asked(prompt: str, osl: int | None = None) -> DatasetRecord:
 
 
 def _conversation(document: _Conversation) -> DatasetRecord | None:
-    """The first question and the length of its answer, as the published ShareGPT runs took them."""
-    turns = document.conversations
-    for turn in turns:
-        if turn.from_ not in _ROLES:
-            raise ValueError(f'expected "from" to be one of {", ".join(_ROLES)}, not {turn.from_!r}')
-    first = next((number for number, turn in enumerate(turns) if _ROLES[turn.from_] != "system"), len(turns))
-    if first + 1 >= len(turns) or _ROLES[turns[first].from_] != "user" or not turns[first].value.strip():
+    if len(document.conversations) < 2:
         return None
-    return _asked(turns[first].value, _estimate(turns[first + 1].value))
+    prompt, answer = (turn.value for turn in document.conversations[:2])
+    isl, osl = _estimate(prompt), _estimate(answer)
+    fits = min(isl, osl) >= _FEWEST_TOKENS and isl <= _MOST_PROMPT_TOKENS and isl + osl <= _MOST_TOKENS
+    return _asked(prompt, osl) if fits else None
 
 
 def _line(line: _JsonLine) -> DatasetRecord:
     osl = line.output_tokens if line.output_tokens is not None else line.output_length
-    if osl is not None and osl < 1:
-        raise ValueError(f"expected output_tokens of at least 1, not {osl}")
+    if osl is not None and not 1 <= osl <= _LONGEST_ANSWER:
+        raise ValueError(f"expected output_tokens of at least 1 and at most {_LONGEST_ANSWER}, not {osl}")
     if bool(line.prompt) == bool(line.messages):
         raise ValueError(f"expected {_SHAPES['jsonl']}, one of the two and not empty")
     if line.prompt:

@@ -12,12 +12,13 @@ from loadgen.metrics.figures import (
     figures_of,
     load_asked,
     load_of,
+    other_data,
     sound_stage,
     stages_by_load,
     without_words,
 )
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageStarted
+from loadgen.metrics.journal import DataFile, EngineStage, StageStarted
 from loadgen.metrics.result import Comparison, Goodput, Limits
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
@@ -88,6 +89,14 @@ def test_of_several_stages_the_last_sound_one_counts() -> None:
 def test_loads_in_words() -> None:
     assert LoadShape(None, 2.5, "poisson", 512, 128).words == "rate 2.5/s poisson, ISL 512, OSL 128"
     assert LoadShape(None, None, "replay", 512, 128).words == "replay, ISL 512, OSL 128"
+    assert LoadShape(8, None, None, 512, 128, pass_number=2).words == "conc 8, ISL 512, OSL 128, pass 2"
+
+
+def test_passes_are_loads_of_their_own() -> None:
+    first = run_of(served(1)).stages[0]
+    passes = [msgspec.structs.replace(first, pass_number=number) for number in (1, 2)]
+    run = msgspec.structs.replace(run_of(served(1)), stages=passes)
+    assert [[stage.pass_number for stage in found] for found in stages_by_load(run).values()] == [[1], [2]]
 
 
 # Published figures beside measured ones.
@@ -174,3 +183,39 @@ def test_a_point_speaks_of_stages_with_its_load(load: dict[str, int], matches: b
 def test_nothing_measured_is_no_difference() -> None:
     (comparison,) = published({"duration_s": 171.0}, completed=0)
     assert (comparison.measured, comparison.difference_percent) == (None, None)
+
+
+def passed(number: int, hit_rate: float | None, tokens: int = 1000) -> StageRecord:
+    again = stage()
+    again.started = msgspec.structs.replace(again.started, pass_number=number, index=number)
+    again.engine = EngineStage(prefix_hit_rate=hit_rate, prompt_tokens=tokens)
+    return again
+
+
+@pytest.mark.parametrize(
+    ("rates", "measured"), [([0.01], None), ([0.01, 0.97], 49.0), ([0.01, None], None), ([None, 0.97], None)]
+)
+def test_prefix_hits_are_of_all_passes_so_far(rates: list[float | None], measured: float | None) -> None:
+    point = ReferencePoint(pass_number=2, figures={"prefix_hit_percent": 50})
+    *earlier, last = [passed(number, rate) for number, rate in enumerate(rates, start=1)]
+    found = compare(Reference(source="a publication", points=[point]), last, earlier=earlier)
+    assert [one.measured for one in found] == ([] if len(rates) == 1 else [measured])
+
+
+FILE = DataFile("/d/x.json", "ab" * 32, 7, "sharegpt", 94_145, 3, is_sample=False)
+
+
+def test_other_data_than_published_is_said() -> None:
+    published = Reference(source="a publication", data="x.json of a hub", data_sha256=FILE.sha256)
+    sample = msgspec.structs.replace(FILE, sha256="cd" * 32, records=64, is_sample=True)
+    other = msgspec.structs.replace(FILE, sha256="cd" * 32)
+    assert other_data(published, FILE) is None
+    assert other_data(Reference(source="a publication"), sample) is None
+    for data, sent in [
+        (None, "made-up prompts"),
+        (sample, "vramp's own sample of 64 made-up conversations"),
+        (other, "/d/x.json: 94,145 conversations (3 left out), sha256 cdcdcdcdcdcd"),
+    ]:
+        assert other_data(published, data) == (
+            f"not the published data: this run sent {sent}; published with x.json of a hub, which --data FILE sends"
+        )

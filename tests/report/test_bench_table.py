@@ -109,6 +109,7 @@ def test_latency_is_interpolated_as_vllm_does_and_warm_up_is_left_out() -> None:
     warm_up = msgspec.structs.replace(iteration(1, 9000.0), label="warm-up 1")
     table = latency_table(result(warm_up, *(iteration(n, 1000.0 * n) for n in range(1, 6))))
     assert table.splitlines() == [
+        "Batch size: 1",
         "Avg latency: 3.000000 seconds",
         "10% percentile latency: 1.400000 seconds",
         "25% percentile latency: 2.000000 seconds",
@@ -126,8 +127,9 @@ def test_a_batch_is_as_slow_as_its_slowest_stream() -> None:
 
 def test_a_batch_that_is_not_whole_is_left_out_and_counted() -> None:
     table = latency_table(result(iteration(1, 100.0, batch=2), iteration(2, 100.0, 200.0, batch=2)))
-    assert table.startswith("Iterations with failed or unfinished requests, left out: 1\nAvg latency: 0.200000 seconds")
-    assert latency_table(result(iteration(1))) == "Iterations with failed or unfinished requests, left out: 1"
+    lost = "Iterations with failed or unfinished requests, left out: 1"
+    assert table.startswith(f"Batch size: 2\n{lost}\nAvg latency: 0.200000 seconds")
+    assert latency_table(result(iteration(1))) == f"Batch size: 1\n{lost}"
 
 
 def test_throughput_has_the_published_lines() -> None:

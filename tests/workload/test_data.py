@@ -1,6 +1,7 @@
 """Datasets: every format, every malformed line, and the same record for the same request."""
 
 import gzip
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -14,7 +15,9 @@ from loadgen.workload.data import DatasetReader, _index_folder, index_dataset
 from loadgen.workload.records import parse_record
 from loadgen.workload.work import record_for
 
-TALK = {"conversations": [{"from": "human", "value": "Grüße"}, {"from": "gpt", "value": "four and more"}]}
+TALK = {
+    "conversations": [{"from": "human", "value": "Grüße an euch alle"}, {"from": "gpt", "value": "four and more of it"}]
+}
 
 
 def written(folder: Path, text: str, name: str = "d.json") -> str:
@@ -25,16 +28,54 @@ def written(folder: Path, text: str, name: str = "d.json") -> str:
 
 def test_the_sample_is_good() -> None:
     data = index_dataset("sample")
-    assert (data.form, data.records) == ("sharegpt", 36)
-    assert DatasetReader(data).text(35).prompt
+    assert (data.form, data.records, data.left_out, data.is_sample) == ("sharegpt", 64, 0, True)
+    assert (data.isl, data.osl) == (217, 201)  # about those of the published runs, 215 and 198
+    prompts = [DatasetReader(data).text(number).prompt for number in range(64)]
+    assert len({prompt[:64] for prompt in prompts}) == 64  # none begins with a block that a prefix cache would know
 
 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_sharegpt_by_number(tmp_path: Path, indent: int | None) -> None:
-    talks = [{"conversations": [{"from": "human", "value": f"ä{n}"}, TALK["conversations"][1]]} for n in range(9)]
-    data = index_dataset(written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False)))
-    assert [DatasetReader(data).text(number).prompt for number in range(9)] == [f"ä{n}" for n in range(9)]
-    assert data.osl == 3
+    prompts = [f"ä and some more {n}" for n in range(9)]
+    talks = [{"conversations": [{"value": prompt}, TALK["conversations"][1]]} for prompt in prompts]
+    path = written(tmp_path, json.dumps(talks, indent=indent, ensure_ascii=False))
+    data = index_dataset(path)
+    assert [DatasetReader(data).text(number).prompt for number in range(9)] == prompts
+    content = Path(path).read_bytes()
+    assert (data.bytes, data.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert (data.osl, data.is_sample) == (5, False)
+
+
+def said(*characters: int) -> list[dict[str, str]]:
+    """Turns of so many characters, of which four are a token."""
+    roles = ("gpt", "bing", "human")
+    return [{"from": role, "value": "x" * count} for role, count in zip(roles, characters, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [
+        (said(16, 16), True),  # whoever speaks first, as in `vllm bench`
+        (said(16, 16, 4), True),
+        (said(), False),
+        (said(4000), False),
+        (said(12, 16), False),
+        (said(16, 12), False),
+        (said(4096, 4096), True),
+        (said(4100, 16), False),
+        (said(4096, 4100), False),
+    ],
+)
+def test_sharegpt_is_filtered_as_published_runs_did(tmp_path: Path, turns: list[dict[str, str]], kept: bool) -> None:
+    path = written(tmp_path, json.dumps([TALK, {"id": "a", "conversations": turns}]))
+    data = index_dataset(path)
+    assert (data.records, data.left_out) == ((2, 0) if kept else (1, 1))
+
+
+def test_a_file_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps([{"conversations": said(4, 4)}]))
+    with pytest.raises(ProfileError, match=r"no prompts in it.*1 conversations were left out: fewer than two turns"):
+        index_dataset(path)
 
 
 def test_lines(tmp_path: Path) -> None:
@@ -57,6 +98,7 @@ def test_lines(tmp_path: Path) -> None:
         ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
         ('{"prompt": "a"}\n\n{"prompt": 3}', ["line 3", "expected"]),
         ('{"prompt": "a", "output_tokens": 0}', ["line 1", "at least 1"]),
+        ('{"prompt": "a", "output_tokens": 99999999999999999999}', ["line 1", "at most 10000000"]),
     ],
 )
 def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -32,6 +32,8 @@ def test_a_replay_is_as_long_as_its_trace(tmp_path: Path) -> None:
 def test_passes_are_stages_with_the_same_prompts() -> None:
     stages = plan(concurrency=[1, 2], passes=2)
     assert [stage.title for stage in stages] == ["conc 1, pass 1", "conc 1, pass 2", "conc 2, pass 1", "conc 2, pass 2"]
+    assert [stage.pass_number for stage in stages] == [1, 2, 1, 2]
+    assert stages[1].by_hand(concurrency=1).pass_number is None
     keys = [stage.work.key for stage in stages]
     assert keys[0] == keys[1] != keys[2] == keys[3]
     assert stages[0].by_hand(concurrency=9).work.key is None

@@ -21,7 +21,7 @@ from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
 from loadgen.run.run import Run
 from tui.catalog import find_profile
-from tui.cli.options import RUN_EXIT_CODES, add_result_options, port_of, say
+from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, port_of, say
 from tui.cli.progress import follow
 from tui.cli.run import conclude
 
@@ -42,7 +42,7 @@ what differs from `vllm bench serve`:
     "latency": """\
 what differs from `vllm bench latency`, which runs the engine in its own process:
   the batch goes over HTTP as --batch-size streams at once, and its latency is that of the slowest stream
-  --batch-size is 1 unless given (vLLM: 8), every iteration has new prompts, the temperature is 0 (vLLM: 1)
+  every iteration has new prompts, and the temperature is 0 (vLLM: 1); a single user is --batch-size 1
 """,
     "throughput": """\
 what differs from `vllm bench throughput`, which runs the engine in its own process:
@@ -269,9 +269,7 @@ def _metric(name: str) -> str:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The options of one benchmark; `benchmark` is its name."""
-    parser = argparse.ArgumentParser(
-        prog="vramp bench", description="The three published benchmarks, with the options of `vllm bench`."
-    )
+    parser = Parser(prog="vramp bench", description="The three published benchmarks, with the options of `vllm bench`.")
     kinds = parser.add_subparsers(dest="benchmark", required=True, metavar="serve|latency|throughput")
     for name, add in (("serve", _add_serve), ("latency", _add_latency), ("throughput", _add_data)):
         kind = kinds.add_parser(
@@ -383,6 +381,6 @@ def _add_serve(group: argparse._ArgumentGroup) -> None:
 def _add_latency(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--input-len", type=_count, default=32, metavar="N", help="(default: 32)")
     group.add_argument("--output-len", type=_count, default=128, metavar="N", help="(default: 128)")
-    group.add_argument("--batch-size", type=_count, default=1, metavar="N", help="streams at once (default: 1)")
+    group.add_argument("--batch-size", type=_count, default=8, metavar="N", help="streams at once (default: 8)")
     group.add_argument("--num-iters", type=_count, default=30, metavar="N", help="(default: 30)")
     group.add_argument("--num-iters-warmup", type=_any_count, default=10, metavar="N", help="(default: 10)")

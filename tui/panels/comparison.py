@@ -24,6 +24,7 @@ _PUBLISHED = {
     "e2e_p50_ms": "E2E p50",
     "e2e_mean_ms": "E2E mean",
     "normalized_mean_ms": "normalized",
+    "prefix_hit_percent": "prefix hits %",
 }
 """In the order in which they are shown, as many as fit."""
 _IN_A_ROW = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "output_tok_s", "req_s", "e2e_p50", "e2e_p99")
@@ -39,7 +40,7 @@ def published(frame: Frame, width: int) -> Row:
     if not found:
         return baseline_row(frame, width)
     of = found[0].of
-    return cropped(((f"published{f' {fmt.plain(of)}' if of else ''}", "title"), *_figures(found, of)), width)
+    return cropped(((_title(frame, of), "title"), *_figures(found, of)), width)
 
 
 def published_stages(frame: Frame, width: int, height: int) -> Rows:
@@ -55,8 +56,13 @@ def published_stages(frame: Frame, width: int, height: int) -> Rows:
         rows.append(cropped(((name, "text"), *_figures(by_stage[stage.number - 1], of)), width))
     left_out = len(rows) - max(1, height - 1)
     legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()
-    title = titled(f"published{f' {fmt.plain(of)}' if of else ''}, and how far from it each stage is", legend, width)
+    title = titled(f"{_title(frame, of)}, and how far from it each stage is", legend, width)
     return [title, *rows[max(0, left_out) :]] if rows else []
+
+
+def _title(frame: Frame, of: str) -> str:
+    other = " (other data than here)" if frame.snapshot.other_data else ""
+    return f"published{f' {fmt.plain(of)}' if of else ''}{other}"
 
 
 def _figures(found: Sequence[Comparison], of: str) -> Row:

@@ -220,15 +220,16 @@ def test_latency(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
     words = f"latency --base-url {engine.url} --batch-size 2 --num-iters 3 --num-iters-warmup 1 --output-len 4".split()
     assert bench(*words, *SMALL) == 0
     # What follows, if anything, is that a busy machine was the limit.
-    lines = capfd.readouterr().out.splitlines()[:7]
+    lines = capfd.readouterr().out.splitlines()[:8]
     assert [line.split(":")[0] for line in lines] == [
+        "Batch size",
         "Avg latency",
         *(f"{percent}% percentile latency" for percent in (10, 25, 50, 75, 90, 99)),
     ]
     stages = left().stages
     assert [stage.requests.completed for stage in stages] == [2, 2, 2, 2]
     slowest_s = [stage.latency_ms["e2e"].max / 1000 for stage in stages[1:]]
-    assert lines[0] == f"Avg latency: {sum(slowest_s) / 3:.6f} seconds"
+    assert lines[:2] == ["Batch size: 2", f"Avg latency: {sum(slowest_s) / 3:.6f} seconds"]
 
 
 def test_throughput_of_a_server_that_is_started_for_it(server: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +242,8 @@ def test_throughput_of_a_server_that_is_started_for_it(server: str, capfd: pytes
 
 
 def test_a_dataset_is_sent(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
-    talks = [{"conversations": [{"from": "human", "value": "Hello there"}, {"from": "gpt", "value": "Well, hello"}]}]
+    turns = [{"from": "human", "value": "Hello over there"}, {"from": "gpt", "value": "Well, hello you"}]
+    talks = [{"conversations": turns}]
     Path("talks.json").write_text(json.dumps(talks * 3))
     words = f"serve --base-url {engine.url} --dataset-name sharegpt --dataset-path talks.json --num-prompts 6".split()
     assert bench(*words, "--sharegpt-output-len", "4", "--ignore-eos", *SMALL) == 0
