@@ -27,6 +27,7 @@ MASK = "***"
 
 _MAX_COMMAND_CHARS = 120
 _SHORTEST_KNOWN = 8  # shorter values are masked by name and form alone: `1` and `true` stand everywhere
+_SHORTEST_START = 6
 _LONGEST_LINE = 1 << 20
 _DEEPEST = 64  # no document of ours is nested as deep; what is below is masked unseen
 
@@ -83,6 +84,9 @@ def masked_text(text: str) -> str:
     for secret in _known:
         if secret in text:
             text = text.replace(secret, MASK)
+        elif secret[:_SHORTEST_START] in text[-len(secret) :]:  # a text may have been cut in the middle of it
+            start = text.rfind(secret[:_SHORTEST_START])
+            text = text[:start] + MASK if secret.startswith(text[start:]) else text
     lowered = text.lower()
     if not any(word in lowered for word in _SUSPICIOUS):
         return text

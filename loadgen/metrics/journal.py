@@ -173,8 +173,9 @@ class DataFile(msgspec.Struct, frozen=True):
     bytes: int
     form: str
     records: int
-    left_out: int  # conversations of the file that are not sent
+    left_out: int  # conversations or rows of the file that are not sent
     is_sample: bool  # it is the sample that comes with vramp
+    note: str | None = None  # of a trace: what it is, how much of it is sent and how fast, and why rows are left out
 
     @property
     def words(self) -> str:
@@ -183,6 +184,7 @@ class DataFile(msgspec.Struct, frozen=True):
         held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")
         left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
         return f"{self.path}: {held}{left_out}, sha256 {self.sha256[:12]}"
+        return f"{self.path}: {self.note or f'{self.records:,} {what}{left_out}'}, sha256 {self.sha256[:12]}"
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from loadgen.format import counted, significant
 from loadgen.metrics.deltas import OUTCOMES, Summary
-from loadgen.metrics.result import ComputeResult, FirstWave, Requests, StageResult
+from loadgen.metrics.result import ComputeResult, FirstWave, Requests, Result, StageResult
 from loadgen.metrics.snapshot import StageView
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
@@ -102,6 +102,14 @@ def account_words(stage: StageView) -> str:
 def failed_words(errors: Mapping[str, int]) -> str:
     """The kinds of failures: http_5xx 3, reset 1."""
     return ", ".join(f"{kind} {count:,}" for kind, count in errors.items())
+
+
+def published_nowhere(result: Result) -> str:
+    """That what was published for single loads met no stage; empty where it did, or where there is nothing."""
+    published, found = result.profile.get("reference"), result.reference
+    if found is None or found.comparisons or not (isinstance(published, dict) and published.get("points")):
+        return ""
+    return "no stage of this run has the load of a published figure"
 
 
 def stage_notes(stage: StageResult) -> list[Note]:

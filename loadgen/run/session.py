@@ -15,7 +15,7 @@ import msgspec
 
 from loadgen.errors import ProfileError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
-from loadgen.format import harmless
+from loadgen.format import harmless, plain
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.snapshot import Liveness, ServerView
 from loadgen.plan.stage import Stage, most_workers, workers_for
@@ -91,8 +91,9 @@ class Session:
         self.log_state("ready")
         for note in served.notes:
             self._writer.event("server", note)
-        for note in sorted({data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}):
-            self._writer.event("note", note)
+        sent = {data.path: data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}
+        for path, note in sent.items():
+            self._writer.event("note", f"{plain(path)}: {note}")
         self._watch = EngineWatch(clients, self._writer.log, self._writer.clock_s)
         self._open.push_async_callback(self._watch.close)
         await self._watch.start()

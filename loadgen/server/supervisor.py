@@ -133,7 +133,8 @@ class ManagedServer:
         self._read_log()
         now, before = read_oom_kills(own_group=self._server.docker is None), self._oom_kills_before
         kills = None if now is None or before is None else now - before
-        return diagnose([*self.log.lines, *kernel_kills(self._launched_s)], self.exit, phase=phase, oom_kills=kills)
+        lines = [*self.log.distinct_lines(), *kernel_kills(self._launched_s)]
+        return diagnose(lines, self.exit, phase=phase, oom_kills=kills)
 
     def look(self) -> Liveness:
         """What its processes do, whatever the log says; the CPU is that since the last look."""

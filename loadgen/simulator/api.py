@@ -276,12 +276,12 @@ class Api:
         if "close_on_reuse" in faults and not connection.served:
             del faults["close_on_reuse"]
         service.truth.faults.update(faults.keys())
-        if self._fails_at_once(connection, faults):
+        if self._fails_at_once(connection, request, faults):
             service.truth.requests["failed"] += 1
         else:
             self._start(connection, request, faults)
 
-    def _fails_at_once(self, connection: Connection, faults: dict[str, Fault]) -> bool:
+    def _fails_at_once(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> bool:
         """Give the answer of a fault that needs no request."""
         kind = next((kind for kind in ("close_on_reuse", "not_http", "silent", *REFUSALS) if kind in faults), None)
         if kind == "close_on_reuse":
@@ -291,7 +291,8 @@ class Api:
             connection.close()
         elif kind in REFUSALS:
             status = REFUSALS[kind]
-            error = RequestRefused(status, f"Simulated: {kind}.", kind="SimulatedError")
+            told = f" {request.headers}" if kind == "echo" else ""
+            error = RequestRefused(status, f"Simulated: {kind}.{told}", kind="SimulatedError")
             connection.respond(status, encode(error.body), headers="retry-after: 1\r\n" if status == 429 else "")
         return kind is not None
 

@@ -7,8 +7,9 @@ every time: `share=0.1` by a hash of seed and number, `nth=7` only that one, `ev
 all.
 
 Kinds, and the parameters they take besides:
-- before an answer: `http_401` `http_429` `http_500` `http_503`; `not_http` (bytes that are not HTTP); `silent` (no byte
-  ever); `close_on_reuse` (a kept-alive connection closes when its next request arrives, before any byte of an answer).
+- before an answer: `http_401` `http_429` `http_500` `http_503`; `echo` (500, with the headers of the request in it);
+  `not_http` (bytes that are not HTTP); `silent` (no byte ever); `close_on_reuse` (a kept-alive connection closes when
+  its next request arrives, before any byte of an answer).
 - ends of a stream, when event `after`+1 is due (default 1): `reset` (RST), `truncate` (closed inside a chunk),
   `early_end` (ends properly, without finish_reason and [DONE]), `error_event`, `stall` (for `seconds`; 0, the default,
   is forever; with `after=0` an answer without any output, or a late one). `reset`, `truncate` and `stall` also strike
@@ -29,7 +30,7 @@ from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, WholeA
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, chunk
 from loadgen.simulator.vllm_events import DONE, encode
 
-REFUSALS = {"http_401": 401, "http_429": 429, "http_500": 500, "http_503": 503}
+REFUSALS = {"http_401": 401, "http_429": 429, "http_500": 500, "http_503": 503, "echo": 500}
 ENDS = ("reset", "truncate", "early_end", "error_event")
 KINDS = (
     *REFUSALS,

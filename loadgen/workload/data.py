@@ -19,10 +19,10 @@ import stat
 import struct
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ import numpy as np
 from loadgen.errors import ProfileError
 from loadgen.format import counted, harmless
 from loadgen.workload.records import LEFT_OUT, DatasetRecord, TextFormat, parse_record
-from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, is_trace, row_parser
+from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
@@ -47,6 +47,7 @@ _GZIP = b"\x1f\x8b"
 _WHOLE_TRACE = TraceOptions()
 
 Format = TextFormat | Literal["trace"]
+_Parsed = TypeVar("_Parsed")
 
 
 class Dataset(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ class Dataset(msgspec.Struct, frozen=True):
     has_messages: bool = False
     block_size: int = 0  # tokens of a block of a trace's `hash_ids`; 0 for one without
     note: str | None = None  # what a trace is, what of it is sent and what is not
-    left_out: int = 0  # conversations that are not sent
+    left_out: int = 0  # conversations or rows that are not sent
     bytes: int = 0
     sha256: str = ""
 
@@ -176,7 +177,8 @@ def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOp
         longest=longest,
         span_s=last_s - first_s,
         block_size=options.block_size if trace.shares else 0,
-        note=f"{harmless(str(path))}: {trace.note(records, last_s - first_s)}",
+        note=trace.note(records, last_s - first_s),
+        left_out=trace.left_out,
     )
 
 
@@ -299,8 +301,7 @@ class DatasetReader:
     """The records of a dataset by number."""
 
     def __init__(self, data: Dataset) -> None:
-        self._form = data.form
-        self._block_size = data.block_size
+        self._data = data
         self._descriptor = os.open(data.path, os.O_RDONLY | os.O_CLOEXEC)
         # Open as long as its stage is; nobody is told when that is over.
         weakref.finalize(self, os.close, self._descriptor)
@@ -309,18 +310,27 @@ class DatasetReader:
     def text(self, number: int) -> DatasetRecord:
         """The record of this number; raises ValueError if the file was changed since it was looked through."""
         offset, length, *_ = self._index[number].item()
-        entry = None if self._form == "trace" else parse_record(os.pread(self._descriptor, length, offset), self._form)
-        if entry is None:
-            raise ValueError("the dataset was changed while it was in use")
-        return entry
+        form = self._data.form
+        assert form != "trace"
+        return self._parsed(lambda line: parse_record(line, form), offset, length)
 
     def row(self, number: int) -> TraceRow:
         """The row of this number of a trace; raises ValueError if the file was changed since it was looked through."""
         offset, length, at_s, isl, osl = self._index[number].item()
-        if not self._block_size:
-            return TraceRow(at_s, isl, osl)
-        line = os.pread(self._descriptor, length, offset)
-        return row_parser(line, self._block_size)[1](line)._replace(at_s=at_s)
+        row = TraceRow(at_s, isl, osl)
+        if not self._data.block_size:
+            return row
+        return row._replace(hash_ids=self._parsed(partial(hash_ids_of, self._data.block_size), offset, length))
+
+    def _parsed(self, parse: Callable[[bytes], _Parsed | None], offset: int, length: int) -> _Parsed:
+        content = os.pread(self._descriptor, length, offset)
+        try:
+            parsed = parse(content) if len(content) == length else None
+        except ValueError:
+            parsed = None
+        if parsed is None:
+            raise ValueError(f"{self._data.path}: was changed while it was in use")
+        return parsed
 
     def times_s(self) -> Iterator[float]:
         """When each record of a trace is wanted, in seconds after the start."""

@@ -160,6 +160,11 @@ class TraceReader:
         self._repeated_tokens += min(row.isl, repeated * self._options.block_size)
 
     @property
+    def left_out(self) -> int:
+        """How many rows were not sent, of those between start and end."""
+        return self._left_out.total()
+
+    @property
     def emptiness(self) -> str:
         """Why there is nothing to send."""
         if self._left_out:
@@ -227,6 +232,11 @@ def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], Tra
     known = " or ".join(f"{', '.join(csv[1:4])} ({csv.name})" for csv in _PUBLISHED)
     found = harmless(line[:_SHOWN_COLUMNS].decode("utf-8", "replace"))
     raise ValueError(f"expected {_JSON} (Mooncake), or a header with the columns {known}; found {found!r}")
+
+
+def hash_ids_of(block_size: int, line: bytes) -> Sequence[int]:
+    """Those of a line of JSON; raises ValueError."""
+    return _json_row(block_size, line).hash_ids
 
 
 def _columns(line: bytes) -> list[str]:

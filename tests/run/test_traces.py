@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from loadgen.errors import WorkerError
 from tests.engines import Simulator, attach
-from tests.run.driving import outcome
+from tests.run.driving import once, outcome
 
 MOONCAKE = "".join(
     json.dumps({"timestamp": 40 * number, "input_length": 600, "output_length": 3, "hash_ids": [number % 2, number]})
@@ -63,6 +64,9 @@ async def test_a_published_trace_is_replayed_at_its_own_times(
     assert [event.text for event in result.events if event.kind == "note"] == [
         f"{trace}: {told}".replace(" in 0 s", " in 0 s; at 2 times its speed")
     ]
+    assert result.data is not None
+    assert (result.data.records, result.data.left_out) == (4, told.count("left out"))
+    assert told.rpartition("; ")[2] in result.data.words
     streams = rows_of(tmp_path)
     assert [(row["input_tokens"], row["output_tokens"]) for row in streams] == [(600, 3)] * 4
     gaps_s = [after["intended_unix_s"] - before["intended_unix_s"] for before, after in pairwise(streams)]
@@ -113,3 +117,16 @@ async def test_rows_that_the_model_cannot_take_are_left_out_on_request(engine: S
     assert "1 row longer than load.trace.max_length" in next(
         event.text for event in result.events if event.kind == "note"
     )
+
+
+async def test_a_file_that_is_changed_under_a_run_ends_it_with_the_reason(engine: Simulator, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(MOONCAKE)
+
+    def cut(*_: object) -> None:
+        trace.write_text(MOONCAKE[:50])
+
+    load = {"data": str(trace), "requests": 100_000}
+    _, error = await outcome(attach(engine, load=load), once(lambda snapshot: snapshot.load.held > 0, cut))
+    assert isinstance(error, WorkerError)
+    assert f"{trace}: was changed while it was in use" in str(error)

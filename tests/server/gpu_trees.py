@@ -1,7 +1,8 @@
 """Fake trees of sysfs and /proc with GPUs in them, and a stand-in for nvidia-smi."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 GIB = 1024**3
 MIB = 1024**2
@@ -13,24 +14,70 @@ def write(path: Path, text: str) -> None:
 
 
 def add_amd_gpu(sysfs: Path, card: int, bus: int, *, used: int, total: int = 192 * GIB, name: str = "MI300X") -> None:
+    add_amd_card(sysfs, card, f"0000:{bus:02x}:00.0", used=used, device="0x74a1", product_name=name, vram_bytes=total)
+
+
+def add_amd_card(
+    sysfs: Path,
+    card: int,
+    address: str,
+    *,
+    used: int,
+    device: str,
+    vram_bytes: int,
+    product_name: str = "",
+    compute_partition: str | None = None,
+    memory_partition: str | None = None,
+    power_cap_w: float | None = None,
+    power_cap_default_w: float | None = None,
+    **_others: Any,
+) -> None:
     """A card as the kernel shows it: a link to its PCI device, and connectors beside it."""
-    device = sysfs / f"devices/pci0000:00/0000:{bus:02x}:00.0"
-    write(device / "vendor", "0x1002")
-    write(device / "device", "0x74a1")
-    if name:
-        write(device / "product_name", name)
-    write(device / "mem_info_vram_used", str(used))
-    write(device / "mem_info_vram_total", str(total))
-    folder = sysfs / f"class/drm/card{card}"
-    folder.mkdir(parents=True)
-    (folder / "device").symlink_to(device)
+    folder = sysfs / f"devices/pci{address[:4]}:00/{address}"
+    microwatts = {
+        f"hwmon/hwmon{card}/{file}": None if watts is None else round(watts * 1e6)
+        for file, watts in (("power1_cap", power_cap_w), ("power1_cap_default", power_cap_default_w))
+    }
+    files = {
+        "vendor": "0x1002",
+        "device": device,
+        "class": "0x120000",
+        "product_name": product_name or None,
+        "mem_info_vram_used": used,
+        "mem_info_vram_total": vram_bytes,
+        "current_compute_partition": compute_partition,
+        "current_memory_partition": memory_partition,
+        **microwatts,
+    }
+    for name, value in files.items():
+        if value is not None:
+            write(folder / name, str(value))
+    (sysfs / f"class/drm/card{card}").mkdir(parents=True)
+    (sysfs / f"class/drm/card{card}/device").symlink_to(folder)
     (sysfs / f"class/drm/card{card}-DP-1").mkdir()
+    (sysfs / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    (sysfs / f"bus/pci/devices/{address}").symlink_to(folder)
 
 
-def add_kfd_node(sysfs: Path, number: int, gpu_id: int, location: int = 0, domain: int = 0) -> None:
+def add_xcp_card(sysfs: Path, card: int) -> None:
+    """The card of a partition beside the first: it has no PCI device and no counters."""
+    device = sysfs / f"devices/platform/amdgpu_xcp.{card}"
+    write(device / "modalias", "platform:amdgpu_xcp")
+    (sysfs / f"class/drm/card{card}").mkdir(parents=True)
+    (sysfs / f"class/drm/card{card}/device").symlink_to(device)
+
+
+def add_kfd_node(
+    sysfs: Path, number: int, gpu_id: int, location: int = 0, domain: int = 0, links: Iterable[int] = (), **more: int
+) -> None:
+    """A device of amdkfd, and its XGMI links to other nodes."""
     folder = sysfs / f"class/kfd/kfd/topology/nodes/{number}"
     write(folder / "gpu_id", str(gpu_id))
-    write(folder / "properties", f"simd_count 304\nlocation_id {location}\ndomain {domain}\ndrm_render_minor 128")
+    values = {"simd_count": 304, "location_id": location, "domain": domain, "drm_render_minor": 128, **more}
+    write(folder / "properties", "\n".join(f"{name} {value}" for name, value in values.items()))
+    write(folder / "io_links/0/properties", f"type 2\nnode_from {number}\nnode_to 0\nweight 20")  # PCIe, to a CPU
+    for link, node in enumerate(links, 1):
+        write(folder / f"io_links/{link}/properties", f"type 11\nnode_from {number}\nnode_to {node}\nweight 15")
 
 
 def add_kfd_process(sysfs: Path, pid: int, used: Mapping[int, int]) -> None:

@@ -20,6 +20,8 @@ async def running(url: str) -> float | None:
 async def test_the_kinds_of_load(url: str) -> None:
     ladder = await finish(attach(url, concurrency=[1, 2, 4], requests=6, osl=16))
     assert [stage.requests.completed for stage in ladder.stages] == [6, 6, 6]
+    told = [stage.compute for stage in ladder.stages]
+    assert all(compute is not None and compute.tflops_per_gpu > 0 for compute in told), "it was started with its flag"
 
     (rate,) = (await finish(attach(url, rate=[4.0], requests=16, osl=16))).stages
     assert (rate.requests.completed, rate.requests.failed) == (16, 0)

@@ -21,7 +21,7 @@ from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
 from loadgen.run.run import Run
 from tui.catalog import find_profile
-from tui.cli.options import RUN_EXIT_CODES, add_result_options, port_of, say
+from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, port_of, say
 from tui.cli.progress import follow
 from tui.cli.run import conclude
 
@@ -269,9 +269,7 @@ def _metric(name: str) -> str:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The options of one benchmark; `benchmark` is its name."""
-    parser = argparse.ArgumentParser(
-        prog="vramp bench", description="The three published benchmarks, with the options of `vllm bench`."
-    )
+    parser = Parser(prog="vramp bench", description="The three published benchmarks, with the options of `vllm bench`.")
     kinds = parser.add_subparsers(dest="benchmark", required=True, metavar="serve|latency|throughput")
     for name, add in (("serve", _add_serve), ("latency", _add_latency), ("throughput", _add_data)):
         kind = kinds.add_parser(

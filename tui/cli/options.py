@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
@@ -43,10 +43,21 @@ def shown(text: str) -> str:
     return masked_text(harmless(text))
 
 
+class Parser(argparse.ArgumentParser):
+    """One that repeats what it cannot take without the secrets in it."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Say why, and end the process."""
+        super().exit(status, shown(message) if message is not None else None)
+
+
 def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """The parser of a verb, whose help keeps the lines of the epilog."""
+    """The parser of a verb, whose help keeps the lines of the epilog.
+
+    It knows no abbreviations: `--api-key KEY` would be taken for `--api-key-env`.
+    """
     form = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=verb, description=description, epilog=epilog, formatter_class=form)
+    return Parser(prog=verb, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False)
 
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:

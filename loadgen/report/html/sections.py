@@ -29,7 +29,7 @@ from loadgen.report.columns import (
     statistic_columns,
 )
 from loadgen.report.configuration import flattened
-from loadgen.report.notes import Note, has_numbers, latency_titles, stage_notes, took_part
+from loadgen.report.notes import Note, has_numbers, latency_titles, published_nowhere, stage_notes, took_part
 from loadgen.report.tabular import Bad, Column, Value, html_table, plain
 
 
@@ -144,10 +144,9 @@ def published_section(result: Result) -> str:
     reference = result.reference
     if reference is None:
         return ""
-    missing = "" if reference.comparisons else "No stage of this run has the load of a published figure."
     return section(
         "Published and measured",
-        paragraph(missing),
+        paragraph(published_nowhere(result)),
         html_table(published_columns(result.stages), reference.comparisons),
         bullets(reference.notes),
         note=reference.source,

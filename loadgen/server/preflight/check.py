@@ -21,7 +21,7 @@ from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.gpu import Gpu, read_gpus
-from loadgen.server.preflight import box_gpus, box_model, box_system
+from loadgen.server.preflight import box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
@@ -46,6 +46,13 @@ _VLLM: dict[str, _Check] = {
     "free disk space": box_model.disk_space,
     "shared memory": box_system.shared_memory,
     "the GPU's memory": box_gpus.gpu_memory,
+    "partitions of the GPUs": box_hardware.partitions,
+    "the GPUs' power caps": box_hardware.power_caps,
+    "links between the GPUs": box_hardware.links,
+    "the fabric of the NVSwitches": box_hardware.fabric,
+    "the IOMMU": box_hardware.iommu,
+    "ACS between the GPUs": box_hardware.access_control,
+    "the limit of locked memory": box_hardware.locked_memory,
     "other vLLM processes": box_gpus.leftover_findings,
     "NUMA balancing": box_system.numa_balancing,
     "huge pages": box_system.huge_pages,
@@ -146,22 +153,23 @@ def look_at_box(
     """What was looked at, and what it has against the run; `platform` is what the server is to compute on."""
     gpus: Sequence[Gpu] = ()
     found: list[Finding] = []
+    unread: dict[str, list[str]] = {}  # what could not be checked, by the reason
     if profile.server.engine in _JUDGED_ENGINES and platform != "cpu":
         try:
             gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
         except TelemetryError as error:
-            found.append(_not_checked("the GPUs and what is in use of their memory", str(error)))
+            unread[str(error)] = ["the GPUs and what is in use of their memory"]
     setup = Setup(profile, plan, box, platform, gpus, vllm, image)
     for name, check in _CHECKS[profile.server.engine].items():
         try:
             found += list(check(setup))
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            found.append(_not_checked(name, why))
+            unread.setdefault(why, []).append(name)
         except (VrampError, ValueError) as error:  # an argument that is no number, a file that is not what it should be
-            found.append(_not_checked(name, str(error)))
-    return setup, found
+            unread.setdefault(str(error), []).append(name)
+    return setup, [*(_not_checked(names, why) for why, names in unread.items()), *found]
 
 
-def _not_checked(name: str, why: str) -> Finding:
-    return Finding("not-checked", "info", f"{name}: could not be checked", harmless(why))
+def _not_checked(names: Sequence[str], why: str) -> Finding:
+    return Finding("not-checked", "info", f"{', '.join(names)}: could not be checked", harmless(why))

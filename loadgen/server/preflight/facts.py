@@ -41,6 +41,11 @@ def _open_files() -> tuple[int, int]:
     return soft, hard
 
 
+def _locked_memory() -> int | None:
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
 def _clock_synchronised() -> bool | None:
     """None where the kernel does not say."""
     timex = (ctypes.c_long * 64)()  # larger than `struct timex` everywhere; its first word says what to change: nothing
@@ -56,6 +61,7 @@ class Box:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     home: Path = field(default_factory=Path.home)
     open_files: tuple[int, int] = field(default_factory=_open_files)  # soft and hard limit of a process
+    locked_memory: int | None = field(default_factory=_locked_memory)  # bytes that a process may lock; None: any
     clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
     """By the kernel's own account (NTP or PTP); None is unknown."""
 
@@ -216,8 +222,8 @@ def _is_version(vllm: str | None, versions: str) -> bool:
 
 
 def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
-    """What of a GPU's memory a server takes; vLLM's default is more since it counts the memory of graphs (0.21)."""
-    default = 0.9 if _is_version(vllm, "<0.21") else 0.92
+    """What of a GPU's memory a server takes; vLLM's default rose with 0.20."""
+    default = 0.9 if _is_version(vllm, "<0.20") else 0.92
     value = str(args.get("gpu-memory-utilization", default))
     return float(value) if re.fullmatch(r"\d*\.?\d+", value) else default
 

@@ -74,7 +74,7 @@ def _rule(
     return add
 
 
-@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.2")
+@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.5")
 def aiter_unused(facts: Facts) -> str | None:
     """without AITER's kernels vLLM falls back to generic attention on MI300X and later: 30 to 50 % less throughput"""
     return f"{_AITER} is not 1" if not facts.aiter and facts.knows(_AITER) else None
@@ -144,7 +144,7 @@ def rocm_variable_elsewhere(facts: Facts) -> str | None:
     return f"{', '.join(named)} on platform {facts.platform}" if named else None
 
 
-@_rule("blocks", "set HIP_VISIBLE_DEVICES only", _ENGINE, on=("rocm",), vllm=">=0.18")
+@_rule("blocks", "set HIP_VISIBLE_DEVICES only", _ENGINE, on=("rocm",), vllm=">=0.17")
 def visible_devices_differ(facts: Facts) -> str | None:
     """both choose the GPUs, and vLLM refuses to start where they contradict each other"""
     hip, cuda = facts.env.get("HIP_VISIBLE_DEVICES"), facts.env.get("CUDA_VISIBLE_DEVICES")
@@ -254,7 +254,7 @@ def chunked_prefill_on_rocm(facts: Facts) -> str | None:
     return "enable-chunked-prefill = true" if on else None
 
 
-@_rule("info", "compare the answers, or take it out", "vLLM issue 42360", on=("rocm",), vllm=">=0.20")
+@_rule("info", "compare the answers, or take it out", "vLLM issue 42360", on=("rocm",), vllm=">=0.12")
 def chunked_prefill_off_rocm(facts: Facts) -> str | None:
     """two publications turn it off on MI300X for 10 to 20 % more prefill throughput; today's vLLM obeys, but calls it
     unsupported for most models: the engine may crash or answer wrongly"""

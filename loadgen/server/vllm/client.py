@@ -184,6 +184,10 @@ def api_key(server: Server) -> str | None:
     if server.api_key_env is None:
         return None
     key = server.env.get(server.api_key_env) or os.environ.get(server.api_key_env)
+    if not key and not server.api_key_env.isidentifier():
+        raise ServerError(
+            "server.api_key_env: is no name of an environment variable; the key itself never stands there"
+        )
     if not key:
         raise ServerError(f"server.api_key_env = {server.api_key_env!r}: this environment variable is not set")
     learn({"api_key": key})  # whatever the name of its variable

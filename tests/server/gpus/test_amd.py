@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,12 @@ from loadgen.server.gpus.gpu import Gpu, Holder
 from tests.server.gpu_trees import (
     GIB,
     MIB,
+    add_amd_card,
     add_amd_gpu,
     add_kfd_node,
     add_kfd_process,
     add_process,
+    add_xcp_card,
     initial_namespace,
     write,
 )
@@ -56,9 +59,7 @@ def test_partitions_belong_to_their_socket(tmp_path: Path, location: Callable[[i
     add_amd_gpu(sysfs, 0, 0x05, used=10 * GIB)
     for number in range(8):
         add_kfd_node(sysfs, number + 1, 100 + number, location(number))
-    write(sysfs / "devices/platform/amdgpu_xcp_0/modalias", "platform:amdgpu_xcp")
-    (sysfs / "class/drm/card1").mkdir()
-    (sysfs / "class/drm/card1/device").symlink_to(sysfs / "devices/platform/amdgpu_xcp_0")
+    add_xcp_card(sysfs, 1)
     add_kfd_process(sysfs, 5, {101: 4 * GIB, 107: 2 * GIB})
     (gpu,) = read(tmp_path)
     assert (gpu.devices, gpu.used_bytes, gpu.holders) == (8, 10 * GIB, (Holder(5, "", 6 * GIB),))
@@ -80,3 +81,30 @@ def test_files_that_are_no_numbers_leave_a_card_out(tmp_path: Path) -> None:
     write(tmp_path / "sys/class/kfd/kfd/topology/nodes/1/gpu_id", "9")
     write(tmp_path / "sys/class/kfd/kfd/topology/nodes/1/properties", "location_id\nnonsense")
     assert [gpu.id for gpu in read(tmp_path)] == ["0000:06:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("version", "arch"),
+    [("90402", "gfx942"), ("90010", "gfx90a"), ("90500", "gfx950"), ("110501", "gfx1151"), ("0", None), ("x", None)],
+)
+def test_the_architecture_as_the_compiler_calls_it(tmp_path: Path, version: str, arch: str | None) -> None:
+    add_amd_gpu(tmp_path / "sys", 0, 5, used=GIB)
+    add_kfd_node(tmp_path / "sys", 1, 7, 0x0500)
+    properties = tmp_path / "sys/class/kfd/kfd/topology/nodes/1/properties"
+    properties.write_text(f"{properties.read_text()}gfx_target_version {version}\n")
+    assert read(tmp_path)[0].arch == arch
+
+
+def test_a_gpu_outside_of_the_hive_is_seen_beside_its_siblings(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        add_amd_gpu(tmp_path / "sys", number, number, used=GIB)
+        add_kfd_node(tmp_path / "sys", number, number, number << 8, links={1: [2], 2: [1], 3: []}[number])
+    assert [(gpu.links_up, gpu.links_expected) for gpu in read(tmp_path)] == [(1, 1), (1, 1), (0, 1)]
+
+
+def test_the_power_cap_of_a_sleeping_gpu_is_not_asked_for(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"used": 0, "vram_bytes": GIB, "power_cap_w": 500, "power_cap_default_w": 750}
+    add_amd_card(tmp_path / "sys", 0, "0000:05:00.0", device="0x74a1", **sizes)
+    assert [(gpu.power_cap_w, gpu.power_cap_default_w) for gpu in read(tmp_path)] == [(500, 750)]
+    write(tmp_path / "sys/devices/pci0000:00/0000:05:00.0/power/runtime_status", "suspended")
+    assert [(gpu.power_cap_w, gpu.power_cap_default_w) for gpu in read(tmp_path)] == [(None, None)]

@@ -1,5 +1,13 @@
-"""A fake box that has nothing against any run, and the checks of it."""
+"""Fake boxes: one that has nothing against any run, and those that were described from what real ones published.
 
+The descriptions are in `described/`, where each value has its source, and what is a guess says so. How the kernel lays
+its files out is that of amdgpu and amdkfd; partitions are laid out as in ROCm/legacy-rocm-build issue 4439 (addresses)
+and ROCm/k8s-device-plugin issue 157 (cards without a PCI device).
+"""
+
+import shutil
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +18,15 @@ from loadgen.profile.schema import Profile
 from loadgen.server.preflight.check import look_at_box
 from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform
-from tests.server.gpu_trees import initial_namespace, write
+from tests.server.gpu_trees import (
+    MIB,
+    add_amd_card,
+    add_kfd_node,
+    add_nvidia_smi,
+    add_xcp_card,
+    initial_namespace,
+    write,
+)
 
 
 def healthy_box(tmp_path: Path, **fields: Any) -> Box:
@@ -27,10 +43,66 @@ def healthy_box(tmp_path: Path, **fields: Any) -> Box:
     home.mkdir()
     normal: dict[str, Any] = {
         "open_files": (65536, 65536),
+        "locked_memory": None,
         "clock_synchronised": True,
         "environ": {"PATH": str(tmp_path / "bin")},
     }
     return Box(root=tmp_path, home=home, **(normal | fields))
+
+
+DESCRIBED = ("mi210", "mi300x", "mi355x", "h100", "b200")
+_DEVICES_OF = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}
+
+
+def described_box(tmp_path: Path, name: str, changes: Mapping[str, Any] | None = None, **fields: Any) -> Box:
+    """A healthy box with the GPUs of a description, but for what is changed of them."""
+    path = Path(__file__).parent / "described" / f"{name}.toml"
+    described = tomllib.loads(path.read_text(encoding="utf-8"))
+    gpu = described["gpu"] | (changes or {})
+    box = healthy_box(tmp_path, **fields)
+    shutil.rmtree(box.dev)
+    write(box.dev / "shm/x", "")
+    if described["platform"] == "rocm":
+        _add_amd_box(box, described, gpu)
+    else:
+        _add_nvidia_box(box, described, gpu)
+    return box
+
+
+def _add_amd_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any]) -> None:
+    write(box.dev / "kfd", "")
+    write(box.sys / "module/amdgpu/version", described["driver"])
+    write(box.root / "opt/rocm/.info/version", described["rocm"])
+    add_kfd_node(box.sys, 0, 0)  # a processor
+    each = _DEVICES_OF[gpu.get("compute_partition", "SPX")]
+    nodes = len(described["addresses"]) * each
+    for index, address in enumerate(described["addresses"]):
+        add_amd_card(box.sys, index * each, address, used=300 * MIB, **gpu)
+        domain, bus = (int(part, 16) for part in address.split(":")[:2])
+        for part in range(each):
+            number = 1 + index * each + part
+            links = [node for node in range(1, nodes + 1) if node != number] if described["xgmi"] else []
+            kinds = {"simd_count": gpu["simd_count"] // each, "gfx_target_version": gpu["gfx_target_version"]}
+            add_kfd_node(box.sys, number, 1000 + number, bus << 8 | part, domain, links, **kinds)
+            write(box.dev / f"dri/renderD{127 + number}", "")
+            if part:
+                add_xcp_card(box.sys, index * each + part)
+
+
+def _add_nvidia_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any]) -> None:
+    write(
+        box.root / "proc/driver/nvidia/version", f"NVRM version: NVIDIA Kernel Module  {described['driver']}  Release"
+    )
+    answer, links = "", ""
+    for index in range(described["count"]):
+        write(box.dev / f"nvidia{index}", "")
+        cells = (index, f"GPU-{index}", gpu["name"], 1, gpu["memory_mib"], gpu["compute_cap"], gpu["power_limit_w"])
+        more = (gpu["power_default_limit_w"], gpu["mig"], gpu["fabric"])
+        answer += ", ".join(map(str, (*cells, *more))) + "\n"
+        links += f"GPU {index}: {gpu['name']} (UUID: GPU-{index})\n"
+        links += "".join(f"\t Link {link}: {gpu['nvlink_speed']}\n" for link in range(gpu["nvlinks"]))
+    version = f"DRIVER version  : {described['driver']}\nCUDA Version    : {described['cuda']}\n"
+    add_nvidia_smi(box.root / "bin", answer, links=links, version=version)
 
 
 def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:

@@ -127,6 +127,13 @@ def test_what_a_real_start_died_of(name: str, cause: str, title: str, evidence: 
             "the kernel for want of memory",
         ),
         (
+            "engine_killed_under_load",
+            "process-killed",
+            "EngineCore was killed without a word: SIGKILL",
+            "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
+            "the kernel for want of memory",
+        ),
+        (
             "engine_terminated",
             "process-killed",
             "EngineCore was killed (SIGTERM)",

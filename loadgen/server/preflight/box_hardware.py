@@ -1,0 +1,194 @@
+"""Checks of how the box's GPUs are set, and of the ways between them: partitions, power caps, links, IOMMU, ACS.
+
+Ways between GPUs matter only to a server that takes several of them. Where a check needs more rights than this user
+has, it raises `OSError`, and the preflight says that it was not checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from loadgen.amd_kernel import entries, text_in
+from loadgen.format import GIB, memory
+from loadgen.metrics.journal import Finding
+from loadgen.server.gpus.gpu import Gpu, has_host_pids, server_gpus
+from loadgen.server.preflight.facts import Setup, read_setting
+from loadgen.server.vllm.command import devices_each
+from loadgen.vendors import vendor_of
+
+_WHOLE = ("SPX", None)  # the compute partitions that are none
+_LITTLE_LOCKED_BYTES = GIB  # Docker's daemon starts containers with 8 MiB
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_EXTENDED, _ACS, _REDIRECTS = 0x100, 0x000D, 0b101100  # requests, completions and egress control
+
+
+def _taken(setup: Setup) -> Sequence[Gpu]:
+    """The GPUs that the server will take; all of the box where that cannot be told."""
+    taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
+    return setup.gpus if taken is None else taken
+
+
+def _takes_several(setup: Setup) -> bool:
+    return devices_each(setup.server.args) > 1
+
+
+def _numbers(gpus: Sequence[Gpu]) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def partitions(setup: Setup) -> Iterator[Finding]:
+    split = [gpu for gpu in _taken(setup) if gpu.compute_partition not in _WHOLE]
+    needed = devices_each(setup.server.args) * setup.server.instances
+    devices = sum(gpu.devices for gpu in setup.gpus)
+    if not split or (split[0].compute_partition != "MIG" and needed >= devices):
+        return  # whoever takes all devices of a box knows how many there are
+    modes = " and ".join(mode for mode in (split[0].compute_partition, split[0].memory_partition) if mode)
+    if split[0].compute_partition == "MIG":
+        why = "a MIG instance is a part of a GPU, and there are no links between the instances of several"
+        yield Finding("gpu-partitions", "warns", f"{_numbers(split)}: {modes}", why, "sudo nvidia-smi -mig 0")
+        return
+    each = memory((split[0].hbm_bytes or 0) // split[0].devices)
+    seen = f"{_numbers(split)}: {modes}, {split[0].devices} devices of {each} each; the server takes {needed} devices"
+    why = "a device is a part of a GPU here, with a part of its compute units, of its memory and of its bandwidth"
+    whole = split[0].memory_partition in (None, "NPS1")
+    memory_first = "" if whole else "sudo amd-smi set --gpu all --memory-partition NPS1, then "
+    fix = f"{memory_first}sudo amd-smi set --gpu all --compute-partition SPX"
+    yield Finding("gpu-partitions", "warns", seen, why, fix, "RCCL, usage tips: partition modes of MI300")
+
+
+def power_caps(setup: Setup) -> Iterator[Finding]:
+    low = [
+        (gpu, gpu.power_cap_w, gpu.power_cap_default_w)
+        for gpu in _taken(setup)
+        if gpu.power_cap_w is not None and gpu.power_cap_default_w and gpu.power_cap_w < gpu.power_cap_default_w - 1
+    ]
+    if low:
+        seen = "; ".join(f"GPU {gpu.index}: {cap:g} W of {default:g} W" for gpu, cap, default in low)
+        why = "the power cap was lowered: the GPUs clock down under load, and figures are not those of this GPU"
+        each = f"sudo nvidia-smi -pl {low[0][2]:g}"
+        fix = "sudo rocm-smi --resetpoweroverdrive" if setup.platform == "rocm" else each
+        yield Finding("power-cap", "warns", seen, why, fix)
+
+
+def links(setup: Setup) -> Iterator[Finding]:
+    """Links that are down from the start: no counter tells of them, only those of the other GPUs."""
+    if not _takes_several(setup):
+        return
+    short = [
+        gpu
+        for gpu in _taken(setup)
+        if gpu.links_up is not None and gpu.compute_partition != "MIG" and gpu.links_up < (gpu.links_expected or 0)
+    ]
+    if short:
+        kind, what = ("xgmi", "GPUs over XGMI") if setup.platform == "rocm" else ("nvlink", "NVLinks")
+        seen = "; ".join(f"GPU {gpu.index} has {gpu.links_up} of {gpu.links_expected} {what}" for gpu in short)
+        why = "what its siblings have is missing: tensor parallelism goes at the pace of the slowest way, or over PCIe"
+        fix = f"sudo dmesg | grep -i {kind}; restart the box, and look at the baseboard if it stays so"
+        yield Finding("links-down", "warns", seen, why, fix)
+
+
+def fabric(setup: Setup) -> Iterator[Finding]:
+    """The fabric of NVSwitches: until its manager has set it up, no program can use a GPU."""
+    if setup.platform != "cuda":
+        return
+    why = (
+        'the GPUs of a box with NVSwitches wait for the fabric manager; until then CUDA fails with error 802, "system '
+        'not yet initialized"'
+    )
+    fix = "sudo systemctl restart nvidia-fabricmanager; from B200 on it needs nvlsm beside it"
+    waiting = [gpu for gpu in _taken(setup) if gpu.fabric in ("Not Started", "In Progress")]
+    if waiting:
+        seen = f"{_numbers(waiting)}: fabric state {waiting[0].fabric}"
+        yield Finding("fabric-not-ready", "warns", seen, why, fix, "NVIDIA/NVSentinel issue 883")
+    elif _switches_without_manager(setup):
+        seen = "there are NVSwitches, and nv-fabricmanager does not run"
+        yield Finding("fabric-not-ready", "warns", seen, why, fix, "NVIDIA/NVSentinel issue 883")
+
+
+def _switches_without_manager(setup: Setup) -> bool:
+    """For drivers that do not tell the state of the fabric; false where the box's processes cannot be seen."""
+    proc = setup.box.proc
+    if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(gpu.fabric for gpu in setup.gpus):
+        return False
+    names = {text_in(folder / "comm") for folder in entries(proc) if folder.name.isdecimal()}
+    return has_host_pids(proc) and "nv-fabricmanage" not in names  # the kernel keeps 15 characters
+
+
+def _pci_gpus(setup: Setup) -> list[Path]:
+    """The PCI folders of the platform's GPUs: displays, and accelerators without one."""
+    vendor = vendor_of(setup.platform)
+    return [
+        device
+        for device in sorted(entries(setup.box.sys / "bus/pci/devices"))
+        if vendor is not None
+        and text_in(device / "vendor") == vendor.pci_id
+        and text_in(device / "class").startswith(("0x03", "0x12"))
+    ]
+
+
+def iommu(setup: Setup) -> Iterator[Finding]:
+    kinds = {device.name: read_setting(device / "iommu_group/type") for device in _pci_gpus(setup)}
+    translated = [name for name, kind in kinds.items() if kind is not None and kind.startswith("DMA")]
+    if translated and _takes_several(setup):
+        seen = f"the IOMMU translates what {len(translated)} of {len(kinds)} GPUs access ({kinds[translated[0]]})"
+        why = "GPUs that reach each other through an IOMMU that is not in passthrough are slow, hang, or see wrong data"
+        fix = "add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub, and restart the box"
+        source = "AMD Instinct MI300X system optimization; CUDA C++ Programming Guide, IOMMU on Linux"
+        yield Finding("iommu-translates", "warns", seen, why, fix, source)
+
+
+def access_control(setup: Setup) -> Iterator[Finding]:
+    """ACS of the bridges above the GPUs; it matters to GPUs that have nothing but PCIe between them."""
+    if not _takes_several(setup) or any(gpu.links_up for gpu in setup.gpus):
+        return
+    above = {parent for device in _pci_gpus(setup) for parent in device.resolve().parents}
+    bridges = sorted(folder for folder in above if _PCI_ADDRESS.fullmatch(folder.name))
+    redirecting = [folder.name for folder in bridges if _redirects(folder / "config")]
+    if redirecting:
+        seen = f"ACS is on at {', '.join(redirecting)}"
+        why = "what GPUs send each other goes up to the processor and back down: slow, and it may hang"
+        fix = "switch ACS off in the BIOS; until the next start: sudo setpci -s ADDRESS ECAP_ACS+0x6.w=0000 for each"
+        yield Finding("acs-on", "warns", seen, why, fix, "NCCL User Guide, PCI Access Control Services")
+
+
+def _redirects(config: Path) -> bool:
+    """Whether a bridge sends traffic between its devices upwards; raises `PermissionError` if only root may know."""
+    data = config.read_bytes()
+    if len(data) <= _EXTENDED:
+        raise PermissionError(errno.EACCES, "only root may read it whole", str(config))
+    offset = _EXTENDED
+    for _ in range(64):  # however the list is linked
+        header = int.from_bytes(data[offset : offset + 4], "little")
+        if header & 0xFFFF == _ACS:
+            return bool(int.from_bytes(data[offset + 6 : offset + 8], "little") & _REDIRECTS)
+        offset = header >> 20
+        if offset < _EXTENDED:
+            break
+    return False
+
+
+def locked_memory(setup: Setup) -> Iterator[Finding]:
+    """The limit of locked memory, where there is a network that registers memory."""
+    if not _takes_several(setup) or not entries(setup.box.sys / "class/infiniband"):
+        return
+    contained = setup.server.docker is not None
+    limit = _limit_of_daemon(setup.box.proc) if contained else setup.box.locked_memory
+    if limit is not None and limit < _LITTLE_LOCKED_BYTES:
+        seen = f"a process{' of a container' if contained else ''} may lock {memory(limit)} of memory"
+        why = "NCCL and RCCL register memory with InfiniBand or RoCE, and fail with ibv_reg_mr: Cannot allocate memory"
+        fix = "sudo prlimit --pid $$ --memlock=unlimited, in the shell that starts vramp"
+        daemon = "LimitMEMLOCK=infinity under [Service] in sudo systemctl edit docker, then restart docker"
+        source = "mlcommons/mlperf-automations issue 664"
+        yield Finding("locked-memory", "info", seen, why, daemon if contained else fix, source)
+
+
+def _limit_of_daemon(proc: Path) -> int | None:
+    """What containers inherit; None if it is not limited, or not known."""
+    for folder in entries(proc):
+        if folder.name.isdecimal() and text_in(folder / "comm") == "dockerd":
+            match = re.search(r"(?m)^Max locked memory\s+(\d+)", text_in(folder / "limits"))
+            return None if match is None else int(match[1])
+    return None
