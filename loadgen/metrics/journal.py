@@ -183,8 +183,7 @@ class DataFile(msgspec.Struct, frozen=True):
             return f"vramp's own sample of {self.records} made-up conversations"
         held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")
         left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
-        return f"{self.path}: {held}{left_out}, sha256 {self.sha256[:12]}"
-        return f"{self.path}: {self.note or f'{self.records:,} {what}{left_out}'}, sha256 {self.sha256[:12]}"
+        return f"{self.path}: {self.note or f'{held}{left_out}'}, sha256 {self.sha256[:12]}"
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
