@@ -98,6 +98,7 @@ def test_lines(tmp_path: Path) -> None:
         ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
         ('{"prompt": "a"}\n\n{"prompt": 3}', ["line 3", "expected"]),
         ('{"prompt": "a", "output_tokens": 0}', ["line 1", "at least 1"]),
+        ('{"prompt": "a", "output_tokens": 99999999999999999999}', ["line 1", "at most 10000000"]),
     ],
 )
 def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
