@@ -46,6 +46,7 @@ _VLLM: dict[str, _Check] = {
     "free disk space": box_model.disk_space,
     "shared memory": box_system.shared_memory,
     "the GPU's memory": box_gpus.gpu_memory,
+    "the number of GPUs": box_hardware.enough_devices,
     "partitions of the GPUs": box_hardware.partitions,
     "the GPUs' power caps": box_hardware.power_caps,
     "links between the GPUs": box_hardware.links,
