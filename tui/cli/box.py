@@ -20,6 +20,7 @@ from loadgen.metrics.samples import Examination
 from loadgen.plan.from_profile import stages_of
 from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
+from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.locks import ServerRecord, drive_lock, list_servers
@@ -61,7 +62,7 @@ def doctor(words: list[str]) -> int:
     pace = Pace() if options.dump is None else DUMP_PACE
     try:
         with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
-            found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace))
+            found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace, described=described))
     except KeyboardInterrupt:
         return INTERRUPTED
     found = masked(found)
