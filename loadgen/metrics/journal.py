@@ -34,6 +34,7 @@ def load_at(steps: Steps, measured_s: float) -> float:
 
 
 Severity = Literal["blocks", "warns", "info"]
+ORPHANED = "orphaned-server"  # the id of the finding that something is left of a run that was killed
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,9 +50,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, otherwise in the order in which they were found."""
+    """The worst first, otherwise in the order in which they were found; before all, servers that nobody ends."""
     order = get_args(Severity)
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda finding: (finding.id != ORPHANED, order.index(finding.severity)))
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
