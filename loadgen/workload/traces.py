@@ -61,6 +61,7 @@ class _Csv(NamedTuple):
     isl: str
     osl: str
     seconds: Callable[[bytes], float]
+    time: str  # what it reads, in words
 
 
 def _timestamp_s(field: bytes) -> float:
@@ -70,8 +71,10 @@ def _timestamp_s(field: bytes) -> float:
 
 
 _PUBLISHED = (
-    _Csv("Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp_s),
-    _Csv("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float),
+    _Csv(
+        "Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp_s, "a time such as 2023-11-16 18:15:46.68"
+    ),
+    _Csv("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float, "seconds"),
 )
 _IMAGES = "NumImages"  # Azure's traces of 2025
 
@@ -214,9 +217,9 @@ def is_trace(line: bytes) -> bool:
         return any({csv.at, csv.isl, csv.osl} <= set(_columns(line)) for csv in _PUBLISHED)
     try:
         keys: set[str] = set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except msgspec.DecodeError:
-        return False
-    return bool({"timestamp", "timestamp_s"} & keys)
+    except msgspec.DecodeError:  # what is wrong with it is told when it is read
+        return b'"input_length"' in line
+    return bool({"timestamp", "timestamp_s", "input_length"} & keys)
 
 
 def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], TraceRow]]:
@@ -253,12 +256,12 @@ def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
     def parse(line: bytes) -> TraceRow:
         fields = line.split(b",")
         if len(fields) != len(names):
-            columns = counted(len(names), "column")
-            raise ValueError(f"expected {columns} as in the header, found {len(fields)}; is the file cut off?")
+            why = "is the file cut off?" if len(fields) < len(names) else "no value may have a comma in it"
+            raise ValueError(f"expected {counted(len(names), 'column')} as in the header, found {len(fields)}; {why}")
         return TraceRow(
-            _value(csv.at, fields[at], csv.seconds, "a time", _MOST_SECONDS),
-            int(_value(csv.isl, fields[isl], int, "a number of tokens", _MOST_TOKENS)),
-            int(_value(csv.osl, fields[osl], int, "a number of tokens", _MOST_TOKENS)),
+            _value(csv.at, fields[at], csv.seconds, csv.time, _MOST_SECONDS),
+            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", _MOST_TOKENS)),
+            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", _MOST_TOKENS)),
         )
 
     return parse

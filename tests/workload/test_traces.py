@@ -116,6 +116,8 @@ def test_a_part_of_a_trace_at_another_speed(tmp_path: Path) -> None:
         (AZURE_2023.replace("396", "-1"), ["line 3", "column ContextTokens", "'-1'"]),
         (AZURE_2023.replace("396", "9" * 5000), ["line 3", "column ContextTokens", "'9999"]),
         (AZURE_2023.replace("2023-11-16 18:15:50.9951690", "yesterday"), ["line 3", "column TIMESTAMP", "'yesterday'"]),
+        (BURST_1.replace("GPT-4,300", '"GPT,4",300'), ["line 6", "6 columns", "found 7", "comma"]),
+        (LINE.replace('"timestamp": 1000, ', ""), ["line 1", "timestamp is missing"]),
         (BURST_1.replace("\n45,", "\nnan,"), ["line 3", "column Timestamp", "'nan'"]),
         (BURST_1.replace("\n45,", "\n1e300,"), ["line 3", "column Timestamp"]),
         (BURST_1.replace("\n45,", "\n\x1b[31m,"), ["line 3", "column Timestamp"]),
@@ -135,7 +137,7 @@ def test_a_part_of_a_trace_at_another_speed(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_says_where_and_what_to_do(tmp_path: Path, text: str, words: list[str]) -> None:
-    path = written(tmp_path, text, "t.csv")
+    path = written(tmp_path, text, "t.csv" if text[0] != "{" else "t.jsonl")
     with pytest.raises(ProfileError) as caught:
         index_dataset(path)
     message = str(caught.value)
