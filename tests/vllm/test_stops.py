@@ -16,7 +16,8 @@ import pytest
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.server.process.locks import list_servers, require_free_port
+from loadgen.server.process.locks import require_free_port
+from loadgen.server.process.records import list_servers
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
 
@@ -54,7 +55,10 @@ def test_kill_9_leaves_nothing(running: "subprocess.Popen[str]", whom: str, tmp_
     assert engine_processes() == []
     if whom != "vramp":
         assert running.returncode == 1
-        assert json.loads((tmp_path / "o.json").read_text())["state"] == "server_died"
+        result = json.loads((tmp_path / "o.json").read_text())
+        assert result["state"] == "server_died"
+        assert result["diagnosis"]["cause"] == {"server": "killed", "engine": "process-killed"}[whom]
+        assert "SIGKILL" in result["diagnosis"]["title"]
 
 
 async def test_an_attached_server_is_never_stopped(url: str) -> None:

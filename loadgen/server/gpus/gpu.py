@@ -91,15 +91,22 @@ def server_gpus(
     `environment` is the server's. Raises `ProfileError` for sizes of parallelism that are no numbers.
     """
     needed = devices_each(server.args) * server.instances
-    vendor, docker = vendor_of(platform), server.docker
-    if vendor is None or any(gpu.devices > 1 or gpu.compute_partition == "MIG" for gpu in gpus):
+    if any(gpu.devices > 1 or gpu.compute_partition == "MIG" for gpu in gpus):
         return None
+    visible = server_devices(server, platform, environment, len(gpus))
+    return None if visible is None else [gpus[number] for number in visible[:needed]]
+
+
+def server_devices(
+    server: Server, platform: Platform | None, environment: Mapping[str, str], count: int
+) -> list[int] | None:
+    """Which of the platform's devices the server may take, in its order; None if that cannot be told."""
+    vendor, docker = vendor_of(platform), server.docker
     if docker is not None and docker.gpus not in (None, "all"):
         return None
     if docker is not None and any("renderD" in device for device in docker.devices):
         return None
-    visible = vendor.visible_devices(environment, len(gpus))
-    return None if visible is None else [gpus[number] for number in visible[:needed]]
+    return None if vendor is None else vendor.visible_devices(environment, count)
 
 
 def has_host_pids(proc: Path) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.server.preflight.facts import ModelFacts, model_facts
+from loadgen.server.preflight.facts import Facts, ModelFacts, memory_share, model_facts
 
 LLAMA = {"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 131072}
 
@@ -115,3 +115,38 @@ def test_no_configuration_breaks_it(config: Any, tmp_path_factory: pytest.TempPa
     folder = write_model(tmp_path_factory.mktemp("any") / "m", config)
     facts = model_facts(str(folder), {})
     assert facts is None or facts.kv_heads is None or facts.kv_heads > 0
+
+
+@pytest.mark.parametrize(
+    ("vllm", "versions", "is_one"),
+    [
+        ("0.32.0", ">=0.19", True),
+        ("0.32.0+rocm723", ">=0.19,<0.33", True),
+        ("0.28.1rc1.dev681+ge7edf17ce", ">=0.28", True),
+        ("0.30.0rc1", "<0.30", False),
+        ("0.6.2", ">=0.8", False),
+        ("dev", ">=0", False),
+        ("", ">=0", False),
+        (None, ">=0", False),
+    ],
+)
+def test_versions_are_compared_as_pip_does(vllm: str | None, versions: str, is_one: bool) -> None:
+    assert Facts(vllm=vllm).runs(versions) == is_one
+
+
+@pytest.mark.parametrize(
+    ("value", "vllm", "share"),
+    [
+        (None, "0.19.1", 0.9),
+        (None, "0.20.0", 0.92),
+        (None, None, 0.92),
+        (0.5, "0.19.1", 0.5),
+        (".95", None, 0.95),
+        ("much", "0.32.0", 0.92),
+    ],
+)
+def test_the_share_of_memory_is_the_versions_own_unless_it_is_set(
+    value: object, vllm: str | None, share: float
+) -> None:
+    args = {} if value is None else {"gpu-memory-utilization": value}
+    assert memory_share(args, vllm) == Facts(args=args, vllm=vllm).memory_share == share
