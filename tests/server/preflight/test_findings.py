@@ -26,7 +26,7 @@ LIST = Path(__file__).with_name("findings.txt")
 PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.toml"))
 VLLM = "0.32.0"
 OF_THIS_MACHINE = (
-    *("port-taken", "no-container-program", "disk-space", "shared-memory"),
+    *("port-taken", "no-container-program", "server-unknown", "disk-space", "shared-memory"),
     *("model-missing", "model-incomplete", "model-not-cached", "model-not-kept", "model-download", "no-hub-token"),
 )
 HEADER = f"""\
@@ -40,6 +40,7 @@ HEADER = f"""\
 #   eight of its size; 685 GB of DeepSeek-R1 on eight H100 (80 GiB). With expert parallelism the rule is silent.
 # - memory-above-aiter is of MI300X: the publication of the MI355X profiles ran with 0.95 there.
 # - quick-reduce-nothing: the publication sets it on one GPU.
+# - aiter-flash-elsewhere: recipes of MI300X and MI355X name AITER's flash attention, which vLLM refuses on MI210.
 """
 
 
