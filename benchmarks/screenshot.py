@@ -1,7 +1,7 @@
 """`make screenshot`: the manual's pictures, taken from real runs on the simulator: an operator at the keys, and a page.
 
 The page (with chromium only) is of a published recipe: its loads and what was published with it, on a simulated engine,
-with fewer requests. What it measures says nothing of the GPUs of the publication.
+with fewer requests, which takes nine minutes. What it measures says nothing of the GPUs of the publication.
 """
 
 from __future__ import annotations

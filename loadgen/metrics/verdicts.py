@@ -11,8 +11,9 @@ from statistics import median
 
 import msgspec
 
+from loadgen.format import counted
 from loadgen.metrics.result import Verdict
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuSample, GpuStage, GpuStatic
 from loadgen.vendors import VENDORS
 
 MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word
@@ -91,6 +92,20 @@ def stage_verdicts(subject: str, facts: StageFacts) -> list[Verdict]:
     return [Verdict(id, subject, seen, bad=bad) for id, bad, seen in found if seen is not None]
 
 
+def error_verdicts(subject: str, gpus: Sequence[GpuStage]) -> list[Verdict]:
+    """The errors of each GPU that are new in a stage: its figures may be those of a GPU that fails."""
+    return [
+        Verdict(id, subject, f"gpu {gpu.index}: {counted(count, noun)}{_xid(gpu.xid_last) if name == 'xids' else ''}")
+        for gpu in gpus
+        for id, name, noun in _NEW_ERRORS
+        if (count := getattr(gpu, name))
+    ]
+
+
+def _xid(last: int | None) -> str:
+    return f", the last one Xid {last}" if last is not None else ""
+
+
 def gpu_facts(
     gpus: Sequence[GpuStatic],
     now: Mapping[int, GpuSample],
@@ -160,6 +175,29 @@ def _link_down(gpu: GpuFacts) -> str | None:
 def _uncorrectable(gpu: GpuFacts) -> str | None:
     count = gpu.now.ecc_uncorrectable
     return f"{count} uncorrectable memory errors" if count else None
+
+
+def _deferred(gpu: GpuFacts) -> str | None:
+    count = gpu.now.ecc_deferred
+    return f"{count} deferred memory errors" if count else None
+
+
+def _xids(gpu: GpuFacts) -> str | None:
+    count = gpu.now.xids
+    return f"{counted(count, 'Xid error')} in this run{_xid(gpu.now.xid_last)}" if count else None
+
+
+def _remap(gpu: GpuFacts) -> str | None:
+    if gpu.now.remap_failed:
+        return "a bad row of memory could not be replaced: replace the GPU"
+    return "a bad row of memory waits for a reset of the GPU" if gpu.now.remap_pending else None
+
+
+def _retired(gpu: GpuFacts) -> str | None:
+    pages, rows = gpu.now.bad_pages, gpu.now.rows_remapped
+    if pages:
+        return f"{counted(pages, 'bad page')} of memory out of use"
+    return f"{counted(rows, 'row')} of memory remapped" if rows else None
 
 
 def _throttled(gpu: GpuFacts) -> str | None:
@@ -238,7 +276,10 @@ def _compute_bound(stage: StageFacts) -> str | None:
 
 
 _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
+    ("xid", True, _xids),
     ("ecc-uncorrectable", True, _uncorrectable),
+    ("ecc-deferred", True, _deferred),
+    ("row-remap", True, _remap),
     ("throttled", True, _throttled),
     ("power-capped", False, _power_capped),
     ("straggler", True, _slower),
@@ -248,6 +289,14 @@ _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
     ("hbm-used-before-start", True, _used_before),
     ("partitioned", False, _partitioned),
     ("power-cap-changed", False, _other_cap),
+    ("memory-retired", False, _retired),
+)
+_NEW_ERRORS = (
+    ("xid", "xids", "Xid error"),
+    ("ecc-uncorrectable", "ecc_uncorrectable", "new uncorrectable memory error"),
+    ("ecc-deferred", "ecc_deferred", "new deferred memory error"),
+    ("memory-retired", "bad_pages", "new bad page"),
+    ("memory-retired", "rows_remapped", "newly remapped row"),
 )
 _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] = (
     ("client-limited", True, lambda stage: stage.client_limit),

@@ -111,7 +111,6 @@ def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]
 class PublishedPoint(NamedTuple):
     """What was published for the load of a stage."""
 
-    stage: int
     of: str
     x: float
     y: float
@@ -137,8 +136,8 @@ class Axes(NamedTuple):
         for one in comparisons:
             found.setdefault((one.stage, one.of), {})[one.figure] = one.published
         return [
-            PublishedPoint(stage, of, figures[self.x], figures[self.y])
-            for (stage, of), figures in found.items()
+            PublishedPoint(of, figures[self.x], figures[self.y])
+            for (_, of), figures in found.items()
             if self.x in figures and self.y in figures
         ]
 
@@ -170,7 +169,7 @@ _COMPUTE = columns("tflops_per_gpu mfu_percent")
 
 
 def page_columns(stages: Sequence[StageResult]) -> list[Column[Measured]]:
-    """Of what the GPUs computed only if an engine told it."""
+    """What the GPUs computed has its columns only where an engine told it."""
     return [*PAGE_COLUMNS, *(_COMPUTE if any(stage.compute is not None for stage in stages) else ())]
 
 

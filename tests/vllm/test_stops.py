@@ -16,7 +16,8 @@ import pytest
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.server.process.locks import list_servers, require_free_port
+from loadgen.server.process.locks import require_free_port
+from loadgen.server.process.records import list_servers
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
 

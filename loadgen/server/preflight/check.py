@@ -32,6 +32,7 @@ from loadgen.vendors import Platform, platform_here
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
 _Check = Callable[[Setup], Iterator[Finding]]
 _CLIENT: dict[str, _Check] = {
+    "servers of vramps that were killed": box_gpus.orphans,
     "the limit of open files": box_system.open_files,
     "the CPU governor": box_system.governor,
     "the clock": box_system.clock,

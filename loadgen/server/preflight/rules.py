@@ -105,6 +105,10 @@ def _shared_heads(facts: Facts) -> str | None:
     return f"{model.attention_heads} attention heads share {model.kv_heads} KV heads"
 
 
+def _aiter_flash(facts: Facts) -> bool:
+    return str(facts.args.get("attention-backend", "")).upper() == "ROCM_AITER_FA"
+
+
 @_rule("warns", 'VLLM_ROCM_USE_AITER_MHA = "0", or compare the answers', _FLAGS, on=_MI300X, vllm="<0.19")
 def aiter_mha_grouped(facts: Facts) -> str | None:
     """AITER's MHA kernel is on by default; with grouped-query attention it may give wrong results or fail at some
@@ -122,8 +126,13 @@ def aiter_flash_grouped(facts: Facts) -> str | None:
     only where it is named (pull request 36702), and "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X
     GPUs" uses it for Qwen3-235B and Llama-3.3-70B"""
     shared = _shared_heads(facts)
-    chosen = str(facts.args.get("attention-backend", "")).upper() == "ROCM_AITER_FA"
-    return f"attention-backend = ROCM_AITER_FA; {shared}" if chosen and shared else None
+    return f"attention-backend = ROCM_AITER_FA; {shared}" if _aiter_flash(facts) and shared else None
+
+
+@_rule("blocks", "take it out: vLLM chooses", _ENGINE, on=(*_WITHOUT_AITER, "cuda"), vllm=">=0.19")
+def aiter_flash_elsewhere(facts: Facts) -> str | None:
+    """this backend is AITER's, for MI300X and later: vLLM refuses to start where it is named on another GPU"""
+    return "attention-backend = ROCM_AITER_FA" if _aiter_flash(facts) else None
 
 
 @_rule("warns", 'VLLM_ROCM_USE_AITER_CUSTOM_AR = "0"', "ROCM/aiter issue 4855", on=_MI300X, vllm=">=0.25,<0.30")

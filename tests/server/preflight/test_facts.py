@@ -173,7 +173,8 @@ def test_the_facts_of_the_described_boxes(
 ) -> None:
     profile, box = profile_of(tmp_path), described_box(tmp_path, name)
     facts = facts_of(look_at_box(profile, stages_of(profile), box, platform)[0])
-    assert (facts.archs, facts.devices) == ({arch}, devices)
+    assert facts.archs == {arch}
+    assert facts.devices == devices
     assert (facts.driver, facts.runtime) == (driver, runtime)
 
 

@@ -91,6 +91,10 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             mi300x(AITER, model=GROUPED, args={"attention-backend": "ROCM_ATTN"}),
         ],
     ),
+    "aiter-flash-elsewhere": (
+        [mi210(args=FLASH), h100(args=FLASH)],
+        [mi210(args={"attention-backend": "ROCM_ATTN"}), mi210()],
+    ),
     "aiter-all-reduce": (
         [mi300x(AITER, **ALL_REDUCE), mi300x(AITER | {"VLLM_ROCM_USE_AITER_CUSTOM_AR": "1"}, **ALL_REDUCE)],
         [

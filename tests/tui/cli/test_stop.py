@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadgen.server.process.locks import list_servers
+from loadgen.server.process.records import list_servers
 from tui.cli.__main__ import main
 
 LEAVING = ["--set", "server.on_exit=leave", "--set", "server.args.startup-s=0"]
@@ -70,7 +70,7 @@ def test_one_that_is_driven_is_somebodys_measurement(left: str, capsys: pytest.C
             told = capsys.readouterr().err
             assert f"not touched: port {port}" in told and "no server that vramp left is running" in told
         assert stop(port) == 3
-        assert f"already driven by a vramp (pid {driver.pid}" in capsys.readouterr().err
+        assert f"driven by a vramp (pid {driver.pid}" in capsys.readouterr().err
         assert httpx.get(f"{left}/health", trust_env=False).status_code == 200
         assert stop(port, "--force") == 0
         driver.communicate()
