@@ -274,28 +274,31 @@ def grid(frame: Frame, width: int, height: int) -> Rows:
 
 
 def holders(found: Sequence[GpuView], width: int) -> Rows:
-    """A title, and a row for each process that holds memory of the GPUs: others' first, then the largest."""
+    """A title, then each process of others that holds memory, the largest first, and the server's in one row."""
     seen: dict[int, list[tuple[int, GpuProcess]]] = {}
     for gpu in found:
         for process in sample_of(gpu).processes or ():
-            seen.setdefault(process.pid, []).append((gpu.static.index, process))
+            # The workers of a server are many and alike.
+            seen.setdefault(0 if process.of_server else process.pid, []).append((gpu.static.index, process))
     if not seen:
         return []
-    held = [(_sum([each.hbm_bytes for _, each in on]), on) for on in seen.values()]
-    held.sort(key=lambda entry: (entry[1][0][1].of_server is not False, -(entry[0] or 0)))
-    others = sum(on[0][1].of_server is False for _, on in held)
+    rows = [(_sum([process.hbm_bytes for _, process in on]), on) for on in seen.values()]
+    rows.sort(key=lambda row: (bool(row[1][0][1].of_server), -(row[0] or 0)))
+    others = sum(on[0][1].of_server is False for _, on in rows)
     legend: Word = (f"{others} of others", "warn")
-    rows = [titled("processes on the GPUs", (legend,) if others else (), width)]
-    return [*rows, *(_holder([index for index, _ in on], on[0][1], total, width) for total, on in held)]
+    title = titled("processes on the GPUs", (legend,) if others else (), width)
+    return [title, *(_holder(on, held, width) for held, on in rows)]
 
 
-def _holder(indices: Sequence[int], process: GpuProcess, hbm_bytes: int | None, width: int) -> Row:
+def _holder(on: Sequence[tuple[int, GpuProcess]], hbm_bytes: int | None, width: int) -> Row:
+    process, pids = on[0][1], {process.pid for _, process in on}
     owner: Word = {True: ("server's", "dim"), False: ("other's", "warn"), None: ("", "dim")}[process.of_server]
-    held = f"{fmt.count(fmt.gib(hbm_bytes)):>6} GiB  {'gpu ' + fmt.ranges(indices):<10}"
+    held = f"{fmt.count(fmt.gib(hbm_bytes)):>6} GiB  gpu {fmt.ranges({index for index, _ in on}):<6}"
     words: Row = (
         (held, "text"),
         (f" {owner[0]:<9}", owner[1]),
-        (f"{process.pid:>8} {fmt.plain(process.user or fmt.UNKNOWN):<9} ", "text"),
+        (f"{process.pid if len(pids) == 1 else f'{len(pids)} pids':>8} ", "text"),
+        (f"{fmt.plain(process.user or fmt.UNKNOWN):<9} ", "text"),
         (fmt.plain(process.command or process.name), "dim"),
     )
     return cropped(words, width)

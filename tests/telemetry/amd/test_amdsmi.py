@@ -1,12 +1,15 @@
 """The amdsmi backend through the real wrapper, in a real process, on a library of ours that tells known values."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.telemetry.backends import BackendOption
+from loadgen.telemetry.monitor import Monitor
 from tests.telemetry.amdsmi_stub.build import build_rocm
-from tests.telemetry.amdsmi_stub.probe import probe
+from tests.telemetry.amdsmi_stub.probe import environment, probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, DPX, GUEST, MI210, MI250, STORM
 
 MIB = 1024**2
@@ -239,6 +242,21 @@ def test_a_slow_library_delays_and_is_still_right(rocm: Path, tmp_path: Path) ->
     with probe(rocm, tmp_path, MI210) as child:
         child.becomes(MI210 + "* delay_ms 20\n")
         assert child.look()[0].power_w == 215
+
+
+async def test_an_open_of_sixty_four_slow_handles_is_waited_for(rocm: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario"
+    scenario.write_text(CPX + "* delay_ms 1\n")
+    option = BackendOption("amdsmi", "amdsmi", env=environment(rocm, scenario))
+    monitor = Monitor({"amd": [option]}, folder=tmp_path)
+    monitor.start()
+    try:
+        async with asyncio.timeout(60):
+            while not monitor.settled:
+                await monitor.change()
+        assert (len(monitor.gpus), monitor.status[0].works, monitor.status[0].failures) == (64, True, {})
+    finally:
+        await monitor.close()
 
 
 def test_a_structure_that_grew_within_the_major_version_overruns_nothing(rocm: Path, tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_a_partition_shows_its_own_activity_where_it_has_a_row_of_its_own() -> N
 def test_processes_stand_below_the_grid_those_of_others_first() -> None:
     server = GpuProcess(101, "VLLM::Worker", 160 * 1024**3, "ada", "VLLM::Worker_TP0", of_server=True)
     other = GpuProcess(77, "python3", 3 * 1024**3, "bob", "python3 train.py --api-key ***", of_server=False)
-    held = {0: (server, other), 1: (other,)}
+    second_worker = msgspec.structs.replace(server, pid=102)
+    held = {0: (server, other), 1: (second_worker, other)}
     found = tuple(
         msgspec.structs.replace(gpu, sample=msgspec.structs.replace(gpu.sample, processes=held.get(n, ())))
         for n, gpu in enumerate(with_gpus().gpus)
@@ -128,7 +129,7 @@ def test_processes_stand_below_the_grid_those_of_others_first() -> None:
         title, first, second = rows[-3:]
         assert title.startswith("processes on the GPUs") and title.endswith("1 of others")
         assert first.split()[:8] == "6 GiB gpu 0-1 other's 77 bob python3".split()
-        assert second.split()[:7] == "160 GiB gpu 0 server's 101 ada".split()
+        assert second.split()[:7] == "320 GiB gpu 0-1 server's 2 pids".split()
 
 
 # What does not fit.
