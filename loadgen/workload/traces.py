@@ -91,6 +91,39 @@ _decode_json = msgspec.json.Decoder(_JsonRow).decode
 _JSON = '{"timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 
 
+class _Sharing:
+    """How much of the prompts of a trace repeats what came before."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._prefixes: set[int] = set()
+        self._prompt_tokens = self._repeated_tokens = 0
+        self.any = False  # some row has `hash_ids`
+
+    def add(self, row: TraceRow) -> None:
+        self._prompt_tokens += row.isl
+        if not row.hash_ids:
+            return
+        self.any = True
+        if len(self._prefixes) > _MOST_PREFIXES:
+            return
+        prefix, repeated = 0, 0
+        for place, block in enumerate(row.hash_ids, start=1):
+            prefix = hash((prefix, block))
+            if prefix in self._prefixes:
+                repeated = place
+            else:
+                self._prefixes.add(prefix)
+        self._repeated_tokens += min(row.isl, repeated * self._block_size)
+
+    @property
+    def most_hits(self) -> float | None:
+        """The share of the prompt tokens that an endless prefix cache has; None where that is not known."""
+        if not self.any or len(self._prefixes) > _MOST_PREFIXES:
+            return None
+        return self._repeated_tokens / self._prompt_tokens
+
+
 class TraceReader:
     """Takes the lines of a trace in their order, and gives the rows that are to be sent."""
 
@@ -103,9 +136,7 @@ class TraceReader:
         self._left_out: Counter[str] = Counter()
         self.disorder: tuple[int, str] | None = None  # the line of the first row in disorder, and what is wrong with it
         self.over = False  # nothing after this is to be sent
-        self.shares = False  # some row has `hash_ids`
-        self._prefixes: set[int] = set()
-        self._prompt_tokens = self._repeated_tokens = 0
+        self._sharing = _Sharing(options.block_size)
 
     def read(self, line: bytes, number: int) -> TraceRow | None:
         """The row of a line with its time in the run, or None if there is nothing to send; raises ValueError."""
@@ -128,13 +159,13 @@ class TraceReader:
         if why is not None:
             self._left_out[why] += 1
             return None
-        self._note_blocks(row)
+        self._sharing.add(row)
         return row._replace(at_s=(since_s - self._options.start) / self._options.speed)
 
     def _note_disorder(self, row: TraceRow, number: int) -> None:
         self._left_out[_DISORDER] += 1
-        words = f"expected ascending timestamps; {row.at_s:g} s comes after {self._last_s:g} s; sort the file by them"
-        self.disorder = self.disorder or (number, words)
+        early = f"this one is {self._last_s - row.at_s:g} s before that of an earlier row"
+        self.disorder = self.disorder or (number, f"expected ascending timestamps; {early}; sort the file by them")
 
     def _unusable(self, row: TraceRow) -> str | None:
         """Why a row cannot be sent."""
@@ -144,23 +175,6 @@ class TraceReader:
             return _EMPTY_ANSWER
         most = self._options.max_length
         return _TOO_LONG if most is not None and row.isl + row.osl > most else None
-
-    def _note_blocks(self, row: TraceRow) -> None:
-        """How many of its tokens repeat the beginning of a prompt before it."""
-        self._prompt_tokens += row.isl
-        if not row.hash_ids:
-            return
-        self.shares = True
-        if len(self._prefixes) > _MOST_PREFIXES:
-            return
-        prefix, repeated = 0, 0
-        for place, block in enumerate(row.hash_ids, start=1):
-            prefix = hash((prefix, block))
-            if prefix in self._prefixes:
-                repeated = place
-            else:
-                self._prefixes.add(prefix)
-        self._repeated_tokens += min(row.isl, repeated * self._options.block_size)
 
     @property
     def left_out(self) -> int:
@@ -186,11 +200,9 @@ class TraceReader:
         return self._left_out[_DISORDER] > _MOST_DISORDER * self._rows
 
     @property
-    def most_hits(self) -> float | None:
-        """The share of the prompt tokens that an endless prefix cache has; None where that is not known."""
-        if not self.shares or len(self._prefixes) > _MOST_PREFIXES:
-            return None
-        return self._repeated_tokens / self._prompt_tokens
+    def shares(self) -> bool:
+        """Some row has `hash_ids`."""
+        return self._sharing.any
 
     def note(self, records: int, span_s: float) -> str:
         """What is sent of it and what is not, in words."""
@@ -204,8 +216,10 @@ class TraceReader:
             words.append(f"at {options.speed:g} times its speed")
         if self._left_out:
             words.append(f"left out: {self._left_out_words}")
-        if self.most_hits is not None:
-            words.append(f"at most {percent(self.most_hits)} of its prompt tokens can come from the prefix cache")
+        if self._sharing.most_hits is not None:
+            words.append(
+                f"at most {percent(self._sharing.most_hits)} of its prompt tokens can come from the prefix cache"
+            )
         elif self.shares:
             words.append("too many blocks to say how much its prompts share")
         return "; ".join(words)

@@ -19,12 +19,14 @@ from loadgen.metrics.samples import GpuStage, GpuStatic
 from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
+    PAGE_COLUMNS,
+    PAGE_IF_KNOWN,
     NamedSummary,
     figure,
     instance_columns,
+    known,
     load_column,
     outcome_columns,
-    page_columns,
     published_columns,
     statistic_columns,
 )
@@ -40,7 +42,7 @@ def stages_section(result: Result) -> str:
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
     return section(
         "Stages",
-        html_table([load, *page_columns(stages)], stages),
+        html_table([load, *PAGE_COLUMNS, *known(PAGE_IF_KNOWN, stages)], stages),
         subsection("What the numbers are of", html_table(_note_columns(load), notes)),
         subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
         subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
