@@ -17,6 +17,7 @@ from loadgen.report.columns import (
     MARKDOWN_IF_KNOWN,
     SHAPE,
     columns,
+    known,
     load_column,
     moving_points,
     outcome_columns,
@@ -57,8 +58,7 @@ def _facts(result: Result) -> str:
 
 
 def _throughput(stages: Sequence[StageResult]) -> str:
-    known = [one for one in MARKDOWN_IF_KNOWN if any(one.value(stage) is not None for stage in stages)]
-    return markdown_table([load_column(stages), *MARKDOWN_COLUMNS, *known], stages)
+    return markdown_table([load_column(stages), *MARKDOWN_COLUMNS, *known(MARKDOWN_IF_KNOWN, stages)], stages)
 
 
 def _requests(stages: Sequence[StageResult]) -> str:
