@@ -187,7 +187,10 @@ class HardwareRecord:
     def facts(self) -> list[GpuFacts]:
         """What the rules of health look at, over the last samples."""
         throttled = {index: mean_throttle(samples) for index, samples in self._recent.items()}
-        return gpu_facts(self.gpus, self.latest, self.first, throttled)
+        devices = self.now()
+        ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)  # those two are guesses
+        of_others = {gpu.index for gpu in self.gpus if gpu not in ours}
+        return gpu_facts(self.gpus, self.latest, self.first, throttled, of_others)
 
     def of_stage(self, samples: HardwareSamples) -> ServerDevices:
         """The GPUs on which the server computed in a stage."""

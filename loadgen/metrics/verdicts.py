@@ -6,7 +6,7 @@ is unknown breaks no rule. Thresholds are named, so that a reader can doubt them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
 
 import msgspec
@@ -60,6 +60,7 @@ class GpuFacts(msgspec.Struct, frozen=True):
     siblings_clock_mhz: float | None = None  # median of the other busy GPUs
     siblings_temperature_c: float | None = None
     siblings_links: tuple[int, ...] = ()  # that the other GPUs of its name have, busy or not
+    of_server: bool = True  # what is wrong with another tenant's GPU is information
 
 
 class StageFacts(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class StageFacts(msgspec.Struct, frozen=True):
 def gpu_verdicts(facts: Sequence[GpuFacts]) -> list[Verdict]:
     """What is wrong with each GPU."""
     return [
-        Verdict(id, f"gpu {gpu.static.index}", seen, bad=bad)
+        Verdict(id, f"gpu {gpu.static.index}", seen, bad=bad and gpu.of_server)
         for gpu in facts
         for id, bad, condition in _GPU_RULES
         if (seen := condition(gpu)) is not None
@@ -111,8 +112,12 @@ def gpu_facts(
     now: Mapping[int, GpuSample],
     first: Mapping[int, GpuSample],
     throttled: Mapping[int, Mapping[str, float]],
+    of_others: Collection[int] = (),
 ) -> list[GpuFacts]:
-    """The facts of all GPUs that were looked at, each with its siblings: those of its name that are as busy."""
+    """The facts of all GPUs that were looked at, each with its siblings: those of its name that are as busy.
+
+    `of_others` are the numbers of those on which the server does not compute.
+    """
     return [
         GpuFacts(
             static=gpu,
@@ -122,6 +127,7 @@ def gpu_facts(
             siblings_clock_mhz=_median(sample.gfx_clock_mhz for sample in _siblings(gpu, gpus, now)),
             siblings_temperature_c=_median(sample.temperature_hotspot_c for sample in _siblings(gpu, gpus, now)),
             siblings_links=tuple(other.links_total or 0 for other in _alike(gpu, gpus)),
+            of_server=gpu.index not in of_others,
         )
         for gpu in gpus
         if gpu.index in now

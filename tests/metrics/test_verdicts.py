@@ -318,6 +318,13 @@ def test_the_power_cap_is_information() -> None:
     assert not found.bad and flags([found], 5) == ()
 
 
+def test_what_is_wrong_with_anothers_gpu_is_information() -> None:
+    gpus = [GpuStatic(index=index, vendor="amd", name="A", socket=f"s{index}") for index in range(2)]
+    now = {index: GpuSample(index=index, t_s=0.0, ecc_uncorrectable=1) for index in range(2)}
+    found = gpu_verdicts(gpu_facts(gpus, now, {}, {}, of_others={1}))
+    assert [(one.subject, one.bad) for one in found] == [("gpu 0", True), ("gpu 1", False)]
+
+
 def test_the_row_of_a_gpu_shows_what_needs_the_operator() -> None:
     found = gpu_verdicts([gpu(now={"pcie_width": 8, "power_cap_w": 500.0})])
     assert flags(found, 5) == ("PCIe x8 of x16",)

@@ -182,16 +182,25 @@ def _throttled(gpu: GpuStage) -> Value:
     return (words if gpu.throttled_percent.keys() <= POWER_LIMITS else Bad(words)) or None
 
 
+def _giga(value: float | None) -> float | None:
+    return None if value is None else value / 1e9
+
+
 _GPU: tuple[Column[GpuStage], ...] = (
     Column("GPU", lambda gpu: f"{gpu.index}  {gpu.name}", words=True),
     Column("busy %", lambda gpu: getattr(gpu.gfx_percent, "mean", None), decimals=0),
     Column("memory busy %", lambda gpu: getattr(gpu.memory_percent, "mean", None), decimals=0),
+    Column("SM busy %", lambda gpu: getattr(gpu.sm_percent, "mean", None), decimals=0),
+    Column("DRAM bandwidth %", lambda gpu: getattr(gpu.dram_percent, "mean", None), decimals=0),
     Column("HBM GiB, most", lambda gpu: gib(gpu.hbm_used_bytes_max), decimals=1),
     Column("of", lambda gpu: gib(gpu.hbm_total_bytes), decimals=1),
     Column("power W", lambda gpu: getattr(gpu.power_w, "mean", None), decimals=0),
     Column("hotspot \N{DEGREE SIGN}C, most", lambda gpu: getattr(gpu.temperature_hotspot_c, "max", None), decimals=0),
     Column("clock MHz", lambda gpu: getattr(gpu.gfx_clock_mhz, "mean", None), decimals=0),
+    Column("link read GB/s", lambda gpu: _giga(gpu.link_read_bytes_per_s), decimals=1),
+    Column("link write GB/s", lambda gpu: _giga(gpu.link_write_bytes_per_s), decimals=1),
     Column("held back", _throttled, words=True),
+    Column("server's", lambda gpu: {True: "yes", False: "no", None: None}[gpu.of_server], words=True),
 )
 
 
@@ -201,6 +210,7 @@ _ENERGY: tuple[Column[tuple[str, EnergyResult]], ...] = (
     Column("mean W", lambda row: (row[1].joules or 0.0) / row[1].window_s, decimals=0),
     Column("J/output token", lambda row: row[1].joules_per_output_token),
     Column("output tok/s per W", lambda row: row[1].tokens_per_s_per_w, decimals=3),
+    Column("GPUs told by", lambda row: row[1].devices_by, words=True),
     Column("measured by", lambda row: _measured_by(row[1]), words=True),
 )
 

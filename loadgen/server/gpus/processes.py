@@ -34,13 +34,13 @@ def _described(process: GpuProcess, of_server: bool | None, proc: Path) -> GpuPr
     folder = proc / str(process.pid)
     try:
         words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        user = _user_name(folder.stat().st_uid)
+        user = user_name(folder.stat().st_uid)
     except OSError:  # it has ended, or the kernel hides it from this user
         return msgspec.structs.replace(process, of_server=of_server)
     return msgspec.structs.replace(process, user=user, command=shown_command(words), of_server=of_server)
 
 
-def _user_name(number: int) -> str:
+def user_name(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:  # a user of a container

@@ -18,7 +18,9 @@ from loadgen.errors import ServerError
 from loadgen.format import memory
 from loadgen.masking import shown_command
 from loadgen.metrics.journal import ORPHANED, Finding
-from loadgen.server.gpus.gpu import Gpu, server_gpus
+from loadgen.server.gpus.given import server_gpus
+from loadgen.server.gpus.gpu import Gpu, Holder
+from loadgen.server.gpus.processes import user_name
 from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
@@ -59,16 +61,25 @@ def _used_share(gpu: Gpu) -> float:
 
 
 def _shown(box: Box, gpu: Gpu) -> str:
-    named: list[str] = []
-    for holder in gpu.holders[:_SHOWN]:
-        # Without a name the pid is another namespace's, and ours of that number is somebody else.
-        words = command_of(box, holder.pid) if holder.name else []
-        named.append(f"pid {holder.pid} ({shown_command(words)})" if words else str(holder))
+    named = [_shown_holder(box, holder) for holder in gpu.holders[:_SHOWN]]
     if len(gpu.holders) > _SHOWN:
         named.append(f"{len(gpu.holders) - _SHOWN} more")
     users = ", ".join(named) or "nobody who can be seen"
     amounts = f"{memory(gpu.used_bytes or 0)} of {memory(gpu.hbm_bytes or 0)}"
     return f"GPU {gpu.index} ({gpu.name}): {amounts} in use by {users}"
+
+
+def _shown_holder(box: Box, holder: Holder) -> str:
+    amount = "" if holder.used_bytes is None else f" with {memory(holder.used_bytes)}"
+    # Without a name the pid is another namespace's, and ours of that number is somebody else.
+    words = command_of(box, holder.pid) if holder.name else []
+    if not words:
+        return f"{holder}{amount}"
+    try:
+        user = f" of {user_name((box.proc / str(holder.pid)).stat().st_uid)}"
+    except FileNotFoundError:  # it has just ended
+        user = ""
+    return f"pid {holder.pid}{user}{amount} ({shown_command(words)})"
 
 
 def orphans(setup: Setup) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def found(tmp_path: Path, *used: int, **server: Any) -> list[tuple[str, str, lis
 def test_who_holds_the_memory_is_named_without_secrets(tmp_path: Path) -> None:
     finding = only(box_with(tmp_path, MUCH), profile_of(tmp_path), "rocm")
     assert (finding.id, finding.severity) == ("gpu-memory-taken", "blocks")
-    holder = "pid 70 (python train.py --api-key ***)"
+    holder = f"pid 70 of {pwd.getpwuid(os.getuid()).pw_name} with 150.0 GiB (python train.py --api-key ***)"
     assert finding.seen == f"GPU 0 (MI300X): 150.0 GiB of 192.0 GiB in use by {holder}"
 
 
@@ -122,10 +123,11 @@ def test_a_small_gpu_of_the_other_maker_is_not_meant(tmp_path: Path) -> None:
 
 
 def test_nvidia_is_judged_alike_and_many_holders_are_counted(tmp_path: Path) -> None:
-    apps = "".join(f"{pid}, GPU-a, 10\n" for pid in range(80, 85))
+    apps = "".join(f"{pid}, GPU-a, 1024\n" for pid in range(80, 85))
     add_nvidia_smi(tmp_path / "bin", "0, GPU-a, H200, 90000, 143771\n", apps)
     finding = only(healthy_box(tmp_path), profile_of(tmp_path), "cuda")
-    assert finding.seen == "GPU 0 (H200): 87.9 GiB of 140.4 GiB in use by pid 80, pid 81, pid 82, 2 more"
+    holders = "pid 80 with 1.0 GiB, pid 81 with 1.0 GiB, pid 82 with 1.0 GiB, 2 more"
+    assert finding.seen == f"GPU 0 (H200): 87.9 GiB of 140.4 GiB in use by {holders}"
 
 
 SERVE = ("/usr/bin/python3", "/opt/vllm/bin/vllm", "serve", "org/model", "--api-key", "secret")

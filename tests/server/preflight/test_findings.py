@@ -2,7 +2,7 @@
 
     python -m tests.server.preflight.test_findings   # writes the list anew; then read what changed
 
-Only what depends on profile and box is in it: whether a model, a port or a container program is here is not.
+Only what depends on profile and box is in it: not whether a model, a port, a container program or a server is here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.journal import by_severity
+from loadgen.metrics.journal import ORPHANED, by_severity
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.server.preflight.check import look_at_box
@@ -27,6 +27,7 @@ PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.toml"))
 VLLM = "0.32.0"
 OF_THIS_MACHINE = (
     *("port-taken", "no-container-program", "server-unknown", "disk-space", "shared-memory"),
+    *(ORPHANED, "server-unknown", "state-folder", "leftover-server"),
     *("model-missing", "model-incomplete", "model-not-cached", "model-not-kept", "model-download", "no-hub-token"),
 )
 HEADER = f"""\
