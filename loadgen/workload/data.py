@@ -72,6 +72,11 @@ class Dataset(msgspec.Struct, frozen=True):
     def is_sample(self) -> bool:
         return self.path == str(_SAMPLE_PATH)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether some of its prompts may begin alike; those of a trace are made up, each unlike all others."""
+        return self.form != "trace" or self.block_size > 0
+
 
 class _Raw(NamedTuple):
     line: int

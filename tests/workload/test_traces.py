@@ -248,6 +248,13 @@ def test_blocks_of_text_share_their_words() -> None:
     assert one[shared : shared + 5] != other[shared : shared + 5]
 
 
+@pytest.mark.parametrize(("text", "repeats"), [(MOONCAKE, True), (AZURE_2023, False), (LINE, False)])
+def test_only_a_trace_that_shares_repeats(tmp_path: Path, text: str, repeats: bool) -> None:
+    load = Load(data=written(tmp_path, text))
+    work = shape_of(load, load.isl, load.osl).work
+    assert (work.repeats, work.meant_hits) == (repeats, float(repeats))
+
+
 def test_a_trace_that_shares_is_sent_in_its_order_and_each_time_anew(tmp_path: Path) -> None:
     load = Load.model_validate({"data": written(tmp_path, MOONCAKE)})
     shape = shape_of(load, load.isl, load.osl)

@@ -25,7 +25,7 @@ from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.locks import driver_of
-from loadgen.server.process.records import ServerRecord, find_servers, orphan_words
+from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.telemetry.capture import write_capture
 from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine
 from loadgen.vendors import BackendName
@@ -174,5 +174,5 @@ def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
 def _line(record: ServerRecord) -> str:
     minutes = max(0.0, time.time() - record.started_unix_s) / 60
     driven = "in use by a vramp" if _driver(record) else "left running"
-    kind = orphan_words(record) if record.orphaned else driven
+    kind = f"left behind by a vramp that was killed: {remains(record)}" if record.orphaned else driven
     return f"port {record.port}  {record.profile or '-'}  {record.model or '-'}  up {minutes:.0f} min  {kind}"

@@ -15,7 +15,8 @@ from typing import Any
 from loadgen.amd_kernel import entries, text_in
 from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding
-from loadgen.server.gpus.gpu import Gpu, has_host_pids, server_devices, server_gpus
+from loadgen.server.gpus.given import server_devices, server_gpus
+from loadgen.server.gpus.gpu import Gpu, has_host_pids
 from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.vllm.command import devices_each
@@ -45,8 +46,7 @@ def _numbers(gpus: Sequence[Gpu]) -> str:
 def enough_devices(setup: Setup) -> Iterator[Finding]:
     """The devices that the server asks for, against those that it may take on this box."""
     needed = devices_each(setup.server.args) * setup.server.instances
-    devices = sum(gpu.devices for gpu in setup.gpus)
-    visible = server_devices(setup.server, setup.platform, setup.environment, devices)
+    visible = server_devices(setup.server, setup.platform, setup.environment, setup.gpus)
     split = any(gpu.compute_partition == "MIG" for gpu in setup.gpus)
     if visible and len(visible) < needed and not split and not _spreads(normal_args(setup.server.args)):
         seen = f"the server takes {needed} devices, and there {'is' if len(visible) == 1 else 'are'} {len(visible)}"

@@ -27,7 +27,8 @@ from loadgen.errors import ProfileError
 from loadgen.format import GIB
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
-from loadgen.server.gpus.gpu import Gpu, server_gpus
+from loadgen.server.gpus.given import server_gpus
+from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, Vendor, vendor_of
 

@@ -146,9 +146,10 @@ async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
 
 
 async def end_without_guard(seen: Iterable[tree.ProcessId], container: Container | None) -> StopReport:
-    """Kill these processes and all that hang on them, and remove the container."""
+    """End these processes and all that hang on them, and remove the container."""
     problem = await asyncio.to_thread(remove_container, container) if container is not None else ""
-    both = await asyncio.to_thread(tree.kill_seen, seen, within_s=guard.KILL_WAIT_S)
+    waits = {"grace_s": guard.LEFTOVER_GRACE_S, "within_s": guard.LEFTOVER_GRACE_S + guard.KILL_WAIT_S}
+    both = await asyncio.to_thread(partial(tree.kill_seen, seen, **waits))
     killed, left = (tuple(ProcessName(info.id.pid, info.name) for info in infos) for infos in both)
     return StopReport(0.0, killed, left, problem)
 

@@ -143,14 +143,17 @@ def id_file(record: Path) -> Path:
 
 
 def orphan_words(record: ServerRecord) -> str:
+    profile = f", profile {record.profile}" if record.profile else ""
+    return f"left behind on port {record.port}{profile}: {remains(record)}"
+
+
+def remains(record: ServerRecord) -> str:
     """What is left of it, in words."""
     infos = [info for info in map(look_at, (process.pid for process in record.tree)) if info is not None]
     what = [f"pid {info.id.pid} ({info.name})" for info in infos[:_SHOWN]]
     what += [f"{len(infos) - _SHOWN} more"] if len(infos) > _SHOWN else []
     what += ["its container"] if record.container is not None else []
-    return (
-        f"left behind on port {record.port}{f', profile {record.profile}' if record.profile else ''}: {', '.join(what)}"
-    )
+    return ", ".join(what)
 
 
 class Found(NamedTuple):
