@@ -1,17 +1,26 @@
-"""`make screenshot`: the README's pictures, taken from a real run on the simulator with an operator at the keys."""
+"""`make screenshot`: the manual's pictures, taken from real runs on the simulator: an operator at the keys, and a page.
+
+The page (with chromium only) is of a published recipe: its loads and what was published with it, on a simulated engine,
+with fewer requests, which takes nine minutes. What it measures says nothing of the GPUs of the publication.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
+import tomllib
 from pathlib import Path
 
 from textual.pilot import Pilot
 
-from loadgen.profile.document import load_profile
+from loadgen.profile.document import build_profile, load_profile
+from loadgen.profile.schema import Profile
+from loadgen.report.html.document import html_report
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
+from tests.chromium import chromium
 from tui.app import Cockpit
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +29,16 @@ NOTE = "fans at full speed"
 PICTURES = {"cockpit": (), "latency": ("3",), "curve": ("2",)}
 """File to the keys of its view, from the overview."""
 _STAGE_S = 8
+RECIPE = ROOT / "profiles/mi355x-gpt-oss-120b.toml"
+SIMULATED = {
+    "engine": "simulator",
+    "served_model_name": "openai/gpt-oss-120b",
+    "args": {
+        **{"base-ms": 3.0, "per-seq-ms": 0.08, "per-prefill-token-ms": 0.01, "enable-prefix-caching": False},
+        **{"max-model-len": 10_368, "kv-blocks": 100_000, "dtype": "bfloat16", "enable-mfu-metrics": True},
+        "gflop-per-token": 10.2,  # 5.1 billion active parameters
+    },
+}
 
 
 async def take() -> None:
@@ -46,7 +65,37 @@ async def _picture(pilot: Pilot[None], cockpit: Cockpit, name: str, keys: tuple[
     (ROOT / f"docs/images/{name}.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
 
 
+def recipe() -> Profile:
+    """The recipe on a simulated engine: one or two waves of requests for each of its loads."""
+    document = tomllib.loads(RECIPE.read_text(encoding="utf-8"))
+    load = document["load"]
+    stages = [
+        {"concurrency": streams, "isl": isl, "osl": osl, "requests": streams * (2 if osl <= 1024 else 1)}
+        for isl, osl in load["shapes"]
+        for streams in load["concurrency"]
+    ]
+    published = {"description": document["description"], "reference": document["reference"], "stages": stages}
+    return build_profile(
+        {"name": RECIPE.stem, "server": SIMULATED, "telemetry": "sim", **published}, where="screenshot"
+    )
+
+
+async def take_page(folder: Path) -> None:
+    run = Run(recipe(), where="screenshot")
+    async for _ in run.snapshots():
+        pass
+    assert run.result is not None
+    page = folder / "report.html"
+    page.write_text(html_report(run.result), encoding="utf-8")
+    with chromium(folder, width=1280, height=1140) as browser:
+        browser.open(page.as_uri())
+        browser.run("document.querySelector('main > section').scrollIntoView()")
+        browser.screenshot(ROOT / "docs/images/report.png")
+
+
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(name)
         asyncio.run(take())
+        if shutil.which("chromedriver"):
+            asyncio.run(take_page(Path(name)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 UNKNOWN = "-"
@@ -129,12 +129,23 @@ def memory(count_bytes: float) -> str:
 def scale(most: float, unit: str) -> tuple[float, str]:
     """What to divide values up to `most` by, and their unit then: 123,456,789 J are 123 MJ, 8,000,000 B 7.63 MiB."""
     step, prefixes = (
-        (1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi")) if unit == "B" else (1e3, ("", "k", "M", "G", "T", "P"))
+        (1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi")) if unit[0] == "B" else (1e3, ("", "k", "M", "G", "T", "P"))
     )
     power = 0
     while abs(most) / step**power >= step and power < len(prefixes) - 1:
         power += 1
     return step**power, prefixes[power] + unit
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """0-3, 5 for 0, 1, 2, 3, 5."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1] = [found[-1][0], number]
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
 def counted(number: int, noun: str) -> str:

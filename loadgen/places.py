@@ -29,10 +29,30 @@ def cache_folder(name: str) -> Path:
 
 
 def state_folder(name: str) -> Path:
-    """The folder for what is true of this machine now; made if missing, for its owner's eyes only."""
-    folder = xdg_path("XDG_STATE_HOME", ".local/state", name)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    """The folder for what is true of this machine now; made if missing, for its owner's eyes only.
+
+    What lies there decides which processes are ended: raises `PermissionError` where somebody else could have put it.
+    """
+    ours = xdg_path("XDG_STATE_HOME", ".local/state", "")
+    ours.parent.mkdir(parents=True, exist_ok=True)
+    for folder in ours.parent.resolve(), *ours.parent.resolve().parents:
+        mode = folder.stat().st_mode
+        # Whoever may rename what is in it can put another folder in the place of ours.
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise _untrusted(folder, f"everybody can write to it; chmod o-w {folder}")
+    for part in ("", *Path(name).parts):
+        ours /= part
+        ours.mkdir(mode=0o700, exist_ok=True)
+        found = ours.stat()
+        if found.st_uid != os.geteuid():
+            raise _untrusted(ours, f"it belongs to another user, {found.st_uid}")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise _untrusted(ours, f"others can write to it; chmod go-w {ours}")
+    return ours
+
+
+def _untrusted(folder: Path, why: str) -> PermissionError:
+    return PermissionError(errno.EPERM, why, str(folder))
 
 
 def xdg_path(variable: str, default: str, name: str) -> Path:

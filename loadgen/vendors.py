@@ -99,19 +99,6 @@ class Vendor:
         name, pattern = self.driver_version
         return matched(root / name, pattern)
 
-    def visible_devices(self, environment: Mapping[str, str], count: int) -> list[int] | None:
-        """Which of `count` devices a server with these variables sees, in its order; None if they are named by more
-        than numbers."""
-        seen = list(range(count))
-        for names in (self.renumbering, self.visible):
-            listed = next((environment[name] for name in names if environment.get(name)), None)
-            if listed is not None:
-                positions = [word.strip() for word in listed.split(",")]
-                if not all(word.isdecimal() and int(word) < len(seen) for word in positions):
-                    return None
-                seen = [seen[int(word)] for word in positions]
-        return seen
-
 
 AMD = Vendor(
     name="amd",

@@ -1,5 +1,6 @@
 """A simulator in a process of its own, for tests of everything that talks to a server."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import httpx
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 
+PORT = 10_000 + os.getpid() % 20_000
+"""A port that no server takes, and no test beside this one: the locks of ports are the machine's."""
+NOBODY = f"http://127.0.0.1:{PORT}"
 LISTENS = re.compile(r"Starting vLLM server on (http://\S+)")
 
 

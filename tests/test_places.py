@@ -1,3 +1,5 @@
+import os
+import re
 import stat
 from pathlib import Path
 
@@ -40,3 +42,35 @@ def test_they_are_for_the_owner_only_and_stay(tmp_path: Path, monkeypatch: pytes
     (folder / "kept").touch()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert (state_folder("servers") / "kept").exists()
+
+
+@pytest.mark.parametrize("part", ["", "vramp", "vramp/servers", "vramp/servers/here"])
+def test_a_folder_that_others_can_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    state_folder("servers/here")
+    folder = tmp_path / "s" / part
+    folder.chmod(0o777)
+    mends = f"chmod {'go-w' if part else 'o-w'} {folder}"
+    with pytest.raises(PermissionError, match=re.escape(mends)):
+        state_folder("servers/here")
+    os.system(mends)
+    assert state_folder("servers/here").is_dir()
+
+
+def test_a_folder_of_everybody_where_nobody_moves_what_is_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert stat.S_IMODE(state_folder("servers").parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    state_folder("servers")
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)  # only root could give a folder to somebody else
+    with pytest.raises(PermissionError, match=f"belongs to another user, {owner}"):
+        state_folder("servers")

@@ -11,10 +11,10 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from textual import work
 from textual.app import App, SystemCommand
@@ -31,13 +31,15 @@ from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
+from loadgen.server.process.guard_client import stop_server
+from loadgen.server.process.records import ServerRecord, orphan_words
 from loadgen.store.files import JOURNAL
 from tui.catalog import StartChoice
 from tui.config import DEFAULTS, Config
 from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
 from tui.screens.cockpit import CockpitScreen
-from tui.screens.dialogs import FullScreen
+from tui.screens.dialogs import AskOrphans, FullScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
 from tui.terminal import NonBlockingWriter
@@ -118,15 +120,18 @@ class Cockpit(App[None]):
         read_only: bool = False,
         make_run: MakeRun | None = None,
         api_key_env: str | None = None,
+        orphans: Sequence[ServerRecord] = (),
         config: Config = DEFAULTS,
     ) -> None:
         """Opens on a run, or without one on the picker, whose choice `make_run` turns into a run.
 
+        Before anything else it asks what to do about `orphans`, servers of earlier vramps that nobody ends.
         With `watching` the run is somebody else's: leaving does not end it; with `read_only` no key steers it.
         """
         super().__init__()
         self._make_run = make_run
         self._api_key_env = api_key_env
+        self._orphans = orphans
         self.config = config
         # The screen of the run that shows.
         self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
@@ -139,6 +144,19 @@ class Cockpit(App[None]):
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
+        if self._orphans:
+            self._settle_orphans()
+        elif self._run_screen is not None:
+            self._feed = self._follow(self._run_screen)
+
+    @work(group="orphans")
+    async def _settle_orphans(self) -> None:
+        if await self.push_screen_wait(AskOrphans([orphan_words(record) for record in self._orphans])) is not None:
+            for record in self._orphans:
+                report = await stop_server(record, timeout_s=0.0)
+                words = f"port {record.port}: {report.sentence}"
+                severity: Literal["information", "error"] = "information" if report.clean else "error"
+                self.notify(words, severity=severity, timeout=8, markup=False)
         if self._run_screen is not None:
             self._feed = self._follow(self._run_screen)
 

@@ -131,9 +131,14 @@ LEAVE = DIALOG + _bindings(
     ("abort", "a", "dismiss('abort')", "abort now", "Cut streams, kill the server"),
     ("go_on", "g", "dismiss(None)", "go on", "Back to the run"),
 )
+ORPHANS = DIALOG + _bindings(
+    "orphans",
+    ("end", "e", "dismiss('end')", "end them", "End what an earlier run has left behind"),
+    ("go_on", "g", "dismiss(None)", "go on", "Leave it running, and go on"),
+)
 HELP = DIALOG + _bindings("help", ("back", "question_mark,q", "dismiss(None)", "back", "Close the help"))
 
-GROUPS = (LOG, COCKPIT, PICKER, PAST, EDITOR, DIALOG, LEAVE, HELP)
+GROUPS = (LOG, COCKPIT, PICKER, PAST, EDITOR, DIALOG, LEAVE, ORPHANS, HELP)
 """The bindings that are live together, and can be moved; the two below stay."""
 
 INTERRUPT = Binding(

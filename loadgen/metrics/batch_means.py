@@ -26,8 +26,12 @@ PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 MOST_BLOCKS = 32
 LEAST_BLOCKS = 4  # from fewer the variance between them cannot be told
 
-_RATES = {"requests_per_s": "window_requests", "output_tokens_per_s": "window_output_tokens"}
-_COUNTERS = ("window_requests", "window_output_tokens", "good", "completed", "failed")
+_RATES = {
+    "requests_per_s": ("window_requests",),
+    "output_tokens_per_s": ("window_output_tokens",),
+    "total_tokens_per_s": ("window_input_tokens", "window_output_tokens"),
+}
+_COUNTERS = ("window_requests", "window_input_tokens", "window_output_tokens", "good", "completed", "failed")
 
 
 class Block:
@@ -180,8 +184,8 @@ def _errors_percent(blocks: Sequence[Block]) -> dict[str, float]:
     if len(windows) < LEAST_BLOCKS:
         return {}
     errors = {}
-    for name, counter in _RATES.items():
-        counts = [block.counters[counter] for block in windows]
+    for name, counters in _RATES.items():
+        counts = [sum(block.counters[counter] for counter in counters) for block in windows]
         if sum(counts):
             error = math.sqrt(ratio_variance(counts, seconds)) * sum(seconds) / sum(counts)
             errors[name] = round(100 * error, 4)

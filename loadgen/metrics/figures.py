@@ -67,6 +67,7 @@ class LoadShape(msgspec.Struct, frozen=True):
 
 def _all_figures() -> Iterator[Figure]:
     yield Figure("output_tok_s", "output tok/s", "tok/s", lower_is_better=False)
+    yield Figure("total_tok_s", "total tok/s", "tok/s", lower_is_better=False)
     yield Figure("req_s", "req/s", "req/s", lower_is_better=False)
     for metric in MAIN_LATENCIES:
         for statistic in ("mean", *PERCENTS):
@@ -120,11 +121,12 @@ def figures_of(
     }
     if histograms is None:
         histograms = {name: Histogram.from_hdr(one.hdr) for name, one in summaries.items() if one.hdr is not None}
-    output_tokens_per_s, energy, goodput = stage.throughput.output_tokens_per_s, stage.energy, stage.goodput
+    throughput, energy, goodput = stage.throughput, stage.energy, stage.goodput
     joules = energy.joules_per_output_token if energy is not None else None
     found = {
-        "output_tok_s": _rate(output_tokens_per_s, "output_tokens_per_s", stage.precision, confidence),
-        "req_s": _rate(stage.throughput.requests_per_s, "requests_per_s", stage.precision, confidence),
+        "output_tok_s": _rate(throughput.output_tokens_per_s, "output_tokens_per_s", stage.precision, confidence),
+        "total_tok_s": _rate(throughput.total_tokens_per_s, "total_tokens_per_s", stage.precision, confidence),
+        "req_s": _rate(throughput.requests_per_s, "requests_per_s", stage.precision, confidence),
         # The power is steady beside the tokens that it makes.
         "j_per_token": _rate(joules, "output_tokens_per_s", stage.precision, confidence),
     }

@@ -40,6 +40,10 @@ _RECENT_LOOKS = 10
 _MOST_SAMPLES = 1000
 _LISTED_S = 25.0  # a list of processes is that of now for so long: they are listed every ten seconds, or no more
 _MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
+_ERRORS = (
+    *("pcie_replays", "ecc_correctable", "ecc_uncorrectable", "ecc_deferred"),
+    *("bad_pages", "rows_remapped", "xids"),
+)
 _HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
 _GPU_COLUMNS = (
     *("gfx_percent", "memory_percent", "hbm_used_bytes", "power_w", "temperature_hotspot_c", "temperature_memory_c"),
@@ -183,7 +187,10 @@ class HardwareRecord:
     def facts(self) -> list[GpuFacts]:
         """What the rules of health look at, over the last samples."""
         throttled = {index: mean_throttle(samples) for index, samples in self._recent.items()}
-        return gpu_facts(self.gpus, self.latest, self.first, throttled)
+        devices = self.now()
+        ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)  # those two are guesses
+        of_others = {gpu.index for gpu in self.gpus if gpu not in ours}
+        return gpu_facts(self.gpus, self.latest, self.first, throttled, of_others)
 
     def of_stage(self, samples: HardwareSamples) -> ServerDevices:
         """The GPUs on which the server computed in a stage."""
@@ -230,10 +237,20 @@ def host_means(samples: Sequence[HostSample], start_s: float, end_s: float) -> d
 
 
 def gpu_stages(
-    gpus: Sequence[GpuStatic], samples: Mapping[int, Sequence[GpuSample]], of_server: Collection[int]
+    gpus: Sequence[GpuStatic],
+    samples: Mapping[int, Sequence[GpuSample]],
+    around: Mapping[int, Sequence[GpuSample]],
+    of_server: Collection[int],
 ) -> list[GpuStage]:
-    """Every GPU over its samples of a window; one without a sample is left out. `of_server` are the server's."""
-    return [_gpu_stage(gpu, samples[gpu.index], gpu.index in of_server) for gpu in gpus if samples.get(gpu.index)]
+    """Every GPU over its samples of a window, and what was new `around` it; one without a sample is left out.
+
+    `of_server` are the numbers of the server's GPUs.
+    """
+    return [
+        _gpu_stage(gpu, samples[gpu.index], around[gpu.index], gpu.index in of_server)
+        for gpu in gpus
+        if samples.get(gpu.index)
+    ]
 
 
 def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
@@ -244,8 +261,9 @@ def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
     return {reason: round(mean, 2) for reason, mean in means.items() if mean > 0}
 
 
-def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample], of_server: bool) -> GpuStage:
+def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample], around: Sequence[GpuSample], of_server: bool) -> GpuStage:
     figures: dict[str, Any] = {name: _figure(samples, name) for name in _MEASURED}
+    gains: dict[str, Any] = {name: _gain(around, name) for name in _ERRORS}
     span_s = samples[-1].t_s - samples[0].t_s
     read, written = _gain(samples, "link_read_bytes"), _gain(samples, "link_write_bytes")
     reasons: dict[str, str] = {}
@@ -259,9 +277,8 @@ def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample], of_server: bool) ->
         hbm_used_bytes_max=max(_known(samples, "hbm_used_bytes"), default=None),
         hbm_total_bytes=gpu.hbm_total_bytes,
         throttled_percent=mean_throttle(samples),
-        pcie_replays=_gain(samples, "pcie_replays"),
-        ecc_correctable=_gain(samples, "ecc_correctable"),
-        ecc_uncorrectable=_gain(samples, "ecc_uncorrectable"),
+        **gains,
+        xid_last=_known(around, "xid_last")[-1] if gains["xids"] else None,
         link_read_bytes_per_s=read / span_s if read is not None and span_s > 0 else None,
         link_write_bytes_per_s=written / span_s if written is not None and span_s > 0 else None,
         missing={name: why for name, why in reasons.items() if figures.get(name) is None},

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from loadgen.format import counted
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName
@@ -33,6 +34,7 @@ def load_at(steps: Steps, measured_s: float) -> float:
 
 
 Severity = Literal["blocks", "warns", "info"]
+ORPHANED = "orphaned-server"  # the id of the finding that something is left of a run that was killed
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,9 +50,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, otherwise in the order in which they were found."""
+    """The worst first, otherwise in the order in which they were found; before all, servers that nobody ends."""
     order = get_args(Severity)
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda finding: (finding.id != ORPHANED, order.index(finding.severity)))
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -178,11 +180,11 @@ class DataFile(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        what = "conversations" if self.form == "sharegpt" else "records"
         if self.is_sample:
-            return f"vramp's own sample of {self.records} made-up {what}"
+            return f"vramp's own sample of {self.records} made-up conversations"
+        held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")
         left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
-        return f"{self.path}: {self.note or f'{self.records:,} {what}{left_out}'}, sha256 {self.sha256[:12]}"
+        return f"{self.path}: {self.note or f'{held}{left_out}'}, sha256 {self.sha256[:12]}"
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):

@@ -41,7 +41,7 @@ _PEAKS = (
     # The data sheets of NVIDIA A100, H100, H200 and HGX B200; from H100 on they print peaks with sparsity: half of it.
     _peak(r"\bA100\b", 312.0, None),
     _peak(r"\bH100 PCIe\b", 756.5, 1513.0),
-    _peak(r"\bH[12]00 NVL\b", 835.5, 1671.0),
+    _peak(r"\bH[12]00 NVL\b", 835.5, 1670.5),
     _peak(r"\bH100\b.*\bHBM3\b", 989.5, 1979.0),
     _peak(r"\bH200\b", 989.5, 1979.0),
     _peak(r"\bB200\b", 2250.0, 4500.0),

@@ -112,7 +112,7 @@ class Precision(msgspec.Struct, frozen=True):
 
     `goodput` has the statistic `share`.
     """
-    error_percent: dict[str, float]  # the standard errors of `requests_per_s` and `output_tokens_per_s`
+    error_percent: dict[str, float]  # the standard errors of requests, output and total tokens per second
 
 
 class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):

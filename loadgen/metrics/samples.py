@@ -52,6 +52,9 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     t_s: float  # CLOCK_MONOTONIC right after this device was read
     gfx_percent: float | None = None  # share of time in which compute was busy; not a share of peak FLOPs
     memory_percent: float | None = None  # share of time in which the memory controller was busy
+    xcp_percent: float | None = None  # `gfx_percent` of this partition alone, where its socket is split (CPX)
+    sm_percent: float | None = None  # NVIDIA from Hopper on: mean share of the SMs that were busy since the last sample
+    dram_percent: float | None = None  # the same GPUs: share of the memory's peak bandwidth that was used
     hbm_used_bytes: int | None = None
     power_w: float | None = None
     power_cap_w: float | None = None
@@ -66,11 +69,19 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     pcie_width: int | None = None
     pcie_speed_gts: float | None = None
     pcie_replays: int | None = None
+    pcie_bytes_per_s: float | None = None  # both directions together, since the last sample; NVIDIA from Hopper on
     link_read_bytes: int | None = None  # cumulative over all XGMI or NVLink links
     link_write_bytes: int | None = None
     links_up: int | None = None
     ecc_correctable: int | None = None
     ecc_uncorrectable: int | None = None
+    ecc_deferred: int | None = None  # AMD: not corrected, and not used by anybody yet
+    bad_pages: int | None = None  # of memory that is out of use for its errors: AMD, and NVIDIA before Ampere
+    rows_remapped: int | None = None  # NVIDIA from Ampere on: rows of memory that spare ones replace, over its life
+    remap_pending: bool | None = None  # a row waits for the GPU to be reset
+    remap_failed: bool | None = None  # there was no spare row
+    xids: int | None = None  # NVIDIA's Xid errors since it is watched
+    xid_last: int | None = None  # the number of the last one
     processes: tuple[GpuProcess, ...] | None = None  # only while they are asked for
     missing: dict[str, str] = {}  # field name to reason, for what is None although this kind of sample should have it
 
@@ -181,6 +192,8 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
     hbm_total_bytes: int | None = None
     gfx_percent: GpuFigure | None = None
     memory_percent: GpuFigure | None = None
+    sm_percent: GpuFigure | None = None
+    dram_percent: GpuFigure | None = None
     power_w: GpuFigure | None = None
     temperature_hotspot_c: GpuFigure | None = None
     temperature_memory_c: GpuFigure | None = None
@@ -189,8 +202,15 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
     throttled_percent: dict[str, float] = {}
     """Mean share of the time by reason; reasons that never held it back are left out."""
     pcie_replays: int | None = None
-    ecc_correctable: int | None = None  # new ones in the window, as are replays and uncorrectable ones
+    ecc_correctable: int | None = None
+    """New ones, as are all counts here, from the last look before the stage to the first after it: errors are looked
+    for every ten seconds."""
     ecc_uncorrectable: int | None = None
+    ecc_deferred: int | None = None
+    bad_pages: int | None = None
+    rows_remapped: int | None = None
+    xids: int | None = None
+    xid_last: int | None = None  # the number of the last Xid error, if any is new
     link_read_bytes_per_s: float | None = None
     link_write_bytes_per_s: float | None = None
     missing: dict[str, str] = {}

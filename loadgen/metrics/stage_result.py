@@ -30,7 +30,7 @@ from loadgen.metrics.result import (
 from loadgen.metrics.samples import GpuStage
 from loadgen.metrics.slo import judge
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.verdicts import StageFacts, stage_verdicts
+from loadgen.metrics.verdicts import StageFacts, error_verdicts, stage_verdicts
 
 MOST_TAIL = 0.2  # of the window: with more, the figures are also those of a lower load
 _REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
@@ -191,11 +191,12 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     start_s, end_s = start_ns / 1e9, end_ns / 1e9
     devices = hardware.of_stage(stage.hardware_samples)
     used = hardware.sockets_of(devices)
-    gpus = gpu_stages(
-        hardware.gpus, stage.hardware_samples.within(start_s, end_s), of_server={gpu.index for gpu in used}
-    )
+    samples = stage.hardware_samples
+    indices = {gpu.index for gpu in used}
+    gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
     host = host_means(stage.hardware_samples.host, start_s, end_s)
-    verdicts = stage_verdicts(f"stage {stage.started.index + 1}", _facts(stage, gpus, host))
+    subject = f"stage {stage.started.index + 1}"
+    verdicts = [*stage_verdicts(subject, _facts(stage, gpus, host)), *error_verdicts(subject, gpus)]
     known = len(sockets(used)) if devices.by != "all" else 0
     return StageHardware(
         gpus, stage_energy(stage, hardware), stage_compute(stage, hardware), host, verdicts, sockets=known

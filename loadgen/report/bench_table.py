@@ -29,6 +29,7 @@ SERVE_METRICS = {
 """By vLLM's name: its short and long title, and the name in a result."""
 ITERATION = "iteration"  # the label of a measured stage of the latency benchmark begins with this
 LATENCY_PERCENTS = (10, 25, 50, 75, 90, 99)
+_OF_EVERY_BATCH = ("First wave", "Tail")  # notes that would say of each that it is one
 _KNOWN = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
 _VLLMS = ("Successful requests", "Failed requests")  # what vLLM counts, whatever came of the others
 _WIDTH = 50
@@ -121,7 +122,7 @@ def latency_table(result: Result) -> str:
         values = np.percentile(latencies_s, LATENCY_PERCENTS)
         pairs = zip(LATENCY_PERCENTS, values, strict=True)
         lines += [f"{percent}% percentile latency: {value:.6f} seconds" for percent, value in pairs]
-    return "\n".join([*lines, *trust_lines(result)])
+    return "\n".join([*lines, *trust_lines(result, without=_OF_EVERY_BATCH)])
 
 
 def batch_latency_s(stage: StageResult) -> float | None:
@@ -151,11 +152,12 @@ def _offline_lines(stage: StageResult) -> list[str]:
     ]
 
 
-def trust_lines(result: Result) -> list[str]:
+def trust_lines(result: Result, *, without: Sequence[str] = ()) -> list[str]:
     """What a reader must know before believing a table: what it is of, a limited client, failures, an early end."""
     limited = result.client.limited
     messages = [line for stage in result.stages for line in first_messages(stage)]
-    notes = [f"stage {stage.index + 1}: {note}" for stage in result.stages for note in stage_notes(stage)]
+    told = [(stage, note) for stage in result.stages for note in stage_notes(stage) if note.subject not in without]
+    notes = [f"stage {stage.index + 1}: {note}" for stage, note in told]
     return [
         *notes,
         *([f"client: LIMITED ({result.client.why}): these are not the server's numbers alone"] if limited else []),

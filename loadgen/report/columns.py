@@ -81,19 +81,22 @@ _COLUMNS: dict[str, Column[Measured]] = {
     "failed": Column("failed", figure("requests", "failed"), short="fail", group="requests", alarm=True, width=6),
     "measured_s": Column("duration s", figure("", "measured_s")),
     "concurrency_mean": Column("held", _held, decimals=1, width=6, role="held"),
-    "requests_per_s": Column("req/s", figure("throughput", "requests_per_s"), group="throughput", width=7),
+    "requests_per_s": Column("req/s", figure("throughput", "requests_per_s"), group="requests", width=7),
     "output_tokens_per_s": Column(
         "output tok/s",
         figure("throughput", "output_tokens_per_s"),
         short="tok/s",
-        group="throughput",
+        group="tok/s",
+        under="output",
         decimals=0,
         width=7,
         role="throughput",
     ),
-    "total_tokens_per_s": Column("total tok/s", figure("throughput", "total_tokens_per_s"), group="throughput"),
+    "total_tokens_per_s": Column(
+        "total tok/s", figure("throughput", "total_tokens_per_s"), group="tok/s", under="total", decimals=0
+    ),
     "output_tokens_per_s_per_user": Column(
-        "tok/s per user", _per_user, short="/user", group="throughput", decimals=1, width=6
+        "tok/s per user", _per_user, short="/user", group="tok/s", under="per user", decimals=1, width=6
     ),
     "joules_per_output_token": Column("J/token", figure("energy", "joules_per_output_token"), short="J/tok", width=6),
     "tflops_per_gpu": Column("TFLOP/s per GPU", figure("compute", "tflops_per_gpu"), decimals=1),
@@ -111,7 +114,6 @@ def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]
 class PublishedPoint(NamedTuple):
     """What was published for the load of a stage."""
 
-    stage: int
     of: str
     x: float
     y: float
@@ -137,8 +139,8 @@ class Axes(NamedTuple):
         for one in comparisons:
             found.setdefault((one.stage, one.of), {})[one.figure] = one.published
         return [
-            PublishedPoint(stage, of, figures[self.x], figures[self.y])
-            for (stage, of), figures in found.items()
+            PublishedPoint(of, figures[self.x], figures[self.y])
+            for (_, of), figures in found.items()
             if self.x in figures and self.y in figures
         ]
 
@@ -159,19 +161,19 @@ COCKPIT_COLUMNS = columns(
 )
 PAST_RUN_COLUMNS = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
 PAGE_COLUMNS = columns(
-    "shape completed failed requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
-    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms joules_per_output_token met_limits"
+    "completed failed requests_per_s output_tokens_per_s total_tokens_per_s output_tokens_per_s_per_user "
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms"
 )
+PAGE_IF_KNOWN = columns("joules_per_output_token mfu_percent met_limits")
 MARKDOWN_COLUMNS = columns(
     "shape completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s", decimals=2
 )
 MARKDOWN_IF_KNOWN = columns("output_tokens_per_s_per_user joules_per_output_token mfu_percent met_limits", decimals=2)
-_COMPUTE = columns("tflops_per_gpu mfu_percent")
 
 
-def page_columns(stages: Sequence[StageResult]) -> list[Column[Measured]]:
-    """Of what the GPUs computed only if an engine told it."""
-    return [*PAGE_COLUMNS, *(_COMPUTE if any(stage.compute is not None for stage in stages) else ())]
+def known(shown: Sequence[Column[Measured]], rows: Sequence[Measured]) -> list[Column[Measured]]:
+    """Those of which at least one row knows something."""
+    return [column for column in shown if any(column.value(row) is not None for row in rows)]
 
 
 def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:

@@ -14,7 +14,7 @@ import msgspec
 from loadgen.metrics.mfu import flags_of
 from loadgen.metrics.result import Result
 
-_NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env"})
+_NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env", "name", "label", "cidfile"})
 _LOADS = ("load.concurrency", "load.rate", "load.shapes")
 _BOX = ("engine", "vllm_version", "max_model_len", "host", "cpu", "cpu_cores", "memory_bytes", "kernel", "python")
 _SENT = ("endpoint", "data", "trace", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from loadgen.format import GIB, counted, fixed, memory, number, scale
+from loadgen.format import GIB, counted, fixed, memory, number, ranges, scale
 from loadgen.metrics.journal import Finding, Severity, by_severity
 from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 from loadgen.report.tabular import Column, json_text, text_lines
@@ -22,8 +22,9 @@ _WIDTH = 100
 _COLUMN = 16
 _MOST_PROCESSES = 5
 _COUNTED = {
-    **dict.fromkeys(("pcie_replays", "links_up", "ecc_correctable", "ecc_uncorrectable"), ""),
-    **{"energy_j": "J", "link_read_bytes": "B", "link_write_bytes": "B"},
+    **dict.fromkeys(("pcie_replays", "links_up", "ecc_correctable", "ecc_uncorrectable", "ecc_deferred"), ""),
+    **dict.fromkeys(("bad_pages", "rows_remapped", "xids"), ""),
+    **{"energy_j": "J", "link_read_bytes": "B", "link_write_bytes": "B", "pcie_bytes_per_s": "B/s"},
 }
 """Counters by their unit, and what else has no range in which it must lie."""
 _LARGE = 1e6  # from here on, a number has three digits and a letter
@@ -127,7 +128,7 @@ def _gpu_lines(exams: Sequence[GpuExam]) -> Iterator[str]:
     for devices in by_socket.values():
         gpu = devices[0]
         parts = [gpu.name, gpu.bdf, gpu.arch, gpu.compute_partition, gpu.memory_partition, gpu.virtualization]
-        yield from _entries(f"GPU {_indices(each.index for each in devices)}", "  ".join(filter(None, parts)))
+        yield from _entries(f"GPU {ranges(each.index for each in devices)}", "  ".join(filter(None, parts)))
 
 
 class _Quantity(NamedTuple):
@@ -166,27 +167,28 @@ def _judged(checks: Sequence[tuple[int, UnitCheck]]) -> _Quantity:
     low, high = min(check.low for _, check in checks), max(check.high for _, check in checks)
     wrong = [(index, check) for index, check in checks if not check.plausible]
     raw = f", raw {wrong[0][1].raw:g}" if wrong else ""
-    mark = f"  CANNOT BE: GPU {_indices(index for index, _ in wrong)}{raw}" if wrong else ""
+    mark = f"  CANNOT BE: GPU {ranges(index for index, _ in wrong)}{raw}" if wrong else ""
     possible = f"{_number(low)} to {_number(high)}{mark}"
     first = checks[0][1]
     return _Quantity(first.quantity, min(values), max(values), first.unit, possible)
 
 
 def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
-    """A line for each list of processes, with the devices that have it."""
-    holders: defaultdict[str, list[int]] = defaultdict(list)
+    """The processes of each list that differs from the others, with the devices that have it."""
+    holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for exam in exams:
         processes = exam.sample.processes or ()
-        more = f", {len(processes) - _MOST_PROCESSES} more" if len(processes) > _MOST_PROCESSES else ""
+        more = [f"{len(processes) - _MOST_PROCESSES} more"] if len(processes) > _MOST_PROCESSES else []
         if processes:
-            holders[", ".join(map(_process, processes[:_MOST_PROCESSES])) + more].append(exam.gpu.index)
+            holders[(*map(_process, processes[:_MOST_PROCESSES]), *more)].append(exam.gpu.index)
     for listed, indices in holders.items():
-        yield from _entries(f"on GPU {_indices(indices)}", listed)
+        yield from _entries(f"on GPU {ranges(indices)}", *listed)
 
 
 def _process(process: GpuProcess) -> str:
     held = f" {memory(process.hbm_bytes)}" if process.hbm_bytes is not None else ""
-    return f"{process.name or '?'} ({process.pid}){held}"
+    user = f", {process.user}" if process.user else ""
+    return f"{process.name or '?'} ({process.pid}{user}){held}{': ' if process.command else ''}{process.command}"
 
 
 def _missing(exams: Sequence[GpuExam]) -> list[str]:
@@ -200,7 +202,7 @@ def _missing(exams: Sequence[GpuExam]) -> list[str]:
         alike[reason, tuple(devices)].append(name)
     texts = []
     for (reason, indices), names in alike.items():
-        where = "" if len(indices) == len(exams) else f" (GPU {_indices(indices)})"
+        where = "" if len(indices) == len(exams) else f" (GPU {ranges(indices)})"
         texts.append(f"{', '.join(names)}: {reason}{where}")
     return _entries("null", *texts)
 
@@ -220,17 +222,6 @@ def _host_value(name: str, value: float | str) -> str:
         if name.endswith(f"_{suffix}") and not isinstance(value, str):
             return f"{name.removesuffix(f'_{suffix}')} {_number(value / divisor)} {unit}"
     return f"{name} {value if isinstance(value, str) else _number(value)}"
-
-
-def _indices(indices: Iterable[int]) -> str:
-    """0-3, 5 for 0, 1, 2, 3, 5."""
-    ranges: list[list[int]] = []
-    for index in sorted(indices):
-        if ranges and index == ranges[-1][-1] + 1:
-            ranges[-1] = [ranges[-1][0], index]
-        else:
-            ranges.append([index, index])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def _entries(name: str, *texts: str) -> list[str]:

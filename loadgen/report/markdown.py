@@ -17,13 +17,14 @@ from loadgen.report.columns import (
     MARKDOWN_IF_KNOWN,
     SHAPE,
     columns,
+    known,
     load_column,
     moving_points,
     outcome_columns,
     published_columns,
 )
 from loadgen.report.configuration import engine_of, hardware_of, model_of
-from loadgen.report.notes import failed_words, latency_titles, stage_notes, took_part
+from loadgen.report.notes import failed_words, latency_titles, published_nowhere, stage_notes, took_part
 from loadgen.report.tabular import Column, escaped, markdown_table
 
 _STATISTICS = ("mean", "p50", "p90", "p99")
@@ -57,8 +58,7 @@ def _facts(result: Result) -> str:
 
 
 def _throughput(stages: Sequence[StageResult]) -> str:
-    known = [one for one in MARKDOWN_IF_KNOWN if any(one.value(stage) is not None for stage in stages)]
-    return markdown_table([load_column(stages), *MARKDOWN_COLUMNS, *known], stages)
+    return markdown_table([load_column(stages), *MARKDOWN_COLUMNS, *known(MARKDOWN_IF_KNOWN, stages)], stages)
 
 
 def _requests(stages: Sequence[StageResult]) -> str:
@@ -90,11 +90,9 @@ def _published(result: Result) -> str:
     if reference is None:
         return ""
     source = f"Published: {escaped(reference.source)}"
-    notes = [f"- {escaped(note)}" for note in reference.notes]
-    if not reference.comparisons:
-        return "\n".join([source, "", *notes, "- no stage of this run has the load of a published figure"])
     table = markdown_table(published_columns(result.stages), reference.comparisons)
-    return "\n\n".join([source, table, *(["\n".join(notes)] if notes else [])])
+    notes = "\n".join(f"- {escaped(note)}" for note in (*reference.notes, published_nowhere(result)) if note)
+    return "\n\n".join(block for block in (source, table, notes) if block)
 
 
 def _trust(result: Result) -> str:

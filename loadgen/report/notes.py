@@ -12,7 +12,7 @@ import msgspec
 
 from loadgen.format import counted, significant
 from loadgen.metrics.deltas import OUTCOMES, Summary
-from loadgen.metrics.result import ComputeResult, FirstWave, Requests, StageResult
+from loadgen.metrics.result import ComputeResult, FirstWave, Requests, Result, StageResult
 from loadgen.metrics.snapshot import StageView
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
@@ -104,6 +104,14 @@ def failed_words(errors: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count:,}" for kind, count in errors.items())
 
 
+def published_nowhere(result: Result) -> str:
+    """That what was published for single loads met no stage; empty where it did, or where there is nothing."""
+    published, found = result.profile.get("reference"), result.reference
+    if found is None or found.comparisons or not (isinstance(published, dict) and published.get("points")):
+        return ""
+    return "no stage of this run has the load of a published figure"
+
+
 def stage_notes(stage: StageResult) -> list[Note]:
     """What its figures are of, and what they are not; verdicts and limits are told elsewhere."""
     tail_is_verdict = any(verdict.id == "tail" for verdict in stage.verdicts)
@@ -117,7 +125,15 @@ def stage_notes(stage: StageResult) -> list[Note]:
         tail_share=None if tail_is_verdict else stage.tail_share,
         compute=stage.compute,
     )
-    return list(found)
+    return [*found, *_energy(stage)]
+
+
+def _energy(stage: StageResult) -> Iterator[Note]:
+    """That the energy may be others' too."""
+    by = stage.energy.devices_by if stage.energy is not None else None
+    if by in ("hbm", "all"):
+        whose = "the GPUs whose memory is in use" if by == "hbm" else "all GPUs of the box"
+        yield Note("Energy", f"of {whose}: nothing tells the server's from others'")
 
 
 def notes_of(

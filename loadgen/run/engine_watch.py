@@ -179,7 +179,7 @@ def _view(before: EngineSample | None, sample: EngineSample | None, span_s: floa
         prefix_hit_rate=change.prefix_hit_rate if change is not None else None,
         prompt_tokens_per_s=_rate(change.prompt_tokens, span_s) if change is not None else None,
         generation_tokens_per_s=_rate(change.generation_tokens, span_s) if change is not None else None,
-        tflops_per_gpu=_tflops(change.flops_per_gpu, span_s) if change is not None else None,
+        tflops_per_gpu=_tflops(change.flops_per_gpu, span_s, _SHORTEST_SPAN_S) if change is not None else None,
         engines={name: view for name, one in sample.engines.items() if (view := _view(known.get(name), one, span_s))},
     )
 
@@ -188,9 +188,9 @@ def _rate(count: float | None, span_s: float) -> float | None:
     return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
 
 
-def _tflops(flops: float | None, span_s: float) -> float | None:
+def _tflops(flops: float | None, span_s: float, shortest_s: float = 0.0) -> float | None:
     """Nothing gained is nothing told: an engine that does not count leaves the counter at 0."""
-    return None if not flops or span_s < _SHORTEST_SPAN_S else flops / span_s / 1e12
+    return None if not flops or span_s <= shortest_s else flops / span_s / 1e12
 
 
 def _stage_numbers(

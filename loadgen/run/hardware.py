@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from loadgen.metrics.journal import DevicesChosen, GpusSampled, Happened, HostSampled, Line, TelemetryChanged
-from loadgen.metrics.samples import GpuStatic, ServerDevices
+from loadgen.metrics.samples import GpuSample, GpuStatic, ServerDevices
 from loadgen.profile.schema import Profile
 from loadgen.run.servers import Servers
 from loadgen.server.gpus.processes import attached_pids, described
@@ -140,10 +140,14 @@ class HardwareWatch:
             self._log_changes(self._monitor)
             self._choose(self._monitor, {*pids, *self._attached})
             for sampled in self._monitor.take():
-                gpus = tuple(described(gpu, {*pids, *self._attached}) for gpu in sampled.gpus)
-                self._log(GpusSampled(t_s=self._clock_s(), gpus=gpus))
+                self._log(GpusSampled(t_s=self._clock_s(), gpus=self._described(sampled.gpus, pids)))
         host = self._host.sample(server=pids, files_of=self._worker_pids())
         self._log(HostSampled(t_s=self._clock_s(), host=host))
+
+    def _described(self, gpus: tuple[GpuSample, ...], pids: Collection[int]) -> tuple[GpuSample, ...]:
+        if self._replay is not None or self._mode == "sim":  # their processes are none of this box
+            return gpus
+        return tuple(described(gpu, {*pids, *self._attached}) for gpu in gpus)
 
     async def _look_for_attached(self) -> None:
         now_s, settings = time.monotonic(), self._servers().settings

@@ -80,6 +80,10 @@ class Note(_Action, frozen=True):
     text: Text
 
 
+class ShowProcesses(_Action, frozen=True):
+    """List the processes that hold memory of the GPUs for a while: somebody looks at them, and asks again in time."""
+
+
 class Restart(_Action, frozen=True):
     """Stop the server and start it again, as it is or as one of the variants; what ran goes on by hand."""
 
@@ -107,6 +111,7 @@ Operation = (
     | Extend
     | Redo
     | Note
+    | ShowProcesses
     | Restart
     | Stop
     | Abort

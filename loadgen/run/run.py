@@ -156,6 +156,8 @@ class Run:
                 load.redo()
             case asked.Note(text):
                 self._event("note", text)
+            case asked.ShowProcesses():
+                self._hardware.show_processes()
             case asked.Restart(variant):
                 self._restart(variant)
             case asked.Stop() if self._phase == "holding":

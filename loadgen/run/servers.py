@@ -68,7 +68,7 @@ class Servers:
         for url in self.settings.attached:
             parts = urlsplit(url)
             port = parts.port or (443 if parts.scheme == "https" else 80)
-            self._locks.append(drive_lock(parts.hostname or "", port, profile=self._profile.name))
+            self._locks.append(drive_lock(parts.hostname or "", port))
         if self.settings.engine == "attach":
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))

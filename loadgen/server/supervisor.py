@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import msgspec
+
 from loadgen.errors import ServerError
 from loadgen.masking import masked_command
 from loadgen.metrics.journal import Diagnosis, Milestone
@@ -23,12 +25,14 @@ from loadgen.metrics.snapshot import Liveness
 from loadgen.profile.schema import Server
 from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
+from loadgen.server.process.container import Container, container_of, remove_container
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
-from loadgen.server.process.locks import DriveLock, claim_port, record_path
+from loadgen.server.process.locks import DriveLock, claim_port
 from loadgen.server.process.log import LogTail
+from loadgen.server.process.records import VARIABLE, Mark, forget, id_file, new_mark, record_path
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
-from loadgen.server.vllm.command import server_command, server_environment, stop_commands
+from loadgen.server.vllm.command import find_container_program, server_command, server_environment
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills, read_oom_kills
 from loadgen.server.vllm.startup import CpuTime, StartupWatch, signs_of_life
 
@@ -66,7 +70,8 @@ class ManagedServer:
         self._last_line_s: float | None = None
         self._cpu: CpuTime | None = None
         self._lock: DriveLock | None = None
-        self._kill_command: list[str] | None = None
+        self._mark: Mark | None = None
+        self._container: Container | None = None
         self._startup = StartupWatch(time.monotonic())
         self._guard: subprocess.Popen[bytes] | None = None
         self._seen: set[tree.ProcessId] = set()
@@ -100,7 +105,7 @@ class ManagedServer:
         """Start the server and return at once; raises `ServerError` if it cannot even be executed."""
         if self._stopping is not None:
             raise ServerError("the server was stopped before it was started")
-        self.port, self._lock = claim_port(self._server.host, self.port, profile=self._profile)
+        self.port, self._lock = claim_port(self._server.host, self.port)
         try:
             await self._launch()
             await asyncio.wait_for(self._started.wait(), timeout=15.0)
@@ -133,7 +138,8 @@ class ManagedServer:
         self._read_log()
         now, before = read_oom_kills(own_group=self._server.docker is None), self._oom_kills_before
         kills = None if now is None or before is None else now - before
-        return diagnose([*self.log.lines, *kernel_kills(self._launched_s)], self.exit, phase=phase, oom_kills=kills)
+        lines = [*self.log.distinct_lines(), *kernel_kills(self._launched_s)]
+        return diagnose(lines, self.exit, phase=phase, oom_kills=kills)
 
     def look(self) -> Liveness:
         """What its processes do, whatever the log says; the CPU is that since the last look."""
@@ -170,20 +176,31 @@ class ManagedServer:
         await asyncio.shield(self._stopping)
 
     async def _launch(self) -> None:
-        argv = server_command(self._server, port=self.port)
-        self.command = masked_command(argv)
         self._oom_kills_before = read_oom_kills(own_group=self._server.docker is None)
         self._launched_s = time.monotonic()
         self._guard = guard_client.start_guard(self.log.path)
         self._watching = asyncio.create_task(self._watch(self._guard))
         self._following = asyncio.create_task(self._follow_log())
-        await asyncio.to_thread(guard_client.tell, self._guard, self._order(argv))
+        await asyncio.to_thread(guard_client.tell, self._guard, self._order(self._guard.pid))
 
-    def _order(self, argv: list[str]) -> dict[str, Any]:
-        stop_command, self._kill_command = stop_commands(self._server, port=self.port) or (None, None)
-        both = {"log_path": str(self.log.path.absolute()), "kill_command": self._kill_command}
+    def _order(self, guard_pid: int) -> dict[str, Any]:
+        keeper = tree.look_at(guard_pid)
+        assert keeper is not None, "it is our own child, so that even if dead it is there"
+        mark = self._mark = new_mark(self.port, keeper.id)
+        # With SPT_NOENV the library that gives vLLM's processes their titles leaves the mark where it can be read.
+        environment = {"SPT_NOENV": "1", **server_environment(self._server), VARIABLE: str(mark)}
+        record = record_path(mark)
+        if self._server.docker is not None:
+            program = find_container_program(self._server, self._server.docker)
+            self._container = container_of(program, id_file=id_file(record), label=str(mark), environment=environment)
+        argv = server_command(self._server, port=self.port, known_by=self._container.flags if self._container else ())
+        self.command = masked_command(argv)
+        both = {
+            "log_path": str(self.log.path.absolute()),
+            "container": msgspec.to_builtins(self._container),
+        }
         facts = both | {
-            "port": self.port,
+            "mark": msgspec.to_builtins(mark),
             "url": self.base_url,
             "profile": self._profile,
             "model": self._server.model,
@@ -192,11 +209,10 @@ class ManagedServer:
         }
         return both | {
             "argv": argv,
-            "env": server_environment(self._server),
+            "env": environment,
             "cwd": str(guard_client.PACKAGE_ROOT if self._server.engine == "simulator" else Path.cwd()),
             "stop_timeout_s": self._server.stop_timeout_s,
-            "stop_command": stop_command,
-            "record": {"path": str(record_path(self.port)), "facts": facts},
+            "record": {"path": str(record), "facts": facts},
         }
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
@@ -206,6 +222,8 @@ class ManagedServer:
         await asyncio.to_thread(process.wait)
         if self._report is None and self.pid is not None:
             await self._replace_guard()
+        elif self._report is not None and self._report.problem and self._container is not None:
+            await self._remove_container(self._report)
         self._started.set()
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -239,11 +257,19 @@ class ManagedServer:
     async def _replace_guard(self) -> None:
         if self.exit is None:
             self._ended(ServerExit())
-        environment = server_environment(self._server)
-        self._report = await end_without_guard(self._seen, self._kill_command, environment=environment)
+        self._report = await end_without_guard(self._seen, self._container)
         self.processes = self._report.left
-        if not self._report.left:
-            record_path(self.port).unlink(missing_ok=True)
+        self._forget_if_clean(self._report)
+
+    async def _remove_container(self, report: StopReport) -> None:
+        """What the guard could not, for want of time or of a daemon that answers."""
+        assert self._container is not None
+        self._report = replace(report, problem=await asyncio.to_thread(remove_container, self._container))
+        self._forget_if_clean(self._report)
+
+    def _forget_if_clean(self, report: StopReport) -> None:
+        if report.clean and self._mark is not None:
+            forget(self._mark)
 
     async def _follow_log(self) -> None:
         while True:

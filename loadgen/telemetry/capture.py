@@ -55,7 +55,10 @@ class Candidate(msgspec.Struct, tag=True):
 
 CaptureLine = Header | Candidate | Opened | Sampled
 
-_COUNTERS = ("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes", "ecc_correctable", "ecc_uncorrectable")
+_COUNTERS = (
+    *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes"),
+    *("ecc_correctable", "ecc_uncorrectable", "ecc_deferred", "bad_pages", "rows_remapped", "xids"),
+)
 _LATE_S = 1.0  # what should have come earlier than that, while this process was stopped, is left out
 
 _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +51,7 @@ _VARIABLE_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 _GIB = 1024.0**3
 _ENERGY_WITHIN = 0.25
 """Sensors average over up to a second of the few that are watched; a wrong unit is off by far more."""
+Describe = Callable[[GpuSample], GpuSample]
 _SHORTEST_S = 1.0
 _LONGEST_GAP_S = 5.0
 
@@ -65,7 +66,7 @@ class _Range(NamedTuple):
 _PERCENT = _Range(0, 100, "%")
 _RANGES = {
     "hbm_total_bytes": _Range(1, 1024, "GiB", _GIB),
-    **dict.fromkeys(("gfx_percent", "memory_percent"), _PERCENT),
+    **dict.fromkeys(("gfx_percent", "memory_percent", "xcp_percent", "sm_percent", "dram_percent"), _PERCENT),
     **dict.fromkeys(("power_w", "power_cap_w", "power_cap_default_w"), _Range(10, 2000, "W")),
     **dict.fromkeys(("temperature_hotspot_c", "temperature_memory_c"), _Range(5, 120, "C")),
     **dict.fromkeys(("gfx_clock_mhz", "gfx_clock_max_mhz"), _Range(50, 5000, "MHz")),
@@ -112,8 +113,13 @@ async def try_all(
     return trials
 
 
-async def examine(mode: TelemetryMode, *, folder: Path, pace: Pace = Pace()) -> tuple[Examination, list[BackendTrial]]:
-    """Everything about this box, and the trials behind it."""
+async def examine(
+    mode: TelemetryMode, *, folder: Path, pace: Pace = Pace(), described: Describe = lambda sample: sample
+) -> tuple[Examination, list[BackendTrial]]:
+    """Everything about this box, and the trials behind it; `described` adds what is known of the processes.
+
+    The trials have them as they were told: a capture goes to other people.
+    """
     trials = await try_all(backend_options(mode), folder=folder, pace=pace)
     found = Examination(
         versions=versions(),
@@ -121,7 +127,7 @@ async def examine(mode: TelemetryMode, *, folder: Path, pace: Pace = Pace()) -> 
         groups=groups(),
         devices=device_files(),
         nothing="" if trials else NOTHING,
-        tried=tuple(tried(trial) for trial in trials),
+        tried=tuple(tried(trial, described) for trial in trials),
         host=await _examine_host(),
     )
     return found, trials
@@ -141,8 +147,8 @@ async def _examine_host() -> HostExam:
     return HostExam(sample, reasons)
 
 
-def tried(trial: BackendTrial) -> Tried:
-    exams = (_exam(gpu, trial) for gpu in (trial.opened.gpus if trial.opened is not None else ()))
+def tried(trial: BackendTrial, described: Describe = lambda sample: sample) -> Tried:
+    exams = (_exam(gpu, trial, described) for gpu in (trial.opened.gpus if trial.opened is not None else ()))
     return Tried(
         **msgspec.structs.asdict(trial.candidate),
         first_look_ms=trial.first_sample_ms,
@@ -186,7 +192,7 @@ async def _watch(trial: BackendTrial, child: Child, began_s: float, open_s: floa
             return
 
 
-def _exam(gpu: GpuStatic, trial: BackendTrial) -> GpuExam | None:
+def _exam(gpu: GpuStatic, trial: BackendTrial, described: Describe) -> GpuExam | None:
     samples = [sample for sampled in trial.samples for sample in sampled.gpus if sample.index == gpu.index]
     latest: GpuSample | None = None
     for sample in samples:
@@ -194,7 +200,7 @@ def _exam(gpu: GpuStatic, trial: BackendTrial) -> GpuExam | None:
     if latest is None:
         return None
     reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{trial.option.backend} does not tell it")
-    return GpuExam(gpu, latest, reasons | latest.missing, unit_checks(gpu, latest, samples))
+    return GpuExam(gpu, described(latest), reasons | latest.missing, unit_checks(gpu, latest, samples))
 
 
 def _nulls(told: GpuStatic | GpuSample | HostSample) -> list[str]:

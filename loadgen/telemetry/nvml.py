@@ -21,8 +21,9 @@ import pynvml
 
 from loadgen.errors import TelemetryError
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, Reading, rate
+from loadgen.telemetry.nvml_library import Gpm, Xids, part, read, reason_of
 from loadgen.telemetry.protocol import Backend, Opened
-from loadgen.telemetry.readings import Missing, amount, divided, number, percent, split, text, value_of
+from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, percent, split, text, total, value_of
 
 _ALL_LINKS = 0xFFFFFFFF  # as the scope of a field: the sum over all NVLinks
 _FIELDS = {
@@ -46,19 +47,6 @@ _VIRTUALIZATION = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU: "HOST",
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA: "HOST",
 }
-_REASONS = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install NVIDIA's driver, "
-    "or give the container the GPUs (docker run --gpus all)",
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is not loaded: try `modprobe nvidia`, and see `dmesg`",
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "library and kernel module of NVIDIA's driver differ in version: "
-    "it was upgraded while in use; reboot",
-    pynvml.NVML_ERROR_NO_PERMISSION: "no permission: ask as root, or look at the rights of /dev/nvidia*",
-    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus; see Xid in `dmesg`",
-    pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU must be reset: see Xid in `dmesg`",
-    pynvml.NVML_ERROR_NOT_SUPPORTED: "not supported by this GPU",
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the installed driver is too old to tell",
-    pynvml.NVML_ERROR_UNINITIALIZED: "NVML was shut down",
-}
 
 
 @dataclass(slots=True)
@@ -72,6 +60,7 @@ class _NvmlDevice:
     links: tuple[int, ...] = ()  # the NVLinks that were up when it was opened
     lost: str = ""  # why it has no handle
     violations: dict[str, Reading] = field(default_factory=dict)  # the counters (ns) at the last sample
+    gpm: Gpm | None = None  # none for an instance, and for a GPU that is lost
 
 
 def open_nvml() -> Backend:
@@ -79,50 +68,39 @@ def open_nvml() -> Backend:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise TelemetryError(_reason_of(error)) from None
+        raise TelemetryError(reason_of(error)) from None
     devices = _list_devices()
 
-    def sample(slow: bool, processes: bool) -> tuple[GpuSample, ...]:
-        return tuple(_sample(device, slow=slow, processes=processes) for device in devices)
+    xids = Xids(device.handle for device in devices if device.gpm is not None)
 
-    cuda = _read(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    def sample(slow: bool, processes: bool) -> tuple[GpuSample, ...]:
+        new = xids.look()
+        return tuple(
+            _sample(device, lambda handle: xids.readings(handle, new, slow=slow), slow=slow, processes=processes)
+            for device in devices
+        )
+
+    cuda = read(pynvml.nvmlSystemGetCudaDriverVersion_v2)
     meta = {
         "wrapper": importlib.metadata.version("nvidia-ml-py"),
-        "library": text(_read(pynvml.nvmlSystemGetNVMLVersion)),
-        "driver": text(_read(pynvml.nvmlSystemGetDriverVersion)),
+        "library": text(read(pynvml.nvmlSystemGetNVMLVersion)),
+        "driver": text(read(pynvml.nvmlSystemGetDriverVersion)),
         "cuda": None if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
     }
     opened = Opened(backend="nvml", meta=meta, gpus=tuple(device.static for device in devices))
     # A driver that is gone needs no goodbye: that it cannot be closed is no error.
-    return Backend(opened=opened, sample=sample, close=lambda: _read(pynvml.nvmlShutdown))
-
-
-def _reason_of(error: pynvml.NVMLError) -> str:
-    return _REASONS.get(error.value, str(error))
-
-
-def _read(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - what the library has
-    """What the library says, or `Missing` with the reason."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        return Missing(_reason_of(error))
-
-
-def _part(struct: Any, name: str) -> Any:  # noqa: ANN401 - a struct of the library
-    """A field of a struct, unless the struct is missing."""
-    return struct if isinstance(struct, Missing) else getattr(struct, name)
+    return Backend(opened=opened, sample=sample, close=lambda: read(pynvml.nvmlShutdown))
 
 
 def _memory_of(handle: Any) -> Any:  # noqa: ANN401 - a handle and a struct of the library
     """Total and used bytes; older drivers count what they reserve as used."""
-    separate = _read(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    return _read(pynvml.nvmlDeviceGetMemoryInfo, handle) if isinstance(separate, Missing) else separate
+    separate = read(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return read(pynvml.nvmlDeviceGetMemoryInfo, handle) if isinstance(separate, Missing) else separate
 
 
 def _list_devices() -> list[_NvmlDevice]:
     """Every GPU in PCI order, each followed by its MIG instances; raises `TelemetryError` if there is none to ask."""
-    count = _read(pynvml.nvmlDeviceGetCount)
+    count = read(pynvml.nvmlDeviceGetCount)
     if isinstance(count, Missing):
         raise TelemetryError(f"NVML does not list GPUs: {count.reason}")
     devices: list[_NvmlDevice] = []
@@ -145,7 +123,7 @@ def _number(devices: list[_NvmlDevice]) -> None:
 
 
 def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
-    handle = _read(pynvml.nvmlDeviceGetHandleByIndex, position)
+    handle = read(pynvml.nvmlDeviceGetHandleByIndex, position)
     if isinstance(handle, Missing):
         lost = GpuStatic(index=index, vendor="nvidia", name="NVIDIA GPU that does not answer", socket=f"#{position}")
         yield _NvmlDevice(None, lost, lost=handle.reason)
@@ -153,51 +131,51 @@ def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
     instances = list(_instances(handle))
     # A GPU without a bridge has links too, all down: only those that ever were up can fail.
     every_link = range(pynvml.NVML_NVLINK_MAX_LINKS)
-    links = tuple(link for link in every_link if _read(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1)
+    links = tuple(link for link in every_link if read(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1)
     static = _static(handle, index, socket=f"#{position}", links=len(links), split=bool(instances))
-    yield _NvmlDevice(handle, static, split=bool(instances), links=links)
+    yield _NvmlDevice(handle, static, split=bool(instances), links=links, gpm=Gpm(handle))
     for partition, instance in enumerate(instances, start=1):
         yield _NvmlDevice(instance, _instance(instance, static, partition), instance=True)
 
 
 def _instances(handle: Any) -> Iterator[Any]:  # noqa: ANN401 - handles of the library
-    mode = _read(pynvml.nvmlDeviceGetMigMode, handle)
+    mode = read(pynvml.nvmlDeviceGetMigMode, handle)
     if isinstance(mode, Missing) or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return
-    count = _read(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    count = read(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
     for position in range(0 if isinstance(count, Missing) else count):
-        instance = _read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
+        instance = read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
         if not isinstance(instance, Missing):  # a place that no instance has
             yield instance
 
 
 def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) -> GpuStatic:  # noqa: ANN401
-    uuid = text(_read(pynvml.nvmlDeviceGetUUID, handle))
-    pci = _read(pynvml.nvmlDeviceGetPciInfo, handle)
-    capability = _read(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    uuid = text(read(pynvml.nvmlDeviceGetUUID, handle))
+    pci = read(pynvml.nvmlDeviceGetPciInfo, handle)
+    capability = read(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     return GpuStatic(
         index=index,
         vendor="nvidia",
-        name=text(_read(pynvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU",
+        name=text(read(pynvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU",
         uuid=uuid,
         bdf=None if isinstance(pci, Missing) else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
         arch=None if isinstance(capability, Missing) else "sm_{}{}".format(*capability),
         engine_name=uuid,
         socket=uuid or socket,
-        hbm_total_bytes=None if split else value_of(amount(_part(_memory_of(handle), "total"))),
-        power_cap_default_w=value_of(divided(_read(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle), 1000)),
-        gfx_clock_max_mhz=value_of(number(_read(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM))),
-        memory_clock_max_mhz=value_of(number(_read(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM))),
-        pcie_width_max=value_of(number(_read(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle))),
-        pcie_speed_max_gts=_GTS_BY_GENERATION.get(_read(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)),
+        hbm_total_bytes=None if split else value_of(amount(part(_memory_of(handle), "total"))),
+        power_cap_default_w=value_of(divided(read(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle), 1000)),
+        gfx_clock_max_mhz=value_of(number(read(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM))),
+        memory_clock_max_mhz=value_of(number(read(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM))),
+        pcie_width_max=value_of(number(read(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle))),
+        pcie_speed_max_gts=_GTS_BY_GENERATION.get(read(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)),
         links_total=links or None,
-        virtualization=_VIRTUALIZATION.get(_read(pynvml.nvmlDeviceGetVirtualizationMode, handle)),
+        virtualization=_VIRTUALIZATION.get(read(pynvml.nvmlDeviceGetVirtualizationMode, handle)),
     )
 
 
 def _instance(handle: Any, parent: GpuStatic, partition: int) -> GpuStatic:  # noqa: ANN401
-    name = text(_read(pynvml.nvmlDeviceGetName, handle)) or parent.name
-    uuid = text(_read(pynvml.nvmlDeviceGetUUID, handle))
+    name = text(read(pynvml.nvmlDeviceGetName, handle)) or parent.name
+    uuid = text(read(pynvml.nvmlDeviceGetUUID, handle))
     return GpuStatic(
         index=parent.index + partition,
         vendor="nvidia",
@@ -210,19 +188,23 @@ def _instance(handle: Any, parent: GpuStatic, partition: int) -> GpuStatic:  # n
         partition=partition,
         # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
         compute_partition=name.partition(" MIG ")[2] or "MIG",
-        hbm_total_bytes=value_of(amount(_part(_memory_of(handle), "total"))),
+        hbm_total_bytes=value_of(amount(part(_memory_of(handle), "total"))),
         virtualization=parent.virtualization,
     )
 
 
-def _sample(device: _NvmlDevice, *, slow: bool, processes: bool) -> GpuSample:
+def _sample(
+    device: _NvmlDevice, errors_of: Callable[[Any], dict[str, Measured]], *, slow: bool, processes: bool
+) -> GpuSample:
     if device.handle is None:
         missing = {"power_w": device.lost, "gfx_percent": device.lost}
         return GpuSample(device.static.index, time.monotonic(), missing=missing)
-    used = Missing("belongs to the MIG instances") if device.split else amount(_part(_memory_of(device.handle), "used"))
+    used = Missing("belongs to the MIG instances") if device.split else amount(part(_memory_of(device.handle), "used"))
     readings: dict[str, Any] = {"hbm_used_bytes": used}
     if not device.instance:
         readings |= _fast(device.handle) | _fields(device) | {"throttle_percent": _throttled(device)}
+    if device.gpm is not None:
+        readings |= device.gpm.readings(slow=slow) | errors_of(device.handle)
     if slow and not device.instance:
         readings |= _slow(device)
     if processes and not device.split:
@@ -232,22 +214,22 @@ def _sample(device: _NvmlDevice, *, slow: bool, processes: bool) -> GpuSample:
 
 
 def _fast(handle: Any) -> dict[str, Any]:  # noqa: ANN401 - a handle of the library
-    utilization = _read(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    utilization = read(pynvml.nvmlDeviceGetUtilizationRates, handle)
     return {
-        "gfx_percent": percent(_part(utilization, "gpu")),
-        "memory_percent": percent(_part(utilization, "memory")),
-        "power_w": divided(_read(pynvml.nvmlDeviceGetPowerUsage, handle), 1000),
-        "temperature_hotspot_c": number(_read(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
-        "gfx_clock_mhz": number(_read(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)),
-        "memory_clock_mhz": number(_read(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM)),
-        "energy_j": divided(_read(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1000),
+        "gfx_percent": percent(part(utilization, "gpu")),
+        "memory_percent": percent(part(utilization, "memory")),
+        "power_w": divided(read(pynvml.nvmlDeviceGetPowerUsage, handle), 1000),
+        "temperature_hotspot_c": number(read(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)),
+        "gfx_clock_mhz": number(read(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)),
+        "memory_clock_mhz": number(read(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM)),
+        "energy_j": divided(read(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1000),
     }
 
 
 def _fields(device: _NvmlDevice) -> dict[str, Any]:
     """What has no function of its own, in one call."""
     wanted = {name: field for name, field in _FIELDS.items() if device.links or not name.startswith("link")}
-    values = _read(pynvml.nvmlDeviceGetFieldValues, device.handle, list(wanted.values()))
+    values = read(pynvml.nvmlDeviceGetFieldValues, device.handle, list(wanted.values()))
     if isinstance(values, Missing):
         return dict.fromkeys(wanted, values)
     found = {name: _value(value) for name, value in zip(wanted, values, strict=True)}
@@ -256,7 +238,7 @@ def _fields(device: _NvmlDevice) -> dict[str, Any]:
 
 def _value(value: Any) -> object:  # noqa: ANN401 - a struct of the library
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
-        return Missing(_reason_of(pynvml.NVMLError(value.nvmlReturn)))
+        return Missing(reason_of(pynvml.NVMLError(value.nvmlReturn)))
     if value.valueType >= len(_VALUE_BY_TYPE):
         return Missing(f"of an unknown type ({value.valueType})")
     raw: object = getattr(value.value, _VALUE_BY_TYPE[value.valueType])
@@ -265,7 +247,7 @@ def _value(value: Any) -> object:  # noqa: ANN401 - a struct of the library
 
 def _throttled(device: _NvmlDevice) -> dict[str, float] | Missing:
     """The share of the time since the last sample by counter; all or nothing at the moment of it without one."""
-    bits = _read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device.handle)
+    bits = read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device.handle)
     counted = _violation_shares(device)
     if isinstance(bits, Missing):
         return counted or bits
@@ -278,8 +260,8 @@ def _throttled(device: _NvmlDevice) -> dict[str, float] | Missing:
 def _violation_shares(device: _NvmlDevice) -> dict[str, float]:
     shares: dict[str, float] = {}
     for reason, policy in _VIOLATIONS.items():
-        status = _read(pynvml.nvmlDeviceGetViolationStatus, device.handle, policy)
-        total_ns = number(_part(status, "violationTime"), wide=True)
+        status = read(pynvml.nvmlDeviceGetViolationStatus, device.handle, policy)
+        total_ns = number(part(status, "violationTime"), wide=True)
         if isinstance(total_ns, Missing):
             continue
         before, now = device.violations.get(reason), Reading(time.monotonic(), total_ns)
@@ -292,33 +274,53 @@ def _violation_shares(device: _NvmlDevice) -> dict[str, float]:
 
 def _slow(device: _NvmlDevice) -> dict[str, Any]:
     handle = device.handle
-    speed = generation = _read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)
+    speed = generation = read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)
     if not isinstance(generation, Missing):
         speed = _GTS_BY_GENERATION.get(generation, Missing(f"unknown PCIe generation {generation}"))
     readings = {
-        "power_cap_w": divided(_read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1000),
-        "pcie_width": number(_read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
+        "power_cap_w": divided(read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1000),
+        "pcie_width": number(read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
         "pcie_speed_gts": speed,
-        "pcie_replays": amount(_read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
+        "pcie_replays": amount(read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
         "ecc_correctable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
         "ecc_uncorrectable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
     }
+    readings |= _retired(handle)
     if device.links:
-        states = [_read(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in device.links]
+        states = [read(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in device.links]
         readings["links_up"] = sum(state == 1 for state in states)
     return readings
 
 
+def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Memory that was taken out of use: pages before Ampere, rows since."""
+    remapped = read(pynvml.nvmlDeviceGetRemappedRows, handle)
+    if isinstance(remapped, Missing):
+        causes = (
+            pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
+            pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
+        )
+        pages = [read(pynvml.nvmlDeviceGetRetiredPages, handle, cause) for cause in causes]
+        found = total(each if isinstance(each, Missing) else len(each) for each in pages)
+        return {"rows_remapped": remapped, "bad_pages": found}
+    corrected, uncorrected, pending, failed = remapped
+    return {
+        "rows_remapped": corrected + uncorrected,
+        "remap_pending": bool(pending),
+        "remap_failed": bool(failed),
+    }
+
+
 def _ecc(handle: Any, kind: int) -> object:  # noqa: ANN401
     """Errors since the driver was loaded; those of the card's whole life say nothing about this run."""
-    return amount(_read(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC))
+    return amount(read(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC))
 
 
 def _processes(handle: Any) -> tuple[GpuProcess, ...] | Missing:  # noqa: ANN401
-    found = _read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    found = read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if isinstance(found, Missing):
         return found
-    paths = [text(_read(pynvml.nvmlSystemGetProcessName, each.pid)) for each in found]
+    paths = [text(read(pynvml.nvmlSystemGetProcessName, each.pid)) for each in found]
     return tuple(
         GpuProcess(each.pid, PurePath(path or "").name, each.usedGpuMemory)
         for each, path in zip(found, paths, strict=True)

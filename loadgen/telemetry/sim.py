@@ -12,8 +12,9 @@ import time
 from dataclasses import dataclass
 
 import httpx
+import msgspec
 
-from loadgen.metrics.samples import GpuSample, GpuStatic, gained
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, gained
 from loadgen.telemetry.protocol import Backend, Opened
 
 HBM_BYTES = 192 * 1024**3
@@ -26,6 +27,9 @@ _HBM_FILL_BYTES_PER_S = 25e9
 _POWER_LAG_S = 2.0
 _HEAT_LAG_S = 12.0
 _LINKS = 7
+_LINK_BYTES_PER_TOKEN = 2e6  # hidden states of all layers, by tensor parallelism
+_PCIE_BYTES_PER_TOKEN = 4e3
+_NO_PID = 1 << 22  # a pid that no kernel gives
 _TIMEOUT_S = 0.5
 
 
@@ -60,6 +64,7 @@ class SimState:
     power_w: float = IDLE_W
     temperature_c: float = 45.0
     energy_j: float = 0.0
+    link_bytes: float = 0.0  # that came over all links, as many as went
 
 
 def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
@@ -70,7 +75,8 @@ def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
     heat_c = 38.0 + 0.05 * power_w + (9.0 if gpu.straggler else 0.0)
     temperature_c = heat_c + (state.temperature_c - heat_c) * math.exp(-dt_s / _HEAT_LAG_S)
     full_bytes = min(HBM_BYTES * 0.9, state.hbm_bytes + _HBM_FILL_BYTES_PER_S * dt_s)
-    return SimState(full_bytes if load.serving else _HBM_IDLE_BYTES, power_w, temperature_c, energy_j)
+    link_bytes = state.link_bytes + _LINK_BYTES_PER_TOKEN * load.output_tokens_per_s * dt_s
+    return SimState(full_bytes if load.serving else _HBM_IDLE_BYTES, power_w, temperature_c, energy_j, link_bytes)
 
 
 def demand_w(gpu: SimGpu, load: SimLoad) -> float:
@@ -109,11 +115,28 @@ def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSamp
         throttle_percent={"power": round(100 * power, 1), "thermal": round(thermal, 1)},
         pcie_width=16,
         pcie_speed_gts=32.0,
+        sm_percent=round(92 * busy(load), 1),
+        dram_percent=round(70 * (1 - math.exp(-load.running / 24)), 1),
         pcie_replays=0,
+        pcie_bytes_per_s=_PCIE_BYTES_PER_TOKEN * (load.prompt_tokens_per_s + load.output_tokens_per_s),
+        link_read_bytes=int(state.link_bytes),
+        link_write_bytes=int(state.link_bytes),
         links_up=_LINKS,
         ecc_correctable=0,
         ecc_uncorrectable=0,
+        ecc_deferred=0,
+        bad_pages=0,
+        xids=0,
     )
+
+
+def _processes(gpu: SimGpu, state: SimState, load: SimLoad) -> tuple[GpuProcess, ...]:
+    """A worker of the server, once it has taken memory."""
+    if not load.serving:
+        return ()
+    command = f"VLLM::Worker_TP{gpu.index}"
+    held = int(state.hbm_bytes - _HBM_IDLE_BYTES)
+    return (GpuProcess(_NO_PID + gpu.index, command, held, user="simulated", command=command, of_server=True),)
 
 
 def load_between(before: tuple[float, str | None], after: tuple[float, str | None]) -> SimLoad:
@@ -144,7 +167,11 @@ def open_sim(
         before, last = last, (time.monotonic(), _metrics(client, url))
         load = load_between(before, last)
         states[:] = [step(gpu, state, load, last[0] - before[0]) for gpu, state in zip(box, states, strict=True)]
-        return tuple(observed(gpu, state, load, last[0]) for gpu, state in zip(box, states, strict=True))
+        samples = [observed(gpu, state, load, last[0]) for gpu, state in zip(box, states, strict=True)]
+        if processes:
+            held = [_processes(gpu, state, load) for gpu, state in zip(box, states, strict=True)]
+            samples = [msgspec.structs.replace(now, processes=each) for now, each in zip(samples, held, strict=True)]
+        return tuple(samples)
 
     return Backend(opened=opened, sample=sample, close=client.close)
 

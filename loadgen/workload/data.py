@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import ProfileError
-from loadgen.format import harmless
+from loadgen.format import counted, harmless
 from loadgen.workload.records import LEFT_OUT, DatasetRecord, TextFormat, parse_record
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
 
@@ -71,6 +71,11 @@ class Dataset(msgspec.Struct, frozen=True):
     @property
     def is_sample(self) -> bool:
         return self.path == str(_SAMPLE_PATH)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some of its prompts may begin alike; those of a trace are made up, each unlike all others."""
+        return self.form != "trace" or self.block_size > 0
 
 
 class _Raw(NamedTuple):
@@ -129,7 +134,7 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         has_osl = has_osl and entry.osl is not None
         has_messages = has_messages or bool(entry.messages)
     if not records:
-        why = f"; {left_out} conversations were left out: {LEFT_OUT}" if left_out else ""
+        why = f"; left out of it: {counted(left_out, 'conversation')}, {LEFT_OUT}" if left_out else ""
         raise ProfileError(f"load.data: {path}: no prompts in it; expected at least one {form} record{why}")
     return Dataset(
         path=str(path),

@@ -1,9 +1,10 @@
 """Prompts of an exact length, unique within a run, reproducible from the seed, and cheap to write.
 
 Uniqueness comes first: the leading tokens spell the request's number in base len(vocabulary), so no two prompts share
-even their first block and a prefix cache cannot flatter a ladder. The rest is a window on a long random text drawn from
-the seed; where the window lies follows from the number too. The text is JSON from the start, so writing a prompt is two
-slices: workers write thousands a second between the events that they time.
+even their first block and a prefix cache cannot flatter a ladder. Prompts that are meant to begin alike are made of
+pieces, and pieces of one number are the same. The rest is a window on a long random text drawn from the seed; where the
+window lies follows from the number too. The text is JSON from the start, so writing a piece is two slices: workers
+write thousands a second between the events that they time.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ TextFormat = Literal["sharegpt", "jsonl", "text"]
 CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens
 _FEWEST_TOKENS, _MOST_PROMPT_TOKENS, _MOST_TOKENS = 4, 1024, 2048
 """Of a ShareGPT conversation: least of prompt and of answer, most of a prompt, most of both; those of `vllm bench`."""
+_LONGEST_ANSWER = 10_000_000  # tokens, as in a profile
 LEFT_OUT = (
     f"fewer than two turns, one of fewer than {_FEWEST_TOKENS} tokens, a prompt of more than {_MOST_PROMPT_TOKENS}, "
     f"or more than {_MOST_TOKENS} in all"
@@ -94,8 +95,8 @@ def _conversation(document: _Conversation) -> DatasetRecord | None:
 
 def _line(line: _JsonLine) -> DatasetRecord:
     osl = line.output_tokens if line.output_tokens is not None else line.output_length
-    if osl is not None and osl < 1:
-        raise ValueError(f"expected output_tokens of at least 1, not {osl}")
+    if osl is not None and not 1 <= osl <= _LONGEST_ANSWER:
+        raise ValueError(f"expected output_tokens of at least 1 and at most {_LONGEST_ANSWER}, not {osl}")
     if bool(line.prompt) == bool(line.messages):
         raise ValueError(f"expected {_SHAPES['jsonl']}, one of the two and not empty")
     if line.prompt:

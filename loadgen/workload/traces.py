@@ -61,6 +61,7 @@ class _Csv(NamedTuple):
     isl: str
     osl: str
     seconds: Callable[[bytes], float]
+    time: str  # what it reads, in words
 
 
 def _timestamp_s(field: bytes) -> float:
@@ -70,8 +71,10 @@ def _timestamp_s(field: bytes) -> float:
 
 
 _PUBLISHED = (
-    _Csv("Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp_s),
-    _Csv("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float),
+    _Csv(
+        "Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp_s, "a time such as 2023-11-16 18:15:46.68"
+    ),
+    _Csv("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float, "seconds"),
 )
 _IMAGES = "NumImages"  # Azure's traces of 2025
 
@@ -88,6 +91,39 @@ _decode_json = msgspec.json.Decoder(_JsonRow).decode
 _JSON = '{"timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 
 
+class _Sharing:
+    """How much of the prompts of a trace repeats what came before."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._prefixes: set[int] = set()
+        self._prompt_tokens = self._repeated_tokens = 0
+        self.any = False  # some row has `hash_ids`
+
+    def add(self, row: TraceRow) -> None:
+        self._prompt_tokens += row.isl
+        if not row.hash_ids:
+            return
+        self.any = True
+        if len(self._prefixes) > _MOST_PREFIXES:
+            return
+        prefix, repeated = 0, 0
+        for place, block in enumerate(row.hash_ids, start=1):
+            prefix = hash((prefix, block))
+            if prefix in self._prefixes:
+                repeated = place
+            else:
+                self._prefixes.add(prefix)
+        self._repeated_tokens += min(row.isl, repeated * self._block_size)
+
+    @property
+    def most_hits(self) -> float | None:
+        """The share of the prompt tokens that an endless prefix cache has; None where that is not known."""
+        if not self.any or len(self._prefixes) > _MOST_PREFIXES:
+            return None
+        return self._repeated_tokens / self._prompt_tokens
+
+
 class TraceReader:
     """Takes the lines of a trace in their order, and gives the rows that are to be sent."""
 
@@ -100,9 +136,7 @@ class TraceReader:
         self._left_out: Counter[str] = Counter()
         self.disorder: tuple[int, str] | None = None  # the line of the first row in disorder, and what is wrong with it
         self.over = False  # nothing after this is to be sent
-        self.shares = False  # some row has `hash_ids`
-        self._prefixes: set[int] = set()
-        self._prompt_tokens = self._repeated_tokens = 0
+        self._sharing = _Sharing(options.block_size)
 
     def read(self, line: bytes, number: int) -> TraceRow | None:
         """The row of a line with its time in the run, or None if there is nothing to send; raises ValueError."""
@@ -125,13 +159,13 @@ class TraceReader:
         if why is not None:
             self._left_out[why] += 1
             return None
-        self._note_blocks(row)
+        self._sharing.add(row)
         return row._replace(at_s=(since_s - self._options.start) / self._options.speed)
 
     def _note_disorder(self, row: TraceRow, number: int) -> None:
         self._left_out[_DISORDER] += 1
-        words = f"expected ascending timestamps; {row.at_s:g} s comes after {self._last_s:g} s; sort the file by them"
-        self.disorder = self.disorder or (number, words)
+        early = f"this one is {self._last_s - row.at_s:g} s before that of an earlier row"
+        self.disorder = self.disorder or (number, f"expected ascending timestamps; {early}; sort the file by them")
 
     def _unusable(self, row: TraceRow) -> str | None:
         """Why a row cannot be sent."""
@@ -141,23 +175,6 @@ class TraceReader:
             return _EMPTY_ANSWER
         most = self._options.max_length
         return _TOO_LONG if most is not None and row.isl + row.osl > most else None
-
-    def _note_blocks(self, row: TraceRow) -> None:
-        """How many of its tokens repeat the beginning of a prompt before it."""
-        self._prompt_tokens += row.isl
-        if not row.hash_ids:
-            return
-        self.shares = True
-        if len(self._prefixes) > _MOST_PREFIXES:
-            return
-        prefix, repeated = 0, 0
-        for place, block in enumerate(row.hash_ids, start=1):
-            prefix = hash((prefix, block))
-            if prefix in self._prefixes:
-                repeated = place
-            else:
-                self._prefixes.add(prefix)
-        self._repeated_tokens += min(row.isl, repeated * self._options.block_size)
 
     @property
     def left_out(self) -> int:
@@ -183,11 +200,9 @@ class TraceReader:
         return self._left_out[_DISORDER] > _MOST_DISORDER * self._rows
 
     @property
-    def most_hits(self) -> float | None:
-        """The share of the prompt tokens that an endless prefix cache has; None where that is not known."""
-        if not self.shares or len(self._prefixes) > _MOST_PREFIXES:
-            return None
-        return self._repeated_tokens / self._prompt_tokens
+    def shares(self) -> bool:
+        """Some row has `hash_ids`."""
+        return self._sharing.any
 
     def note(self, records: int, span_s: float) -> str:
         """What is sent of it and what is not, in words."""
@@ -201,8 +216,10 @@ class TraceReader:
             words.append(f"at {options.speed:g} times its speed")
         if self._left_out:
             words.append(f"left out: {self._left_out_words}")
-        if self.most_hits is not None:
-            words.append(f"at most {percent(self.most_hits)} of its prompt tokens can come from the prefix cache")
+        if self._sharing.most_hits is not None:
+            words.append(
+                f"at most {percent(self._sharing.most_hits)} of its prompt tokens can come from the prefix cache"
+            )
         elif self.shares:
             words.append("too many blocks to say how much its prompts share")
         return "; ".join(words)
@@ -214,9 +231,9 @@ def is_trace(line: bytes) -> bool:
         return any({csv.at, csv.isl, csv.osl} <= set(_columns(line)) for csv in _PUBLISHED)
     try:
         keys: set[str] = set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except msgspec.DecodeError:
-        return False
-    return bool({"timestamp", "timestamp_s"} & keys)
+    except msgspec.DecodeError:  # what is wrong with it is told when it is read
+        return b'"input_length"' in line
+    return bool({"timestamp", "timestamp_s", "input_length"} & keys)
 
 
 def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], TraceRow]]:
@@ -253,12 +270,12 @@ def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
     def parse(line: bytes) -> TraceRow:
         fields = line.split(b",")
         if len(fields) != len(names):
-            columns = counted(len(names), "column")
-            raise ValueError(f"expected {columns} as in the header, found {len(fields)}; is the file cut off?")
+            why = "is the file cut off?" if len(fields) < len(names) else "no value may have a comma in it"
+            raise ValueError(f"expected {counted(len(names), 'column')} as in the header, found {len(fields)}; {why}")
         return TraceRow(
-            _value(csv.at, fields[at], csv.seconds, "a time", _MOST_SECONDS),
-            int(_value(csv.isl, fields[isl], int, "a number of tokens", _MOST_TOKENS)),
-            int(_value(csv.osl, fields[osl], int, "a number of tokens", _MOST_TOKENS)),
+            _value(csv.at, fields[at], csv.seconds, csv.time, _MOST_SECONDS),
+            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", _MOST_TOKENS)),
+            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", _MOST_TOKENS)),
         )
 
     return parse

@@ -55,7 +55,8 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def repeats(self) -> bool:
         """Whether prompts, or what they begin with, may have been sent before."""
-        return self.data is not None or self.prefix_share > 0 or self.turns > 1 or self.key is not None
+        from_data = self.data is not None and self.data.repeats
+        return from_data or self.prefix_share > 0 or self.turns > 1 or self.key is not None
 
     @property
     def meant_hits(self) -> float:

@@ -21,6 +21,7 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.record import Record
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.metrics.snapshot import GpuPace
+from loadgen.metrics.verdicts import error_verdicts
 
 GIB = 1024**3
 GPUS = tuple(GpuStatic(index=n, vendor="sim", name="GPU", socket=f"s{n}", hbm_total_bytes=192 * GIB) for n in range(2))
@@ -189,7 +190,7 @@ def test_figures_gains_and_reasons() -> None:
         )
         for second in range(1, 6)
     ]
-    (stage,) = gpu_stages([GPU], {0: looks}, (0,))
+    (stage,) = gpu_stages([GPU], {0: looks}, {0: looks}, (0,))
     assert stage.power_w is not None
     assert (stage.power_w.min, stage.power_w.mean, stage.power_w.p50, stage.power_w.max) == (100, 300, 300, 500)
     assert (stage.looks, stage.hbm_used_bytes_max, stage.hbm_total_bytes) == (5, 50, 100)
@@ -200,12 +201,28 @@ def test_figures_gains_and_reasons() -> None:
 
 def test_a_counter_that_was_reset_gains_nothing_that_is_known() -> None:
     looks = [look(0.0, pcie_replays=9), look(1.0, pcie_replays=2), look(2.0, pcie_replays=3)]
-    (stage,) = gpu_stages([GPU], {0: looks}, ())
+    (stage,) = gpu_stages([GPU], {0: looks}, {0: looks}, ())
     assert stage.pcie_replays is None
 
 
+def test_errors_are_new_ones_from_the_look_before_the_stage_to_the_one_after_it() -> None:
+    around = [
+        look(0.0, ecc_uncorrectable=3, bad_pages=1, xids=0),
+        look(1.0),
+        look(9.0, ecc_uncorrectable=4, bad_pages=3, xids=2, xid_last=79),
+    ]
+    (stage,) = gpu_stages([GPU], {0: around[1:2]}, {0: around}, ())
+    assert (stage.ecc_uncorrectable, stage.bad_pages, stage.xids, stage.xid_last) == (1, 2, 2, 79)
+    assert stage.ecc_deferred is None
+    assert [(one.id, one.text) for one in error_verdicts("stage 1", [stage])] == [
+        ("xid", "gpu 0: 2 Xid errors, the last one Xid 79"),
+        ("ecc-uncorrectable", "gpu 0: 1 new uncorrectable memory error"),
+        ("memory-retired", "gpu 0: 2 new bad pages"),
+    ]
+
+
 def test_a_gpu_without_a_look_is_left_out() -> None:
-    assert gpu_stages([GPU], {}, ()) == gpu_stages([GPU], {0: []}, ()) == []
+    assert gpu_stages([GPU], {}, {}, ()) == gpu_stages([GPU], {0: []}, {}, ()) == []
 
 
 def test_reasons_that_never_held_back_are_left_out() -> None:

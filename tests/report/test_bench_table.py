@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.result import Concurrency, Goodput, StageResult, Target, Throughput
+from loadgen.metrics.result import Concurrency, FirstWave, Goodput, StageResult, Target, Throughput
 from loadgen.report.bench_table import (
     LATENCY_PERCENTS,
     batch_latency_s,
@@ -13,6 +13,7 @@ from loadgen.report.bench_table import (
     serve_tables,
     serving_curve_table,
     throughput_table,
+    trust_lines,
 )
 from tests.report.test_table import result, stage, summary_of
 
@@ -119,6 +120,13 @@ def test_latency_is_interpolated_as_vllm_does_and_warm_up_is_left_out() -> None:
         "99% percentile latency: 4.960000 seconds",
     ]
     assert len(LATENCY_PERCENTS) == 6
+
+
+def test_each_batch_is_a_first_wave_and_nobody_says_so() -> None:
+    wave = FirstWave(streams=2, counted=True, ttft_ms=None)
+    one = msgspec.structs.replace(iteration(1, 100.0, 200.0, batch=2), first_wave=wave, tail_share=0.5)
+    assert "First wave" in "\n".join(trust_lines(result(one))) and "Tail" in "\n".join(trust_lines(result(one)))
+    assert "stage 1" not in latency_table(result(one))
 
 
 def test_a_batch_is_as_slow_as_its_slowest_stream() -> None:

@@ -139,7 +139,16 @@ def test_partitions_of_a_socket_are_one_line() -> None:
 def test_processes_are_named_with_what_they_hold() -> None:
     text = doctor_text(_found(_tried(gpus=(_power(0, 600, processes=1), _power(1, 600, processes=1)))))
     assert "  on GPU 0-1    python3 (7) 1.0 GiB\n" in text
-    assert ", 2 more" in doctor_text(_found(_tried(gpus=(_power(0, 600, processes=7),))))
+    assert "python3 (7) 1.0 GiB\n                2 more\n" in doctor_text(
+        _found(_tried(gpus=(_power(0, 600, processes=7),)))
+    )
+
+
+def test_a_process_has_its_user_and_command() -> None:
+    holder = GpuProcess(4242, "VLLM::Worker", 170 * _GIB, user="ada", command="vllm serve m --api-key ***")
+    exam = GpuExam(GpuStatic(index=0, vendor="amd", name="MI300X"), GpuSample(0, 1.0, processes=(holder,)), {}, ())
+    text = doctor_text(_found(_tried(gpus=(exam,))))
+    assert "on GPU 0      VLLM::Worker (4242, ada) 170.0 GiB: vllm serve m --api-key ***\n" in text
 
 
 def test_each_failure_is_told_with_what_was_printed() -> None:

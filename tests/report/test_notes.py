@@ -10,13 +10,22 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import ComputeResult, FirstWave, StageResult, Target, Throughput, Verdict
+from loadgen.metrics.result import (
+    ComputeResult,
+    EnergyResult,
+    FirstWave,
+    ReferenceResult,
+    StageResult,
+    Target,
+    Throughput,
+    Verdict,
+)
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report
 from loadgen.report.html.sections import latency_table, stages_section
 from loadgen.report.markdown import markdown_report
-from loadgen.report.notes import account_words, has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.notes import account_words, has_numbers, published_nowhere, request_counts, stage_notes, took_part
 from loadgen.report.sweep_table import Outcome, sweep_rows, sweep_table
 from loadgen.report.table import result_table
 from loadgen.report.vllm_json import vllm_documents
@@ -218,3 +227,22 @@ def test_the_share_of_the_peak_is_told_where_the_engine_told_its_operations() ->
     assert "but no peak is known of NVIDIA H20" in result_table(result(untold))
     assert "<th>MFU %</th>" in stages_section(result(told)) and "MFU" not in stages_section(result(silent))
     assert "| MFU % |" in markdown_report(result(told, silent)) and "MFU" not in markdown_report(result(silent))
+
+
+def test_published_figures_that_no_stage_has_the_load_of_are_told_only_where_there_are_any() -> None:
+    beside = ReferenceResult("a publication", ["about 1.0x of the other"], [])
+    points = [{"concurrency": 512, "figures": {"mfu_percent": 85.0}}]
+    for published, words in ({"points": points}, "no stage of this run"), ({"notes": []}, ""), ([], ""):
+        run = msgspec.structs.replace(result(stage(80)), reference=beside, profile={"reference": published})
+        assert published_nowhere(run).startswith(words) and bool(published_nowhere(run)) is bool(words)
+        assert words in markdown_report(run) and "about 1.0x" in markdown_report(run)
+
+
+def test_energy_that_may_be_others_is_said() -> None:
+    energy = EnergyResult(100.0, "counter", False, 10.0, 0.1, 10.0, ())
+    whose = {"given": None, "hbm": "the GPUs whose memory is in use", "all": "all GPUs of the box"}
+    for by, words in whose.items():
+        told = stage_notes(msgspec.structs.replace(stage(0), energy=msgspec.structs.replace(energy, devices_by=by)))
+        assert [note.text for note in told if note.subject == "Energy"] == (
+            [f"of {words}: nothing tells the server's from others'"] if words else []
+        )

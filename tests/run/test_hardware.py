@@ -15,7 +15,7 @@ import tests.telemetry.nvml_stub
 from loadgen.metrics.journal import DevicesChosen, GpusSampled, HostSampled, Line, TelemetryChanged
 from loadgen.metrics.samples import ServerDevices
 from loadgen.profile.schema import Profile
-from loadgen.run.hardware import HardwareWatch
+from loadgen.run.hardware import HardwareWatch, telemetry_words
 from loadgen.run.run import Run
 from loadgen.run.servers import Servers
 from loadgen.store.files import read_journal
@@ -138,6 +138,11 @@ async def test_processes_are_listed_while_somebody_looks(tmp_path: Path) -> None
         while (listed := (await first_of(lines, GpusSampled)).gpus[0].processes) is None:
             pass
     assert [(process.pid, process.of_server) for process in listed] == [(4000, False)]
+
+
+def test_that_all_is_tried_again_is_said() -> None:
+    status = {"attempt": None, "works": False, "failures": {"amdsmi": "BUSY"}, "again_s": 15.0}
+    assert telemetry_words({"amd": status}) == "amd: nothing works; amdsmi: BUSY; all is tried again within 15 s"
 
 
 async def test_telemetry_can_be_off() -> None:

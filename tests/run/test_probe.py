@@ -16,7 +16,7 @@ from loadgen.plan.from_profile import stages_of
 from loadgen.run.probe import Served, probe, resolve_target
 from loadgen.server.vllm.client import ServerClient
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS
-from tests.engines import Simulator, attach, profile, simulator
+from tests.engines import NOBODY, Simulator, attach, profile, simulator
 from tests.run.driving import outcome
 
 STREAM = (
@@ -239,7 +239,7 @@ async def test_several_urls_take_turns(engine: Simulator, kind: dict[str, object
 
 
 async def test_one_of_several_urls_that_nobody_serves(engine: Simulator) -> None:
-    parts = profile({"engine": "attach", "urls": [engine.url, "http://127.0.0.1:9"]})
+    parts = profile({"engine": "attach", "urls": [engine.url, NOBODY]})
     _, error = await outcome(parts)
     assert isinstance(error, ServerError)
-    assert "http://127.0.0.1:9: nobody listens there" in str(error)
+    assert f"{NOBODY}: nobody listens there" in str(error)

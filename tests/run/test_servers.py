@@ -1,6 +1,7 @@
 """The server side of a run: several real processes as one, whichever of them misbehaves."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import psutil
@@ -10,7 +11,8 @@ from loadgen.errors import LoadError, ProfileError, ServerError
 from loadgen.metrics.journal import EngineView, Milestone
 from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
-from loadgen.server.process.locks import servers_folder
+from loadgen.server.process.locks import driver_of
+from tests.engines import NOBODY, PORT
 from tests.server.fakes import FakeServer, eventually
 
 
@@ -119,32 +121,29 @@ async def test_what_is_not_there_is_said_once(fake: FakeServer, tmp_path: Path) 
 
 
 async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:
-    servers = Servers(of(Server(engine="attach", url="http://127.0.0.1:9")))
+    servers = Servers(of(Server(engine="attach", url=NOBODY)))
     await servers.start(tmp_path)
     await servers.wait_ready()
     servers.check()
     servers.hurry()
-    assert (servers.base_urls, servers.state, servers.pid) == (["http://127.0.0.1:9"], "starting", None)
+    assert (servers.base_urls, servers.state, servers.pid) == ([NOBODY], "starting", None)
     assert (servers.milestones, servers.log_lines, servers.described()) == ((), (), ())
     assert await servers.stop() == []
 
 
 async def test_several_attached_servers_are_ours_to_drive_and_are_let_go(tmp_path: Path) -> None:
-    urls = ["http://127.0.0.1:9", "https://127.0.0.1"]
+    urls = [NOBODY, f"https://gpu-{os.getpid()}"]
     servers = Servers(of(Server(engine="attach", urls=urls)))
-    before = set(drive_locks())
+    places = [("localhost", PORT), (f"gpu-{os.getpid()}", 443)]
+    assert [driver_of(*place) for place in places] == ["", ""]
     await servers.start(tmp_path)
-    assert len(set(drive_locks()) - before) == 2
+    assert all(f"pid {os.getpid()} " in driver_of(*place) for place in places)
     assert (servers.count, servers.base_urls, servers.url) == (2, urls, urls[0])
     assert [instance.url for instance in servers.described()] == urls
     views = servers.views([EngineView(running=3), None])
     assert [(view.url, view.state, view.running) for view in views] == [(urls[0], "ready", 3), (urls[1], "ready", None)]
     assert await servers.stop() == []
-    assert set(drive_locks()) == before
-
-
-def drive_locks() -> list[Path]:
-    return list(servers_folder().glob("*.lock"))
+    assert [driver_of(*place) for place in places] == ["", ""]
 
 
 def test_too_few_devices_are_refused_before_anything_starts(fake: FakeServer) -> None:

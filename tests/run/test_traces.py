@@ -1,8 +1,6 @@
 """Traces through a whole run: at their times, with the blocks that they share, and with what was left out told."""
 
 import json
-import random
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 from loadgen.errors import WorkerError
 from tests.engines import Simulator, attach
 from tests.run.driving import once, outcome
+from tests.sharing import SharingTrace
 
 MOONCAKE = "".join(
     json.dumps({"timestamp": 40 * number, "input_length": 600, "output_length": 3, "hash_ids": [number % 2, number]})
@@ -75,33 +74,15 @@ async def test_a_published_trace_is_replayed_at_its_own_times(
 
 async def test_the_engine_finds_in_its_cache_what_the_trace_says_is_shared(engine: Simulator, tmp_path: Path) -> None:
     """One after the other, so that each finds what all before it left."""
-    draw = random.Random(1)
-    prompts = [[draw.randrange(3) for _ in range(draw.randrange(1, 6))] for _ in range(40)]
-    lengths = [512 * len(ids) - draw.choice([0, 0, 1, 300]) for ids in prompts]
-    lines = [
-        {"timestamp": number, "input_length": isl, "output_length": 2, "hash_ids": ids}
-        for number, (ids, isl) in enumerate(zip(prompts, lengths, strict=True))
-    ]
-    trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made, trace = SharingTrace(40), tmp_path / "trace.jsonl"
+    trace.write_text(made.text)
     load = {"data": str(trace), "concurrency": 1, "requests": 40, "isl": "data", "osl": "data", "seed": 7}
     parts = attach(engine, load=load, stages=[{"label": "cold"}, {"label": "cold too"}])
     result, error = await outcome(parts)
     assert error is None
-    wanted = sum(hits(prompts, lengths, block=16)) / sum(lengths)
     rates = [stage.engine.prefix_hit_rate for stage in result.stages if stage.engine is not None]
-    assert rates == pytest.approx([wanted, wanted])
+    assert rates == pytest.approx([made.hit_rate(16)] * 2)
     assert not [verdict for stage in result.stages for verdict in stage.verdicts if verdict.id == "prefix-cache"]
-
-
-def hits(prompts: list[list[int]], lengths: list[int], *, block: int) -> Iterator[int]:
-    """Tokens of each prompt that an endless prefix cache with blocks of this size has."""
-    known: set[tuple[int, ...]] = set()
-    for ids, isl in zip(prompts, lengths, strict=True):
-        # A block of the cache is known by where it lies and all ids up to it; a prompt's last token is always computed.
-        prefixes = [(place, *ids[: place // 512 + 1]) for place in range(0, isl - block + 1, block)]
-        yield block * sum(prefix in known for prefix in prefixes if prefix[0] + block <= isl - 1)
-        known |= set(prefixes)
 
 
 async def test_rows_that_the_model_cannot_take_are_left_out_on_request(engine: Simulator, tmp_path: Path) -> None:

@@ -2,21 +2,28 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from loadgen.profile.schema import Server
+from loadgen.server.process.container import Container
+from loadgen.server.process.records import Mark, ServerRecord, new_mark, record_path
+from loadgen.server.process.tree import ProcessId, look_at
 
+DEAD = ProcessId(os.getpid(), 1)
+"""The pid lives, but it is another process."""
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
 FAKE_DOCKER = Path(__file__).with_name("fake_docker.py")
-CONTAINER = "import signal, sys, time; signal.signal(signal.SIGINT, {}); print(flush=True); time.sleep(600)"
 PATIENCE_S = 20.0
 """A deadline against hanging, never a measurement."""
 
@@ -39,6 +46,50 @@ def is_gone(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+@contextmanager
+def sleeping() -> Iterator[ProcessId]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        info = look_at(process.pid)
+        assert info is not None
+        yield info.id
+        process.kill()
+
+
+def write_record(
+    port: int = 8000,
+    *,
+    guard: ProcessId = DEAD,
+    server: ProcessId = DEAD,
+    tree: Iterable[ProcessId] = (),
+    container: Container | None = None,
+    mark: Mark | None = None,
+    **mark_fields: str,
+) -> ServerRecord:
+    record = ServerRecord(
+        mark=msgspec.structs.replace(mark or new_mark(port, guard), **mark_fields),
+        server=server,
+        tree=tuple(tree),
+        url=f"http://127.0.0.1:{port}",
+        profile="p",
+        model=None,
+        command=["vllm"],
+        container=container,
+        log_path="server.log",
+        started_unix_s=1.0,
+        left=False,
+    )
+    record_path(record.mark).write_bytes(msgspec.json.encode(record))
+    return record
+
+
+def kill_at_once(*processes: psutil.Process) -> None:
+    """None of them has time to do anything about the end of the others."""
+    for process in processes:
+        process.suspend()
+    for process in processes:
+        process.kill()
 
 
 @dataclass(frozen=True)
@@ -79,17 +130,17 @@ class FakeServer:
 
 @dataclass(frozen=True)
 class FakeDocker:
-    """A stand-in for `docker`, with its one container."""
+    """A stand-in for `docker` and its daemon."""
 
     folder: Path
-    container: psutil.Process
+    daemon: psutil.Process
 
     @property
     def executable(self) -> Path:
         return self.folder / "docker"
 
-    def env(self, habits: str = "") -> dict[str, str]:
-        return {"FAKE_HABITS": habits, "FAKE_DOCKER": str(self.folder)}
+    def behave(self, habits: str) -> None:
+        (self.folder / "habits").write_text(habits)
 
     def calls(self) -> list[list[str]]:
         """The arguments of each call, in order."""
@@ -97,21 +148,47 @@ class FakeDocker:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def verbs(self) -> list[str]:
-        return [call[0] for call in self.calls()]
+        """What the daemon was asked to do, in order."""
+        return [call[0] for call in self.calls() if call[0] not in ("ps", "inspect", "image")]
+
+    def run(self, name: str, label: str = "") -> psutil.Process:
+        """A container of somebody else."""
+        before = len(self._pids())
+        words = [str(self.executable), "run", "--rm", "--name", name, "--label", label]
+        client = subprocess.Popen([*words, "--cidfile", str(self.folder / name)], stdout=subprocess.DEVNULL)
+        wait_until(lambda: len(self._pids()) > before)
+        client.kill()
+        client.wait()
+        return psutil.Process(self._pids()[-1])
+
+    @cached_property
+    def container(self) -> psutil.Process:
+        """The process in the last container, once there is one."""
+        wait_until(lambda: bool(self._pids()))
+        return psutil.Process(self._pids()[-1])
+
+    def _pids(self) -> list[int]:
+        path = self.folder / "containers"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def end(self) -> None:
+        for pid in [self.daemon.pid, *self._pids()]:
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
 
 
 @contextmanager
-def fake_docker(folder: Path, *, deaf: bool = False) -> Iterator[FakeDocker]:
-    """With `deaf` the container does not mind SIGINT."""
-    body = CONTAINER.format("signal.SIG_IGN" if deaf else "signal.SIG_DFL")
-    with subprocess.Popen([sys.executable, "-S", "-c", body], stdout=subprocess.PIPE) as process:
+def fake_docker(folder: Path, habits: str = "") -> Iterator[FakeDocker]:
+    words = [sys.executable, "-S", str(FAKE_DOCKER), str(folder)]
+    executable = folder / "docker"
+    executable.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
+    executable.chmod(0o755)
+    (folder / "habits").write_text(habits)
+    with subprocess.Popen([*words, "daemon"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         docker = FakeDocker(folder, psutil.Process(process.pid))
-        (folder / "container").write_text(str(process.pid))
-        docker.executable.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE_DOCKER} "$@"\n')
-        docker.executable.chmod(0o755)
         try:
             yield docker
         finally:
-            process.kill()
+            docker.end()

@@ -16,7 +16,8 @@ import pytest
 from loadgen.errors import ServerError
 from loadgen.profile.schema import Docker, Server
 from loadgen.server.process.guard_client import ServerExit, stop_server
-from loadgen.server.process.locks import claim_port, drive_lock, list_servers, require_free_port
+from loadgen.server.process.locks import claim_port, drive_lock, require_free_port
+from loadgen.server.process.records import list_servers
 from loadgen.server.supervisor import ManagedServer
 from tests.server.fakes import PATIENCE_S, FakeServer, eventually, fake_docker, is_gone, wait_until
 
@@ -210,7 +211,7 @@ async def test_what_was_left_runs_on_and_is_no_longer_driven(fake: FakeServer) -
         await server.leave()
         tree = fake.processes(1)
         with drive_lock("127.0.0.1", server.port) as lock:
-            assert lock.descriptor is not None
+            assert lock.held is not None
     assert tree[0].is_running()
     (record,) = [record for record in list_servers() if record.port == server.port]
     assert (record.left, record.server.pid, record.command) == (True, server.pid, server.command)
@@ -272,21 +273,51 @@ async def test_a_stop_waits_for_the_memory_of_the_gpus(fake: FakeServer) -> None
 
 @pytest.mark.parametrize("lost", ["nobody", "guard"])
 async def test_a_container_ends_with_its_server(fake: FakeServer, lost: str) -> None:
-    with fake_docker(fake.folder, deaf=lost == "guard") as docker:
+    with fake_docker(fake.folder, "deaf" if lost == "guard" else "") as docker:
         settings = Docker(image="vllm", executable=str(docker.executable))
-        profile = Server(engine="docker", model="m", docker=settings, env=docker.env(), stop_timeout_s=PATIENCE_S)
+        profile = Server(engine="docker", model="m", docker=settings, stop_timeout_s=PATIENCE_S)
         async with ManagedServer(profile, log_path=fake.log) as server:
             assert server.pid is not None
             client = psutil.Process(server.pid)
-            await eventually(lambda: docker.verbs() == ["run"])
+            container = docker.container
             if lost == "guard":
                 guard = client.parent()
                 assert guard is not None
                 guard.kill()
             report = await server.stop()
         assert report.clean
-        fake.assert_gone([client, docker.container])
+        fake.assert_gone([client, container])
         assert docker.verbs() == (["run", "rm"] if lost == "guard" else ["run", "stop", "rm"])
+
+
+async def test_a_container_that_the_guard_could_not_remove_is_removed_from_here(fake: FakeServer) -> None:
+    with fake_docker(fake.folder, "rm-fails") as docker:
+        settings = Docker(image="vllm", executable=str(docker.executable))
+        profile = Server(engine="docker", model="m", docker=settings, stop_timeout_s=PATIENCE_S)
+        async with ManagedServer(profile, log_path=fake.log) as server:
+            container = docker.container
+            report = await server.stop()
+        assert report.clean, "rm failed, but the daemon says that there is nothing to remove"
+        fake.assert_gone([container])
+        assert list_servers() == []
+
+
+async def test_what_stays_of_a_container_is_told_and_stays_recorded(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.server.process.container._GOING_WAIT_S", 0.0)
+    with fake_docker(fake.folder, "rm-fails stop-fails deaf") as docker:
+        settings = Docker(image="vllm", executable=str(docker.executable))
+        profile = Server(engine="docker", model="m", docker=settings, stop_timeout_s=0.1)
+        async with ManagedServer(profile, log_path=fake.log) as server:
+            assert docker.container.is_running()
+            report = await server.stop()
+        assert "could not be removed" in report.sentence
+        (record,) = list_servers()
+        docker.behave("")
+        assert (await stop_server(record, timeout_s=PATIENCE_S)).clean
+        fake.assert_gone([docker.container])
+    assert list_servers() == []
 
 
 # Again and again.

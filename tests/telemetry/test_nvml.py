@@ -10,6 +10,7 @@ from tests.telemetry.children import Heard, listen
 
 _SOURCE = Path(__file__).parent / "nvml_stub" / "nvml_stub.c"
 _GIB = 1024**3
+GPM = ("sm_percent", "dram_percent", "pcie_bytes_per_s")
 
 
 def _build(folder: Path, *flags: str) -> Path:
@@ -73,6 +74,11 @@ def test_two_busy_gpus(library: Path) -> None:
         links_up=18,
         ecc_correctable=70000,
         ecc_uncorrectable=1,
+        rows_remapped=1,
+        remap_pending=False,
+        remap_failed=False,
+        xids=0,
+        missing=dict.fromkeys(GPM, "needs two samples"),
     )
 
 
@@ -81,6 +87,26 @@ def test_throttling_is_counted_where_there_is_a_counter_and_else_seen(library: P
     assert first.throttle_percent == {"power": 100, "thermal": 0, "brake": 100, "hardware": 0}
     # Without a counter, and with a slowdown that names no cause.
     assert second.throttle_percent == {"power": 0, "thermal": 0, "brake": 0, "hardware": 100}
+
+
+def test_activity_of_sms_memory_and_pcie_is_that_between_two_looks_where_the_library_tells_it(library: Path) -> None:
+    heard = _listen(library, "busy", samples=3)
+    for look in heard.samples[1:]:
+        now = look.gpus[0]
+        assert (now.sm_percent, now.dram_percent, now.pcie_bytes_per_s) == (80.25, 55.5, 2048 * 1024**2)
+    older = [look.gpus[1] for look in heard.samples]
+    assert older[0].missing["sm_percent"] == "the library tells it of Hopper and newer GPUs only"
+    assert "sm_percent" not in older[1].missing  # it is said once in a while
+
+
+def test_xid_errors_are_counted_as_they_come_and_retired_memory_is_told(library: Path) -> None:
+    heard = _listen(library, "failing", samples=4)
+    first = [look.gpus[0] for look in heard.samples]
+    assert [(now.xids, now.xid_last) for now in first] == [(0, None), (None, None), (2, 79), (None, None)]
+    assert (first[0].rows_remapped, first[0].remap_pending, first[0].bad_pages) == (2, True, None)
+    older = heard.samples[0].gpus[1]
+    assert (older.rows_remapped, older.bad_pages, older.xids) == (None, 1, 0)
+    assert older.missing["rows_remapped"] == "not supported by this GPU"
 
 
 def test_the_slow_tier_is_not_read_at_each_beat(library: Path) -> None:
@@ -119,6 +145,7 @@ def test_mig_has_memory_in_its_instances_and_the_rest_in_its_parent(library: Pat
         "hbm_used_bytes": "belongs to the MIG instances",
         "gfx_percent": "not supported by this GPU",
         "memory_percent": "not supported by this GPU",
+        **dict.fromkeys(GPM, "needs two samples"),
     }
     assert one_now == GpuSample(index=1, t_s=one_now.t_s, hbm_used_bytes=60 * _GIB, processes=one_now.processes)
 
@@ -153,7 +180,7 @@ def test_an_old_driver_tells_what_it_can(old_library: Path) -> None:
     assert now.hbm_used_bytes == 61 * _GIB
     assert now.power_w == 65.535
     assert now.missing == dict.fromkeys(
-        ["throttle_percent", "temperature_memory_c", "link_read_bytes", "link_write_bytes"],
+        ["throttle_percent", "temperature_memory_c", "link_read_bytes", "link_write_bytes", *GPM],
         "the installed driver is too old to tell",
     )
 

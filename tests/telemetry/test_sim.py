@@ -80,6 +80,7 @@ def test_cutting_a_time_into_pieces_changes_nothing(load: SimLoad, dt_s: float, 
     assert pieces.power_w == pytest.approx(whole.power_w)
     assert pieces.energy_j == pytest.approx(whole.energy_j, abs=1e-6)
     assert pieces.hbm_bytes == pytest.approx(whole.hbm_bytes)
+    assert pieces.link_bytes == pytest.approx(whole.link_bytes)
 
 
 @given(load=_loads, index=st.integers(0, 63), seconds=st.integers(0, 40), throttled=st.booleans())
@@ -111,7 +112,7 @@ def test_gpus_carry_the_load_of_a_real_simulator_and_outlive_it() -> None:
         with httpx.stream("POST", f"{engine.url}/v1/completions", json=request, trust_env=False) as answer:
             chunks = answer.iter_bytes()
             next(chunks)
-            busy = backend.sample(True, False)
+            busy = backend.sample(True, True)
         engine.process.kill()
         engine.process.wait()
         left = backend.sample(False, False)
@@ -120,6 +121,8 @@ def test_gpus_carry_the_load_of_a_real_simulator_and_outlive_it() -> None:
     assert (busy[0].gfx_percent or 0) > 20
     assert (busy[0].hbm_used_bytes or 0) > 300e6
     assert (busy[1].throttle_percent or {})["thermal"] > 0
+    assert busy[0].sm_percent and busy[0].pcie_bytes_per_s and (busy[0].xids, busy[0].bad_pages) == (0, 0)
+    assert [process.name for process in busy[1].processes or ()] == ["VLLM::Worker_TP1"]
     assert (left[0].gfx_percent, left[0].hbm_used_bytes) == (0, 300_000_000)
     assert (left[0].energy_j or 0) > (busy[0].energy_j or 0)
 

@@ -7,7 +7,18 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from loadgen.metrics.snapshot import Phase
-from loadgen.run.operations import Abort, NextStage, Note, Operation, Pause, Resume, SetConcurrency, SetRate, Stop
+from loadgen.run.operations import (
+    Abort,
+    NextStage,
+    Note,
+    Operation,
+    Pause,
+    Resume,
+    SetConcurrency,
+    SetRate,
+    ShowProcesses,
+    Stop,
+)
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
@@ -137,6 +148,16 @@ async def test_views_come_and_go_and_grow() -> None:
         assert "throughput tok/s" in seat.rows[2]
         await seat.press("z", "w")
         assert "└2:20" in seat.text
+
+
+async def test_processes_are_asked_for_only_while_the_view_of_the_gpus_shows() -> None:
+    async with seated() as seat:
+        await seat.show(running())
+        assert seat.calls == []
+        await seat.press("4")
+        await seat.show(running(101.0))
+        await seat.show(running(102.0))
+        assert seat.calls == [ShowProcesses()]
 
 
 @pytest.mark.parametrize(("key", "asked"), [("f", Stop()), ("a", Abort())])

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from loadgen.store.runs import RESULT
+from tests.engines import NOBODY
 from tests.tui.cli.test_terminal import FLOWING, Terminal
 from tests.tui.past_runs import ROOT, TOML, leave_run
 
@@ -100,7 +101,7 @@ def test_a_closed_terminal_ends_the_run_that_the_picker_started(tmp_path: Path) 
 
 
 def test_a_dumb_terminal_gets_progress_lines_and_the_reason(tmp_path: Path) -> None:
-    with vramp(tmp_path, "--url", "http://127.0.0.1:9", TERM="dumb") as terminal:
+    with vramp(tmp_path, "--url", NOBODY, TERM="dumb") as terminal:
         terminal.read_rest()
         assert terminal.wait() == 3
     assert b"no cockpit, progress lines instead: TERM=dumb" in terminal.seen

@@ -13,10 +13,14 @@ from textual.widgets import Input
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.document import load_profile
 from loadgen.run.run import Run
+from loadgen.server.process.records import forget, record_path
+from loadgen.server.process.tree import lives
 from tests.run.driving import left_behind
+from tests.server.fakes import sleeping, write_record
 from tests.tui.cockpit import rows_of
 from tui.app import Cockpit
 from tui.screens.cockpit import CockpitScreen
+from tui.screens.dialogs import AskOrphans
 
 PROFILE = Path(__file__).parents[2] / "profiles" / "simulator.toml"
 SLOTS = {"wide": 64, "narrow": 8}
@@ -167,3 +171,26 @@ async def test_ctrl_c_twice_aborts_and_the_partial_result_is_named(run: Run) -> 
         await pilot.press("q")
         assert app._exit
     assert run.result is not None and run.result.state == "stopped"
+
+
+@pytest.mark.parametrize(("key", "ended"), [("e", True), ("g", False), ("escape", False)])
+async def test_what_an_earlier_vramp_left_is_asked_about_before_anything_starts(
+    run: Run, key: str, ended: bool
+) -> None:
+    with sleeping() as process:
+        record = write_record(8000, server=process, tree=[process])
+        app = Cockpit(run, orphans=[record])
+        async with app.run_test(size=(160, 45)) as pilot:
+            await pilot.pause()
+            assert isinstance(app.screen, AskOrphans)
+            assert f"left behind on port 8000, profile p: pid {process.pid} (sleep)" in "\n".join(rows_of(app))
+            assert not run.folder.joinpath("server.log").exists()
+            await pilot.press(key)
+            await until(pilot, lambda now: now.phase == "running")
+            assert lives(process) == (not ended)
+            assert record_path(record.mark).exists() == (not ended)
+            await pilot.press("q", "f")
+            while not app._exit:
+                await pilot.pause(0.05)
+        await app.close_runs()
+    forget(record.mark)

@@ -16,6 +16,8 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
-    async with ManagedServer(here().server, log_path=tmp_path / "server.log") as managed:
+    async with ManagedServer(
+        here("server.args.enable-mfu-metrics=true").server, log_path=tmp_path / "server.log"
+    ) as managed:
         await managed.wait_ready()
         yield managed.base_url

@@ -1,11 +1,14 @@
-"""Every kind of load on a real vLLM: ladder, rate, endpoints, clients that hang up, a second pass over a warm cache."""
+"""Every kind of load on a real vLLM: ladder, rate, endpoints, clients that hang up, a warm cache, a trace."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import httpx
 import pytest
 
 from loadgen.server.vllm.engine_metrics import parse_engine_metrics
+from tests.sharing import SharingTrace
 from tests.vllm.engine import attach, finish
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -20,6 +23,8 @@ async def running(url: str) -> float | None:
 async def test_the_kinds_of_load(url: str) -> None:
     ladder = await finish(attach(url, concurrency=[1, 2, 4], requests=6, osl=16))
     assert [stage.requests.completed for stage in ladder.stages] == [6, 6, 6]
+    told = [stage.compute for stage in ladder.stages]
+    assert all(compute is not None and compute.tflops_per_gpu > 0 for compute in told), "it was started with its flag"
 
     (rate,) = (await finish(attach(url, rate=[4.0], requests=16, osl=16))).stages
     assert (rate.requests.completed, rate.requests.failed) == (16, 0)
@@ -42,3 +47,27 @@ async def test_the_kinds_of_load(url: str) -> None:
     assert fresh.engine is not None and warm.engine is not None
     assert fresh.engine.prefix_hit_rate == pytest.approx(0.0, abs=0.01)
     assert warm.engine.prefix_hit_rate is not None and warm.engine.prefix_hit_rate > 0.4
+
+
+async def test_the_blocks_that_a_trace_shares(url: str, tmp_path: Path) -> None:
+    """On token ids the engine hits what the trace says, to the token; a chat loses what its template ends with."""
+    made, trace = SharingTrace(24), tmp_path / "trace.jsonl"
+    trace.write_text(made.text)
+    load = {"data": str(trace), "isl": "data", "osl": "data", "concurrency": [1], "requests": 24}
+    ids, chat = [
+        (await finish(attach(url, endpoint=endpoint, **load))).stages[0] for endpoint in ("completions", "chat")
+    ]
+    assert ids.engine is not None and chat.engine is not None
+    block = await block_size(url)
+    assert ids.engine.prefix_hit_rate == pytest.approx(made.hit_rate(block))
+    assert chat.engine.prefix_hit_rate is not None
+    assert made.hit_rate(block) - 24 * block / chat.tokens.input < chat.engine.prefix_hit_rate < made.hit_rate(block)
+    assert ids.tokens.input == chat.tokens.input
+
+
+async def block_size(url: str) -> int:
+    """Tokens in a block of the engine's cache."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        told = re.search(r'[{,]block_size="(\d+)"', (await client.get(f"{url}/metrics")).text)
+    assert told is not None
+    return int(told[1])

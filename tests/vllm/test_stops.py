@@ -16,7 +16,9 @@ import pytest
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.server.process.locks import list_servers, require_free_port
+from loadgen.server.process.locks import require_free_port
+from loadgen.server.process.records import list_servers
+from tests.server.fakes import kill_at_once
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
 
@@ -54,7 +56,35 @@ def test_kill_9_leaves_nothing(running: "subprocess.Popen[str]", whom: str, tmp_
     assert engine_processes() == []
     if whom != "vramp":
         assert running.returncode == 1
-        assert json.loads((tmp_path / "o.json").read_text())["state"] == "server_died"
+        result = json.loads((tmp_path / "o.json").read_text())
+        assert result["state"] == "server_died"
+        assert result["diagnosis"]["cause"] == {"server": "killed", "engine": "process-killed"}[whom]
+        assert "SIGKILL" in result["diagnosis"]["title"]
+
+
+@pytest.mark.parametrize("also", ["nobody else", "the server"])
+def test_what_is_left_when_vramp_and_guard_are_killed_at_once_is_found_and_ended_on_request(
+    running: "subprocess.Popen[str]", also: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = psutil.Process(running.pid).children(recursive=True)
+    guard = next(process for process in tree if "loadgen.server.process.guard" in process.cmdline())
+    (server,) = guard.children()
+    of_server = [server, *server.children(recursive=True)]
+    engine = next(process for process in of_server if "EngineCore" in process.name())
+    engine.suspend()  # so that it cannot end in order, whatever its server tells it
+    kill_at_once(psutil.Process(running.pid), guard, *([server] if also == "the server" else []))
+    running.communicate(timeout=120)
+    (record,) = list_servers()
+    assert record.orphaned
+    assert engine.pid in [process.pid for process in record.tree]
+    assert engine.is_running(), "ended although nobody asked for it"
+    with pytest.raises(SystemExit) as ended:
+        main(["stop", str(record.port)])
+    assert ended.value.code == 0
+    assert f"port {record.port}" in capsys.readouterr().err
+    _, left = psutil.wait_procs(of_server, timeout=60)
+    assert (left, list_servers()) == ([], [])
+    assert require_free_port("127.0.0.1", record.port) == record.port
 
 
 async def test_an_attached_server_is_never_stopped(url: str) -> None:

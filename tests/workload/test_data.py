@@ -74,7 +74,7 @@ def test_sharegpt_is_filtered_as_published_runs_did(tmp_path: Path, turns: list[
 
 def test_a_file_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps([{"conversations": said(4, 4)}]))
-    with pytest.raises(ProfileError, match=r"no prompts in it.*1 conversations were left out: fewer than two turns"):
+    with pytest.raises(ProfileError, match=r"no prompts in it.*left out of it: 1 conversation, fewer than two turns"):
         index_dataset(path)
 
 
@@ -98,6 +98,7 @@ def test_lines(tmp_path: Path) -> None:
         ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
         ('{"prompt": "a"}\n\n{"prompt": 3}', ["line 3", "expected"]),
         ('{"prompt": "a", "output_tokens": 0}', ["line 1", "at least 1"]),
+        ('{"prompt": "a", "output_tokens": 99999999999999999999}', ["line 1", "at most 10000000"]),
     ],
 )
 def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -20,9 +21,11 @@ from loadgen.metrics.samples import Examination
 from loadgen.plan.from_profile import stages_of
 from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
+from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.process.guard_client import stop_server
-from loadgen.server.process.locks import ServerRecord, drive_lock, list_servers
+from loadgen.server.process.locks import driver_of
+from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.telemetry.capture import write_capture
 from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine
 from loadgen.vendors import BackendName
@@ -61,7 +64,7 @@ def doctor(words: list[str]) -> int:
     pace = Pace() if options.dump is None else DUMP_PACE
     try:
         with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
-            found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace))
+            found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace, described=described))
     except KeyboardInterrupt:
         return INTERRUPTED
     found = masked(found)
@@ -104,7 +107,9 @@ def stop(words: list[str]) -> int:
     """Stop one server or all; 0 if nothing of them is left."""
     options = _stop_parser().parse_args(words)
 
-    servers = list_servers()
+    servers, doubts = find_servers([path for name in ("docker", "podman") if (path := shutil.which(name)) is not None])
+    for doubt in doubts:
+        say(doubt)
     if options.list:
         show("\n".join(_line(record) for record in servers))
         return 0
@@ -115,8 +120,8 @@ def stop(words: list[str]) -> int:
 def _stop_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp stop",
-        "End a server that vramp started and left running. Servers of others are never touched, "
-        "and one that a vramp drives only with --force.",
+        "End a server that vramp left running, or what is left of one whose vramp was killed together with its guard. "
+        "Servers of others are never touched, and one that a vramp drives only with --force.",
         "exit codes: 0 nothing of it is left; 2 usage; 3 there is no such server, or something of it is left",
     )
     which = parser.add_mutually_exclusive_group()
@@ -130,7 +135,7 @@ def _stop_parser() -> argparse.ArgumentParser:
 
 def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[ServerRecord]:
     if options.port is not None:
-        return [_on_port(servers, options.port, force=options.force)]
+        return _on_port(servers, options.port, force=options.force)
     driven = [record for record in servers if _driver(record)]
     chosen = [record for record in servers if record not in driven]
     if not options.all and len(chosen) > 1:
@@ -143,24 +148,20 @@ def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[Se
     return chosen
 
 
-def _on_port(servers: list[ServerRecord], port: int, *, force: bool) -> ServerRecord:
-    for record in servers:
-        if record.port == port:
-            driver = _driver(record)
-            if driver and not force:
-                raise ServerError(f"{driver}; --force stops it all the same")
-            return record
-    others = ", ".join(str(record.port) for record in servers) or "none"
-    raise ServerError(f"no server that vramp started listens on port {port}; running ones: {others}")
+def _on_port(servers: list[ServerRecord], port: int, *, force: bool) -> list[ServerRecord]:
+    there = [record for record in servers if record.port == port]
+    free = [record for record in there if force or not _driver(record)]
+    if there and not free:
+        raise ServerError(f"the server on port {port} is driven by {_driver(there[0])}; --force stops it all the same")
+    if not there:
+        others = ", ".join(str(record.port) for record in servers) or "none"
+        raise ServerError(f"no server that vramp started listens on port {port}; running ones: {others}")
+    return free
 
 
 def _driver(record: ServerRecord) -> str:
-    """Who drives it at this moment, in a sentence; empty if nobody does."""
-    try:
-        drive_lock("localhost", record.port).release()
-    except ServerError as error:
-        return str(error)
-    return ""
+    """Who drives it at this moment, in words; empty if nobody does."""
+    return "" if record.orphaned else driver_of("localhost", record.port)
 
 
 def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
@@ -172,5 +173,6 @@ def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
 
 def _line(record: ServerRecord) -> str:
     minutes = max(0.0, time.time() - record.started_unix_s) / 60
-    kind = "in use by a vramp" if _driver(record) else "left running"
+    driven = "in use by a vramp" if _driver(record) else "left running"
+    kind = f"left behind by a vramp that was killed: {remains(record)}" if record.orphaned else driven
     return f"port {record.port}  {record.profile or '-'}  {record.model or '-'}  up {minutes:.0f} min  {kind}"

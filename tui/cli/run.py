@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import loadgen
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import (
     BASE,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from loadgen.metrics.result import Result
     from loadgen.run.run import Run
+    from loadgen.server.process.records import ServerRecord
 
     Table = Callable[[Result], str]
 
@@ -126,14 +127,23 @@ def _run_cockpit(options: argparse.Namespace) -> int:
         changed = {"variant": choice.variant, "url": choice.url}
         return make_run(choice.document, choice.where, argparse.Namespace(**vars(options) | changed), hold_open=True)
 
-    config = read_config(config_path())
+    config, orphans = read_config(config_path()), _orphans()
     if options.profile is None and options.url is None:
-        cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, config=config)
+        cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, orphans=orphans, config=config)
     else:
-        cockpit = Cockpit(make_run(*document_of(options), options, hold_open=True), config=config)
+        cockpit = Cockpit(make_run(*document_of(options), options, hold_open=True), orphans=orphans, config=config)
     interrupted = asyncio.run(open_cockpit(cockpit))
     codes = [conclude(run, interrupted=interrupted) for run in cockpit.runs]
     return codes[-1] if codes else 0
+
+
+def _orphans() -> list[ServerRecord]:
+    from loadgen.server.process.records import list_servers
+
+    try:
+        return [record for record in list_servers() if record.orphaned]
+    except ServerError:  # the preflight says what is wrong with the folder
+        return []
 
 
 def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:

@@ -102,7 +102,8 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
     highest = max(filter(math.isfinite, values), default=math.inf)
     near = [limit.value for limit in limits if limit.value <= _NEAR * highest]
     y = scale_of([*values, *near], max(2, height // 4), log=False if name in _THROUGHPUTS else None)
-    x = scale_of([value for one in (*compared, *measured) for value in one.x], max(2, width // 14), log=False)
+    across = [value for one in (*compared, *measured) for value in one.x]
+    x = scale_of(across, max(2, width // 14), log=None if name == _TOTAL else False)
     title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log}{_BY_HELD}"
     # What was published for a load is where it was measured: over it, it shows how far off it is.
     return Plot(title, (*measured, *compared, *_found(frame.snapshot.search, standing, name)), x, y, limits)

@@ -5,7 +5,7 @@ rows do not fit, partitions of one socket share one, then the worst come first a
 What is not measured is `-`, with the reason at the flags' place when nothing is; old samples dim and say their age.
 
 In the grid, every strip has a fixed range and the time axis of the charts, so that cells can be compared by eye. Where
-the cells have no room, the table says it.
+the cells have no room, the table says it. Below it are the processes that hold memory of the GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuPace, GpuView, Snapshot
 from tui.charts.chart import MarkColumns, axis_row, mark_columns, traced
 from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series, of_most
@@ -34,6 +34,7 @@ _TITLED_FROM = 5  # rows; below, the heads are the title
 _LEAST_WIDTH, _MOST_COLUMNS = 36, 4  # of the grid
 _LEAST_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all strips
 _GUTTER = 18
+_FEWEST_HOLDERS = 3  # rows for processes, their title too, before they take a quarter of the view
 
 
 class _GpuLine(NamedTuple):
@@ -47,6 +48,7 @@ class _Figure(NamedTuple):
     head: str
     cells: int
     value: Callable[[GpuStatic, GpuSample, GpuPace], str]
+    everywhere: bool = True  # else it takes room only where a GPU tells it
 
 
 def gpus(frame: Frame, width: int, height: int) -> Rows:
@@ -56,7 +58,7 @@ def gpus(frame: Frame, width: int, height: int) -> Rows:
     top = 1 if height < _TITLED_FROM else 2
     lines, left_out = _fitting(snapshot.gpus, max(1, height - top))
     hidden = f"worst {len(lines)}, {left_out} more" if left_out else ""
-    columns = _columns(width)
+    columns = _columns(width, snapshot.gpus)
     body = [_row(line, columns, width) for line in lines]
     if snapshot.gpus_stale:
         body = [tuple((text, "dim") for text, _ in row) for row in body]
@@ -108,7 +110,9 @@ def sample_of(gpu: GpuView) -> GpuSample:
 def _row(line: _GpuLine, columns: Sequence[_Figure], width: int) -> Row:
     static, sample = line.gpu.static, sample_of(line.gpu)
     number = f"{static.index}+{line.others}" if line.others else str(static.index)
-    busy = None if sample.gfx_percent is None else sample.gfx_percent / 100
+    # A partition's own, where it has a row of its own: the socket's is that of all of them.
+    percent = sample.gfx_percent if line.others or sample.xcp_percent is None else sample.xcp_percent
+    busy = None if percent is None else percent / 100
     values = [(column.value(static, sample, line.gpu.pace), column.cells) for column in columns]
     row: Row = (
         (f"{number:>{_NUMBER}} ", "bad" if line.gpu.flags else "text"),
@@ -137,18 +141,28 @@ def _heads(columns: Sequence[_Figure], flags: str, width: int) -> Row:
     return cropped(spread(row, ((flags, "warn"),) if flags else (), width), width)
 
 
-def _columns(width: int) -> list[_Figure]:
+def _columns(width: int, found: Sequence[GpuView]) -> list[_Figure]:
     """The most needed first; one that has no room leaves it to the next."""
     room, shown = width - _NUMBER - _BUSY - _FLAGS, []
     for column in _COLUMNS:
-        if column.cells <= room:
+        told = column.everywhere or any(_tells(column, gpu) for gpu in found)
+        if told and column.cells <= room:
             shown.append(column)
             room -= column.cells
     return shown
 
 
+def _tells(column: _Figure, gpu: GpuView) -> bool:
+    return column.value(gpu.static, sample_of(gpu), gpu.pace) != fmt.UNKNOWN
+
+
 def _both(first: str, second: str) -> str:
     return fmt.UNKNOWN if first == second == fmt.UNKNOWN else f"{first}/{second}"
+
+
+def _retired(now: GpuSample) -> str:
+    """Pages or rows of memory that are out of use."""
+    return fmt.count(now.bad_pages if now.bad_pages is not None else now.rows_remapped)
 
 
 def _pcie(static: GpuStatic, now: GpuSample, pace: GpuPace) -> str:
@@ -173,6 +187,14 @@ _COLUMNS = (
     _Figure(
         "ECC c/u", 8, lambda static, now, pace: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))
     ),
+    _Figure("retired", 8, lambda static, now, pace: _retired(now), everywhere=False),
+    _Figure("Xid", 5, lambda static, now, pace: fmt.count(now.xids), everywhere=False),
+    _Figure(
+        "SM/DRAM%",
+        9,
+        lambda static, now, pace: _both(fmt.count(now.sm_percent), fmt.count(now.dram_percent)),
+        everywhere=False,
+    ),
     _Figure(
         "links r/w B/s",
         14,
@@ -180,6 +202,7 @@ _COLUMNS = (
             fmt.number(pace.link_read_bytes_per_s), fmt.number(pace.link_write_bytes_per_s)
         ),
     ),
+    _Figure("PCIe B/s", 9, lambda static, now, pace: fmt.number(now.pcie_bytes_per_s), everywhere=False),
     _Figure("J, run", 7, lambda static, now, pace: fmt.number(pace.energy_j)),
     _Figure("mem MHz", 8, lambda static, now, pace: fmt.count(now.memory_clock_mhz)),
     _Figure("name", 22, lambda static, now, pace: fmt.plain(static.name)),
@@ -230,20 +253,55 @@ def _straggler(snapshot: Snapshot) -> Row:
 def grid(frame: Frame, width: int, height: int) -> Rows:
     """All GPUs, or the table where they have no room."""
     found, span = frame.snapshot.gpus, frame.timeline.span()
-    shape = _shape_of(len(found), width, height - 2)
+    listed = holders(found, width)
+    room = max(0, min(len(listed), max(_FEWEST_HOLDERS, height // 4)))
+    shape = _shape_of(len(found), width, height - 2 - room)
     if shape is None:
-        return gpus(frame, width, height)
-    columns, height = shape
+        table = gpus(frame, width, height)
+        return [*table, *listed[: height - len(table)]]
+    columns, each_height = shape
     each = min(widths_of(width, columns))
     folded = frame.timeline.gpus.folded(span, (each - _GUTTER) * 2)
     marks = mark_columns(frame.timeline.marks.all, span, each - _GUTTER)
     legend: Row = (*_energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
     rows: Rows = [titled("gpus", legend, width)]
     for first in range(0, len(found), columns):
-        cells = [(_cell(gpu, folded, marks, each, height), each) for gpu in found[first : first + columns]]
-        rows += beside(cells, height)
+        cells = [(_cell(gpu, folded, marks, each, each_height), each) for gpu in found[first : first + columns]]
+        rows += beside(cells, each_height)
     axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, span, each - _GUTTER))
-    return [*rows, *beside([([axis], each)] * min(columns, len(found)), 1)]
+    rows += beside([([axis], each)] * min(columns, len(found)), 1)
+    return [*rows, *listed[: height - len(rows)]]
+
+
+def holders(found: Sequence[GpuView], width: int) -> Rows:
+    """A title, then each process of others that holds memory, the largest first, and the server's in one row."""
+    seen: dict[int, list[tuple[int, GpuProcess]]] = {}
+    for gpu in found:
+        for process in sample_of(gpu).processes or ():
+            # The workers of a server are many and alike.
+            seen.setdefault(0 if process.of_server else process.pid, []).append((gpu.static.index, process))
+    if not seen:
+        return []
+    rows = [(_sum([process.hbm_bytes for _, process in on]), on) for on in seen.values()]
+    rows.sort(key=lambda row: (bool(row[1][0][1].of_server), -(row[0] or 0)))
+    others = sum(on[0][1].of_server is False for _, on in rows)
+    legend: Word = (f"{others} of others", "warn")
+    title = titled("processes on the GPUs", (legend,) if others else (), width)
+    return [title, *(_holder(on, held, width) for held, on in rows)]
+
+
+def _holder(on: Sequence[tuple[int, GpuProcess]], hbm_bytes: int | None, width: int) -> Row:
+    process, pids = on[0][1], {process.pid for _, process in on}
+    owner: Word = {True: ("server's", "dim"), False: ("other's", "warn"), None: ("", "dim")}[process.of_server]
+    held = f"{fmt.count(fmt.gib(hbm_bytes)):>6} GiB  gpu {fmt.ranges({index for index, _ in on}):<6}"
+    words: Row = (
+        (held, "text"),
+        (f" {owner[0]:<9}", owner[1]),
+        (f"{process.pid if len(pids) == 1 else f'{len(pids)} pids':>8} ", "text"),
+        (f"{fmt.plain(process.user or fmt.UNKNOWN):<9} ", "text"),
+        (fmt.plain(process.command or process.name), "dim"),
+    )
+    return cropped(words, width)
 
 
 def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:

@@ -92,6 +92,10 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
     if server.attached:
         rows.append(_labelled("at", (", ".join(fmt.plain(url) for url in server.attached), "text")))
     rows += [_labelled("load" if not number else "", (line, "text")) for number, line in enumerate(load_words(profile))]
+    if profile.load.data is not None:
+        named = profile.reference.data if profile.reference is not None else ""
+        words = f"   published with {fmt.plain(named)}" if named else ""
+        rows.append(_labelled("data", (fmt.plain(profile.load.data), "text"), (words, "dim")))
     if profile.slo.asks:
         limits = [f"{name} {limit:g} ms" for name, limit in profile.slo.limits_ms.items()]
         limits += [f"failed {profile.slo.failed:.2%}"] if profile.slo.failed else []

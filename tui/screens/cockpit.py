@@ -17,7 +17,7 @@ from textual.containers import Container, Vertical
 
 from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
 from loadgen.run import operations
-from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, StartAnyway, Stop
+from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, ShowProcesses, StartAnyway, Stop
 from tui import keys
 from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
@@ -32,6 +32,7 @@ from tui.screens.pending_load import STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import KeyBar
 
+_ASK_EVERY_S = 5.0
 _HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
 _STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
 _TABLES = {"gpus": gpus.gpus, "latency": latency.latency, "stages": stages.stages}
@@ -74,6 +75,7 @@ class CockpitScreen(FullScreen[None]):
         self._ended = False
         self.leaving = False  # the operator wants to be out as soon as the run is over
         self._interrupts = 0
+        self._ask_again_s = 0.0
         self._filters = {"log": "", "events": ""}
 
     def compose(self) -> ComposeResult:
@@ -108,7 +110,14 @@ class CockpitScreen(FullScreen[None]):
         self._steer.see(snapshot)
         if self.over and not over and snapshot.stages and self._page == OVERVIEW:
             self._show("results")
+        self._ask_for_processes()
         self._draw()
+
+    def _ask_for_processes(self) -> None:
+        """They are listed only as long as somebody who sees them asks: some drivers take long to say."""
+        if self._page == "gpus" and not self.over and self._replayed is None and monotonic() >= self._ask_again_s:
+            self._ask_again_s = monotonic() + _ASK_EVERY_S
+            self.control.apply(ShowProcesses())
 
     def finish(self) -> None:
         self._ended = True

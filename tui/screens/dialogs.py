@@ -188,6 +188,21 @@ class AskLeave(AskChoice[Leave]):
         super().__init__("A run is live", choices)
 
 
+class AskOrphans(AskChoice[Literal["end"]]):
+    """Asked before anything else, where vramp and its guard were killed and their server was not."""
+
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.ORPHANS)
+
+    def __init__(self, left: Sequence[str]) -> None:
+        """`left` is in words what there is."""
+        lines = ["Something is left of a vramp that was killed together with its guard.", *left]
+        choices: tuple[tuple[Literal["end"] | None, str], ...] = (
+            ("end", "e  end it: kill its processes, remove its container"),
+            (None, "g  go on: it runs on, and takes memory and time of the server that is measured"),
+        )
+        super().__init__("\n".join(map(fmt.plain, lines)), choices)
+
+
 class Help(ModalScreen[None]):
     """Every key and what it does."""
 

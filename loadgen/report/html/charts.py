@@ -40,6 +40,7 @@ _RAMP = ((158, 22), (178, 104), (196, 178))  # red, green, blue: a light and a s
 _EDGE = 0.02
 _PERCENTS = (50, 90, 99, 99.9, 99.99, 99.999)
 _NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the figure
+_FAR = 12.0  # values that are farther apart than this factor have a logarithmic axis, as in the cockpit
 _EMPTY = Summary(count=0)
 
 Values = Sequence[float | None]
@@ -143,7 +144,9 @@ def throughput_curve(result: Result, axes: Axes) -> go.Figure:
         names = [f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s" for target in targets]
         figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
     _add_published(figure, result, axes)
-    return _from_zero(figure, x_label).update_yaxes(rangemode="tozero")
+    across = [value for trace in figure.data for value in trace.x if value]
+    far = bool(across) and max(across) > _FAR * min(across)  # such as the E2E of short and long answers
+    return _from_zero(figure, x_label).update_yaxes(rangemode="tozero").update_xaxes(log_axis(across) if far else {})
 
 
 def _known(axes: Axes, stage: StageResult) -> tuple[float | None, float | None]:

@@ -42,9 +42,9 @@ def html_report(result: Result) -> str:
     parts = [
         _opening(result),
         _curve(result, figures),
+        sections.published_section(result),
         _by_held(result, figures),
         sections.stages_section(result),
-        sections.published_section(result),
         _distributions(result, figures),
         _time(result, figures),
         sections.gpu_section(result),
@@ -140,7 +140,7 @@ def _why(result: Result, stage: StageResult) -> str:
 def _placed(figures: Figures, name: str, figure: go.Figure, title: str, key: Mapping[str, str] | None = None) -> str:
     """The place of a figure under a title; `key` are its lines and their colours."""
     figures[name] = figure
-    words = "".join(f"<i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
+    words = "".join(f" <i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
     head = f"<h3>{plain(title)}{words}</h3>" if title else ""
     return f"<figure>{head}<div class='chart' id='{plain(name)}'></div></figure>"
 

@@ -19,17 +19,19 @@ from loadgen.metrics.samples import GpuStage, GpuStatic
 from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
+    PAGE_COLUMNS,
+    PAGE_IF_KNOWN,
     NamedSummary,
     figure,
     instance_columns,
+    known,
     load_column,
     outcome_columns,
-    page_columns,
     published_columns,
     statistic_columns,
 )
 from loadgen.report.configuration import flattened
-from loadgen.report.notes import Note, has_numbers, latency_titles, stage_notes, took_part
+from loadgen.report.notes import Note, has_numbers, latency_titles, published_nowhere, stage_notes, took_part
 from loadgen.report.tabular import Bad, Column, Value, html_table, plain
 
 
@@ -40,7 +42,7 @@ def stages_section(result: Result) -> str:
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
     return section(
         "Stages",
-        html_table([load, *page_columns(stages)], stages),
+        html_table([load, *PAGE_COLUMNS, *known(PAGE_IF_KNOWN, stages)], stages),
         subsection("What the numbers are of", html_table(_note_columns(load), notes)),
         subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
         subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
@@ -144,10 +146,9 @@ def published_section(result: Result) -> str:
     reference = result.reference
     if reference is None:
         return ""
-    missing = "" if reference.comparisons else "No stage of this run has the load of a published figure."
     return section(
         "Published and measured",
-        paragraph(missing),
+        paragraph(published_nowhere(result)),
         html_table(published_columns(result.stages), reference.comparisons),
         bullets(reference.notes),
         note=reference.source,
@@ -181,16 +182,25 @@ def _throttled(gpu: GpuStage) -> Value:
     return (words if gpu.throttled_percent.keys() <= POWER_LIMITS else Bad(words)) or None
 
 
+def _giga(value: float | None) -> float | None:
+    return None if value is None else value / 1e9
+
+
 _GPU: tuple[Column[GpuStage], ...] = (
     Column("GPU", lambda gpu: f"{gpu.index}  {gpu.name}", words=True),
     Column("busy %", lambda gpu: getattr(gpu.gfx_percent, "mean", None), decimals=0),
     Column("memory busy %", lambda gpu: getattr(gpu.memory_percent, "mean", None), decimals=0),
+    Column("SM busy %", lambda gpu: getattr(gpu.sm_percent, "mean", None), decimals=0),
+    Column("DRAM bandwidth %", lambda gpu: getattr(gpu.dram_percent, "mean", None), decimals=0),
     Column("HBM GiB, most", lambda gpu: gib(gpu.hbm_used_bytes_max), decimals=1),
     Column("of", lambda gpu: gib(gpu.hbm_total_bytes), decimals=1),
     Column("power W", lambda gpu: getattr(gpu.power_w, "mean", None), decimals=0),
     Column("hotspot \N{DEGREE SIGN}C, most", lambda gpu: getattr(gpu.temperature_hotspot_c, "max", None), decimals=0),
     Column("clock MHz", lambda gpu: getattr(gpu.gfx_clock_mhz, "mean", None), decimals=0),
+    Column("link read GB/s", lambda gpu: _giga(gpu.link_read_bytes_per_s), decimals=1),
+    Column("link write GB/s", lambda gpu: _giga(gpu.link_write_bytes_per_s), decimals=1),
     Column("held back", _throttled, words=True),
+    Column("server's", lambda gpu: {True: "yes", False: "no", None: None}[gpu.of_server], words=True),
 )
 
 
@@ -200,6 +210,7 @@ _ENERGY: tuple[Column[tuple[str, EnergyResult]], ...] = (
     Column("mean W", lambda row: (row[1].joules or 0.0) / row[1].window_s, decimals=0),
     Column("J/output token", lambda row: row[1].joules_per_output_token),
     Column("output tok/s per W", lambda row: row[1].tokens_per_s_per_w, decimals=3),
+    Column("GPUs told by", lambda row: row[1].devices_by, words=True),
     Column("measured by", lambda row: _measured_by(row[1]), words=True),
 )
 

@@ -1,8 +1,8 @@
-"""Which of the GPUs that telemetry measures are a server's, by the devices that it was given.
+"""Which of the box's GPUs are a server's, by the devices that it was given: before a start, and for what is measured.
 
 A runtime numbers the devices that it may use, each list of devices below it numbers what is left from 0 again, and vLLM
-takes the first of them, as many as its parallelism needs. Invariant: a device that is named in a way that telemetry
-does not know makes the answer None, never a guess.
+takes the first of them, as many as its parallelism needs. Invariant: a device that is named in a way that is not known
+here makes the answer None, never a guess.
 """
 
 from __future__ import annotations
@@ -10,45 +10,92 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from loadgen.metrics.samples import GpuStatic
 from loadgen.profile.schema import Server
+from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.vllm.command import devices_each
-from loadgen.vendors import VENDORS, Vendor, vendor_of
+from loadgen.vendors import VENDORS, Platform, Vendor, vendor_of
+
+
+class Device(NamedTuple):
+    """A device as the runtime counts them, in its order."""
+
+    gpu: int  # the number of the GPU that it is, or is a part of
+    name: str = ""  # by which runtimes know it, such as GPU-1a2b3c4d
+    file: str = ""
+
+
+def server_gpus(
+    server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
+) -> list[Gpu] | None:
+    """Those of the platform's GPUs that the server and its instances will take; None if that cannot be told.
+
+    `environment` is the server's. Raises `ProfileError` for sizes of parallelism that are no numbers.
+    """
+    needed = devices_each(server.args) * server.instances
+    if any(gpu.devices > 1 or gpu.compute_partition == "MIG" for gpu in gpus):
+        return None
+    seen = server_devices(server, platform, environment, gpus)
+    return None if seen is None else [gpus[device.gpu] for device in seen[:needed]]
+
+
+def server_devices(
+    server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
+) -> list[Device] | None:
+    """The devices that the server may take, in its order; None if that cannot be told."""
+    vendor = vendor_of(platform)
+    devices = [Device(number, gpu.id) for number, gpu in enumerate(gpus) for _ in range(gpu.devices)]
+    return None if vendor is None else _seen(server, vendor, environment, devices)
 
 
 def given_indices(
     servers: Iterable[Server], gpus: Sequence[GpuStatic], environ: Mapping[str, str] = os.environ
 ) -> tuple[int, ...] | None:
-    """The numbers of the GPUs that these servers take; None if that cannot be told.
+    """The numbers of the measured GPUs that these servers take; None if that cannot be told.
 
     Each has devices of its own, as `instance_servers` shares them out; `environ` is vramp's.
     """
     found: set[int] = set()
     for server in servers:
-        seen, needed = _seen(server, gpus, environ), devices_each(server.args)
+        seen, needed = _measured(server, gpus, environ), devices_each(server.args)
         if seen is None or len(seen) < needed:
             return None
-        found |= {gpu.index for gpu in seen[:needed]}
+        found |= {device.gpu for device in seen[:needed]}
     return tuple(sorted(found))
 
 
-def _seen(server: Server, gpus: Sequence[GpuStatic], environ: Mapping[str, str]) -> list[GpuStatic] | None:
-    """The devices as the server's process numbers them; one that stands for several is there so often."""
+def _measured(server: Server, gpus: Sequence[GpuStatic], environ: Mapping[str, str]) -> list[Device] | None:
     vendor = _vendor(server, gpus)
-    devices = [gpu for gpu in gpus if vendor is not None and gpu.vendor == vendor.name]
-    if vendor is None or not devices:
+    own = [gpu for gpu in gpus if vendor is not None and gpu.vendor == vendor.name]
+    if vendor is None or not own:
         return None
-    numbered = all(gpu.engine_index is not None for gpu in devices)
-    seen = [gpu for gpu in sorted(devices, key=lambda gpu: gpu.engine_index or 0) for _ in range(gpu.engine_devices)]
+    # What is set around vramp does not get into a container.
+    environment = {**({} if server.docker is not None else environ), **server.env}
+    devices = [
+        Device(gpu.index, gpu.engine_name or "", gpu.device_file or "")
+        for gpu in sorted(own, key=lambda gpu: gpu.engine_index or 0)
+        for _ in range(gpu.engine_devices)
+    ]
+    return _seen(server, vendor, environment, devices, numbered=all(gpu.engine_index is not None for gpu in own))
+
+
+def _seen(
+    server: Server, vendor: Vendor, environment: Mapping[str, str], devices: list[Device], *, numbered: bool = True
+) -> list[Device] | None:
+    """The devices as the server's process numbers them; `numbered` says that their order is the runtime's."""
+    seen = devices
     files = [word.partition(":")[0] for word in server.docker.devices] if server.docker is not None else []
     if any("/renderD" in file for file in files):
-        seen = [gpu for gpu in seen if gpu.device_file in files]
-    for words in _lists(server, vendor, environ):
+        if not all(device.file for device in seen):
+            return None
+        seen = [device for device in seen if device.file in files]
+    for words in _lists(server, vendor, environment):
         if not numbered and any(word.isdecimal() for word in words):
             return None
         named = [_named(word, seen) for word in words]
-        seen, numbered = [gpu for gpu in named if gpu is not None], True
+        seen, numbered = [device for device in named if device is not None], True
         if len(seen) < len(named):
             return None
     return seen if numbered else None
@@ -60,13 +107,12 @@ def _vendor(server: Server, gpus: Sequence[GpuStatic]) -> Vendor | None:
     return vendor_of(server.platform) or (measured[0] if len(measured) == 1 else None)
 
 
-def _lists(server: Server, vendor: Vendor, environ: Mapping[str, str]) -> Iterator[list[str]]:
+def _lists(server: Server, vendor: Vendor, environment: Mapping[str, str]) -> Iterator[list[str]]:
     """What was said about devices, from the outside to the inside: a container's, then the variables."""
-    environment = {**environ, **server.env}
     if server.docker is not None:
-        environment = server.env  # vramp's own gets into no container
-        asked = server.docker.gpus or server.env.get("NVIDIA_VISIBLE_DEVICES") or "all"
-        if vendor.platform == "cuda" and asked != "all":
+        of_image = environment.get("NVIDIA_VISIBLE_DEVICES") if vendor.platform == "cuda" else None
+        asked = server.docker.gpus or of_image or "all"
+        if asked != "all":
             listed = re.search(r"device=([^\"']+)", asked)
             count = int(asked) if asked == server.docker.gpus and asked.isdecimal() else None
             yield _words(listed[1] if listed is not None else asked) if count is None else list(map(str, range(count)))
@@ -80,9 +126,9 @@ def _words(listing: str) -> list[str]:
     return [word.strip() for word in listing.split(",")]
 
 
-def _named(word: str, seen: Sequence[GpuStatic]) -> GpuStatic | None:
+def _named(word: str, seen: Sequence[Device]) -> Device | None:
     """The device of a number, or of a name, of which a beginning is enough if it is that of one device only."""
     if word.isdecimal():
         return seen[int(word)] if int(word) < len(seen) else None
-    found = [gpu for gpu in dict.fromkeys(seen) if "-" in word and (gpu.engine_name or "").startswith(word)]
+    found = [device for device in dict.fromkeys(seen) if "-" in word and device.name.startswith(word)]
     return found[0] if len(found) == 1 else None

@@ -9,7 +9,7 @@ because only the socket has counters; what cannot be read is None.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,10 +17,8 @@ from msgspec.structs import replace
 
 from loadgen.amd_kernel import text_in
 from loadgen.errors import TelemetryError
-from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line
-from loadgen.server.vllm.command import devices_each
-from loadgen.vendors import VENDORS, Platform, vendor_of
+from loadgen.vendors import VENDORS, Platform
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -81,25 +79,6 @@ def with_expected_links(gpus: Sequence[Gpu]) -> list[Gpu]:
     for gpu in gpus:
         most[gpu.name] = max(gpu.links_up or 0, most.get(gpu.name, 0))
     return [replace(gpu, links_expected=most[gpu.name] or None) for gpu in gpus]
-
-
-def server_gpus(
-    server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
-) -> list[Gpu] | None:
-    """Those of the platform's GPUs that the server and its instances will take; None if that cannot be told.
-
-    `environment` is the server's. Raises `ProfileError` for sizes of parallelism that are no numbers.
-    """
-    needed = devices_each(server.args) * server.instances
-    vendor, docker = vendor_of(platform), server.docker
-    if vendor is None or any(gpu.devices > 1 or gpu.compute_partition == "MIG" for gpu in gpus):
-        return None
-    if docker is not None and docker.gpus not in (None, "all"):
-        return None
-    if docker is not None and any("renderD" in device for device in docker.devices):
-        return None
-    visible = vendor.visible_devices(environment, len(gpus))
-    return None if visible is None else [gpus[number] for number in visible[:needed]]
 
 
 def has_host_pids(proc: Path) -> bool:

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from loadgen.errors import VrampError
 from loadgen.format import memory
 from loadgen.profile.schema import Server
-from loadgen.server.gpus.gpu import Gpu, read_gpus, server_gpus
+from loadgen.server.gpus.given import server_gpus
+from loadgen.server.gpus.gpu import Gpu, read_gpus
 from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.vendors import Platform, platform_here
 

@@ -17,25 +17,30 @@ from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.server.process import tree
 
 
-def described(sample: GpuSample, server: Collection[int] = (), *, proc: Path = Path("/proc")) -> GpuSample:
-    """The sample with user, command without secrets, and owner of its processes; `server` are the server's pids."""
+def described(sample: GpuSample, server: Collection[int] | None = None, *, proc: Path = Path("/proc")) -> GpuSample:
+    """The sample with users and commands (without secrets) of its processes, and whether they are the server's.
+
+    `server` are the server's pids, None where there is none.
+    """
     if not sample.processes or not has_host_pids(proc):  # drivers tell the host's pids: here they are somebody else's
         return sample
-    told = tuple(_described(process, process.pid in server, proc) for process in sample.processes)
+    told = tuple(
+        _described(process, None if server is None else process.pid in server, proc) for process in sample.processes
+    )
     return msgspec.structs.replace(sample, processes=told)
 
 
-def _described(process: GpuProcess, of_server: bool, proc: Path) -> GpuProcess:
+def _described(process: GpuProcess, of_server: bool | None, proc: Path) -> GpuProcess:
     folder = proc / str(process.pid)
     try:
         words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        user = _user_name(folder.stat().st_uid)
+        user = user_name(folder.stat().st_uid)
     except OSError:  # it has ended, or the kernel hides it from this user
         return msgspec.structs.replace(process, of_server=of_server)
     return msgspec.structs.replace(process, user=user, command=shown_command(words), of_server=of_server)
 
 
-def _user_name(number: int) -> str:
+def user_name(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:  # a user of a container

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.amd_kernel import text_in
+from loadgen.errors import ServerError
 from loadgen.format import memory
 from loadgen.masking import shown_command
-from loadgen.metrics.journal import Finding
-from loadgen.server.gpus.gpu import Gpu, server_gpus
+from loadgen.metrics.journal import ORPHANED, Finding
+from loadgen.server.gpus.given import server_gpus
+from loadgen.server.gpus.gpu import Gpu, Holder
+from loadgen.server.gpus.processes import user_name
 from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
 from loadgen.server.preflight.flags import normal_args
-from loadgen.server.process.locks import ServerRecord, read_record, servers_folder
+from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
 from loadgen.server.process.tree import ProcessInfo, look_at
 from loadgen.server.vllm.command import devices_each
 
@@ -57,11 +61,7 @@ def _used_share(gpu: Gpu) -> float:
 
 
 def _shown(box: Box, gpu: Gpu) -> str:
-    named: list[str] = []
-    for holder in gpu.holders[:_SHOWN]:
-        # Without a name the pid is another namespace's, and ours of that number is somebody else.
-        words = command_of(box, holder.pid) if holder.name else []
-        named.append(f"pid {holder.pid} ({shown_command(words)})" if words else str(holder))
+    named = [_shown_holder(box, holder) for holder in gpu.holders[:_SHOWN]]
     if len(gpu.holders) > _SHOWN:
         named.append(f"{len(gpu.holders) - _SHOWN} more")
     users = ", ".join(named) or "nobody who can be seen"
@@ -69,15 +69,54 @@ def _shown(box: Box, gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.name}): {amounts} in use by {users}"
 
 
+def _shown_holder(box: Box, holder: Holder) -> str:
+    amount = "" if holder.used_bytes is None else f" with {memory(holder.used_bytes)}"
+    # Without a name the pid is another namespace's, and ours of that number is somebody else.
+    words = command_of(box, holder.pid) if holder.name else []
+    if not words:
+        return f"{holder}{amount}"
+    try:
+        user = f" of {user_name((box.proc / str(holder.pid)).stat().st_uid)}"
+    except FileNotFoundError:  # it has just ended
+        user = ""
+    return f"pid {holder.pid}{user}{amount} ({shown_command(words)})"
+
+
+def orphans(setup: Setup) -> Iterator[Finding]:
+    """What vramps that were killed together with their guards have left, by the marks of its processes."""
+    try:
+        servers_folder()
+    except ServerError as error:
+        seen, _, fix = str(error).partition("; ")
+        yield Finding("state-folder", "blocks", seen, "what is written there decides which processes are ended", fix)
+        return
+    docker = setup.server.docker
+    program = shutil.which(docker.executable, path=setup.environment.get("PATH")) if docker is not None else None
+    found = find_servers([program] if program is not None else [])
+    for record in found.servers:
+        if record.orphaned:
+            seen = f"{orphan_words(record)}{_holding(setup, {process.pid for process in record.tree})}"
+            why = "its vramp was killed together with its guard: it runs on, and nobody ends it unless asked"
+            yield Finding(ORPHANED, "warns", seen, why, f"vramp stop {record.port}")
+    for doubt in found.doubts:
+        yield Finding("server-unknown", "info", doubt, "whether something of it is left cannot be told")
+
+
+def _holding(setup: Setup, pids: Collection[int]) -> str:
+    # Without a name, the holder's pid is not one of ours.
+    holders = [holder for gpu in setup.gpus for holder in gpu.holders if holder.name and holder.pid in pids]
+    held_bytes = sum(holder.used_bytes or 0 for holder in holders)
+    return f", holding {memory(held_bytes)} of GPU memory" if held_bytes else ""
+
+
 def leftover_findings(setup: Setup) -> Iterator[Finding]:
     groups = leftovers(setup.box)
-    records = [read_record(path) for path in servers_folder().glob("*.json")] if groups else []
+    records = list_servers() if groups else []
+    orphaned = {process for record in records if record.orphaned for process in record.tree}
     for group in groups:
-        pids = {process.info.id.pid for process in group}
-        # Without a name, the holder's pid is not one of ours.
-        holders = [holder for gpu in setup.gpus for holder in gpu.holders if holder.name and holder.pid in pids]
-        held_bytes = sum(holder.used_bytes or 0 for holder in holders)
-        holding = f", holding {memory(held_bytes)} of GPU memory" if held_bytes else ""
+        if orphaned & {process.info.id for process in group}:
+            continue  # `orphans` tells it
+        holding = _holding(setup, {process.info.id.pid for process in group})
         shown = ", ".join(f"pid {one.info.id.pid} ({shown_command(one.words)})" for one in group[:_SHOWN])
         more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
         seen = f"vLLM runs already: {shown}{more}{holding}"
@@ -115,10 +154,10 @@ def _is_ours(proc: Path, info: ProcessInfo | None) -> bool:
     return info is not None and info.parent == os.getpid()
 
 
-def _remedy(box: Box, group: Sequence[Leftover], records: Sequence[ServerRecord | None]) -> str:
+def _remedy(box: Box, group: Sequence[Leftover], records: Sequence[ServerRecord]) -> str:
     known = {process.info.id for process in group}
     for record in records:
-        if record is not None and known & {record.server, *record.tree}:
+        if known & set(record.tree):
             return f"vramp stop {record.port}"
     pids = [str(process.info.id.pid) for process in group]
     inside = _CONTAINER.search(text_in(box.proc / pids[0] / "cgroup"))

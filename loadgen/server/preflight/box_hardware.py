@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from loadgen.amd_kernel import entries, text_in
 from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding
-from loadgen.server.gpus.gpu import Gpu, has_host_pids, server_gpus
+from loadgen.server.gpus.given import server_devices, server_gpus
+from loadgen.server.gpus.gpu import Gpu, has_host_pids
 from loadgen.server.preflight.facts import Setup, read_setting
+from loadgen.server.preflight.flags import normal_args
 from loadgen.server.vllm.command import devices_each
 from loadgen.vendors import vendor_of
 
+_DATA_PARALLEL = "data-parallel-size"
 _WHOLE = ("SPX", None)  # the compute partitions that are none
 _LITTLE_LOCKED_BYTES = GIB  # Docker's daemon starts containers with 8 MiB
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -37,6 +41,23 @@ def _takes_several(setup: Setup) -> bool:
 
 def _numbers(gpus: Sequence[Gpu]) -> str:
     return f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def enough_devices(setup: Setup) -> Iterator[Finding]:
+    """The devices that the server asks for, against those that it may take on this box."""
+    needed = devices_each(setup.server.args) * setup.server.instances
+    visible = server_devices(setup.server, setup.platform, setup.environment, setup.gpus)
+    split = any(gpu.compute_partition == "MIG" for gpu in setup.gpus)
+    if visible and len(visible) < needed and not split and not _spreads(normal_args(setup.server.args)):
+        seen = f"the server takes {needed} devices, and there {'is' if len(visible) == 1 else 'are'} {len(visible)}"
+        fix = "lower tensor-parallel-size or server.instances, or give it more GPUs"
+        yield Finding("too-few-gpus", "blocks", seen, "vLLM refuses to start with more ranks than GPUs", fix)
+
+
+def _spreads(args: Mapping[str, Any]) -> bool:
+    """Whether there may be more boxes."""
+    elsewhere = [name for name in args if name.startswith(("nnodes", "data-parallel-")) and name != _DATA_PARALLEL]
+    return bool(elsewhere) or "ray" in (args.get("distributed-executor-backend"), args.get("data-parallel-backend"))
 
 
 def partitions(setup: Setup) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_container_program
-from loadgen.vendors import Vendor, vendor_of
+from loadgen.vendors import NVIDIA, Vendor, vendor_of
 
 _QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
@@ -157,13 +157,15 @@ def container(setup: Setup) -> Iterator[Finding]:
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         yield Finding("no-container-program", "blocks", seen, "it starts the container", fix)
-    for device in docker.devices:
-        path = device.partition(":")[0]
-        # Others are names of a device interface.
-        if path.startswith("/dev/") and not (setup.box.dev / path.removeprefix("/dev/")).exists():
-            seen = f"server.docker.devices names {path}, which is not there"
-            why = "no container is started with a device that the box does not have"
-            yield Finding("no-container-device", "blocks", seen, why, "load its driver, or take it out")
+    # Others than paths are names of a device interface.
+    paths = [device.partition(":")[0] for device in docker.devices if device.startswith("/dev/")]
+    gone = [path for path in paths if not (setup.box.dev / path.removeprefix("/dev/")).exists()]
+    named = [f"server.docker.devices: there is no {', '.join(gone)}"] if gone else []
+    if docker.gpus is not None and not NVIDIA.computes_here(setup.box.dev):
+        named.append(f"server.docker.gpus = {docker.gpus}: there is no GPU of NVIDIA")
+    if named:
+        why = "no container is started with a device that the box does not have"
+        yield Finding("no-container-device", "blocks", "; ".join(named), why, "load the driver, or take it out")
 
 
 def shared_memory(setup: Setup) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ from loadgen.vendors import Platform, platform_here
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
 _Check = Callable[[Setup], Iterator[Finding]]
 _CLIENT: dict[str, _Check] = {
+    "servers of vramps that were killed": box_gpus.orphans,
     "the limit of open files": box_system.open_files,
     "the CPU governor": box_system.governor,
     "the clock": box_system.clock,
@@ -46,6 +47,7 @@ _VLLM: dict[str, _Check] = {
     "free disk space": box_model.disk_space,
     "shared memory": box_system.shared_memory,
     "the GPU's memory": box_gpus.gpu_memory,
+    "the number of GPUs": box_hardware.enough_devices,
     "partitions of the GPUs": box_hardware.partitions,
     "the GPUs' power caps": box_hardware.power_caps,
     "links between the GPUs": box_hardware.links,

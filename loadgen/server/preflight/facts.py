@@ -27,7 +27,8 @@ from loadgen.errors import ProfileError
 from loadgen.format import GIB
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
-from loadgen.server.gpus.gpu import Gpu, server_gpus
+from loadgen.server.gpus.given import server_gpus
+from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, Vendor, vendor_of
 
@@ -222,8 +223,8 @@ def _is_version(vllm: str | None, versions: str) -> bool:
 
 
 def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
-    """What of a GPU's memory a server takes; vLLM's default is more since it counts the memory of graphs (0.21)."""
-    default = 0.9 if _is_version(vllm, "<0.21") else 0.92
+    """What of a GPU's memory a server takes; vLLM's default rose with 0.20."""
+    default = 0.9 if _is_version(vllm, "<0.20") else 0.92
     value = str(args.get("gpu-memory-utilization", default))
     return float(value) if re.fullmatch(r"\d*\.?\d+", value) else default
 

@@ -74,7 +74,7 @@ def _rule(
     return add
 
 
-@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.2")
+@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.5")
 def aiter_unused(facts: Facts) -> str | None:
     """without AITER's kernels vLLM falls back to generic attention on MI300X and later: 30 to 50 % less throughput"""
     return f"{_AITER} is not 1" if not facts.aiter and facts.knows(_AITER) else None
@@ -105,6 +105,10 @@ def _shared_heads(facts: Facts) -> str | None:
     return f"{model.attention_heads} attention heads share {model.kv_heads} KV heads"
 
 
+def _aiter_flash(facts: Facts) -> bool:
+    return str(facts.args.get("attention-backend", "")).upper() == "ROCM_AITER_FA"
+
+
 @_rule("warns", 'VLLM_ROCM_USE_AITER_MHA = "0", or compare the answers', _FLAGS, on=_MI300X, vllm="<0.19")
 def aiter_mha_grouped(facts: Facts) -> str | None:
     """AITER's MHA kernel is on by default; with grouped-query attention it may give wrong results or fail at some
@@ -122,8 +126,13 @@ def aiter_flash_grouped(facts: Facts) -> str | None:
     only where it is named (pull request 36702), and "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X
     GPUs" uses it for Qwen3-235B and Llama-3.3-70B"""
     shared = _shared_heads(facts)
-    chosen = str(facts.args.get("attention-backend", "")).upper() == "ROCM_AITER_FA"
-    return f"attention-backend = ROCM_AITER_FA; {shared}" if chosen and shared else None
+    return f"attention-backend = ROCM_AITER_FA; {shared}" if _aiter_flash(facts) and shared else None
+
+
+@_rule("blocks", "take it out: vLLM chooses", _ENGINE, on=(*_WITHOUT_AITER, "cuda"), vllm=">=0.19")
+def aiter_flash_elsewhere(facts: Facts) -> str | None:
+    """this backend is AITER's, for MI300X and later: vLLM refuses to start where it is named on another GPU"""
+    return "attention-backend = ROCM_AITER_FA" if _aiter_flash(facts) else None
 
 
 @_rule("warns", 'VLLM_ROCM_USE_AITER_CUSTOM_AR = "0"', "ROCM/aiter issue 4855", on=_MI300X, vllm=">=0.25,<0.30")
@@ -144,7 +153,7 @@ def rocm_variable_elsewhere(facts: Facts) -> str | None:
     return f"{', '.join(named)} on platform {facts.platform}" if named else None
 
 
-@_rule("blocks", "set HIP_VISIBLE_DEVICES only", _ENGINE, on=("rocm",), vllm=">=0.18")
+@_rule("blocks", "set HIP_VISIBLE_DEVICES only", _ENGINE, on=("rocm",), vllm=">=0.17")
 def visible_devices_differ(facts: Facts) -> str | None:
     """both choose the GPUs, and vLLM refuses to start where they contradict each other"""
     hip, cuda = facts.env.get("HIP_VISIBLE_DEVICES"), facts.env.get("CUDA_VISIBLE_DEVICES")
@@ -254,7 +263,7 @@ def chunked_prefill_on_rocm(facts: Facts) -> str | None:
     return "enable-chunked-prefill = true" if on else None
 
 
-@_rule("info", "compare the answers, or take it out", "vLLM issue 42360", on=("rocm",), vllm=">=0.20")
+@_rule("info", "compare the answers, or take it out", "vLLM issue 42360", on=("rocm",), vllm=">=0.12")
 def chunked_prefill_off_rocm(facts: Facts) -> str | None:
     """two publications turn it off on MI300X for 10 to 20 % more prefill throughput; today's vLLM obeys, but calls it
     unsupported for most models: the engine may crash or answer wrongly"""

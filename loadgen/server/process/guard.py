@@ -4,11 +4,12 @@ A killed API server leaves its engine processes behind, and they go on holding t
 "child subreaper" of the server's tree: a descendant whose parent dies becomes the guard's own child, whatever session
 it made for itself. Invariants: as long as the guard has a child, something of the tree is left, and once the kernel
 says that it has none, nothing is; the guard signals only its own descendants; it ends when the tree has ended, or
-when the killed did not go within a bounded time, which it reports. What runs in a container is no descendant: there
-the order names the commands that stop and kill it, and the kill command runs whenever the main process has ended.
+when the killed did not go within a bounded time, which it reports. What runs in a container is no descendant: its
+daemon is asked to stop and to remove it, by the id that the client has written down, the latter whenever the main
+process has ended. The record stays if anything may be left.
 
 Spoken over pipes, one line of JSON each. In: the order `{argv, env, cwd, log_path, stop_timeout_s}` with, if there
-are such, `stop_command`, `kill_command` and `record: {path, facts}`; later `{"do": "stop"}` or `{"do": "leave"}`. The
+are such, `container: {program, id_file}` and `record: {path, facts}`; later `{"do": "stop"}` or `{"do": "leave"}`. The
 end of stdin means that vramp is gone, and after `leave` means nothing: SIGTERM ends the server then. Out: `started`,
 `tree`, `exited`, `stopping`, `left`, `stopped`, or `failed`. It runs in a session of its own and imports only what
 starts fast.
@@ -39,7 +40,7 @@ KILL_WAIT_S = 15.0  # A killed process that held a GPU takes seconds to go; afte
 ORPHAN_GRACE_S = 2.0
 ORPHAN_KILL_WAIT_S = 2.0  # without vramp nobody waits for the guard: the two together keep it under five seconds
 
-_LAST_S = 1.0  # A kill command that has not ended this long before the guard gives up is killed too
+_LAST_S = 1.0  # A removal that has not ended this long before the guard gives up is killed too
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -98,7 +99,7 @@ class Guard:
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
         self._stop_timeout_s = float(order["stop_timeout_s"])
-        self._main = _start(order, order["argv"], preexec_fn=_end_with_the_guard)
+        self._main = _start(order, order["argv"], preexec_fn=partial(_end_with_the_guard, os.getpid()))
         self._stopper: subprocess.Popen[bytes] | None = None
         self._killer: subprocess.Popen[bytes] | None = None
         self._asked_to_end = False
@@ -110,12 +111,12 @@ class Guard:
         self._told_tree: frozenset[ProcessId] = frozenset()
         self._told_stopping: frozenset[ProcessId] = frozenset()
         self._killed: dict[ProcessId, ProcessInfo] = {}
-        own, main = look_at(os.getpid()), look_at(self._main.pid)
-        assert own is not None and main is not None, "it is our own child, so that even if dead it is there"
+        main = look_at(self._main.pid)
+        assert main is not None, "it is our own child, so that even if dead it is there"
         record = order.get("record")
         self._record_path = Path(record["path"]) if record else None
         self._record: dict[str, Any] = record["facts"] if record else {}
-        self._write_record(guard=asdict(own.id), server=asdict(main.id), tree=[], left=False)
+        self._write_record(server=asdict(main.id), tree=[], left=False)
         _tell("started", **asdict(main.id))
 
     def run(self, inbox: Inbox) -> None:
@@ -131,9 +132,8 @@ class Guard:
             self._sample(now)
             lines, signals = inbox.wait(max(0.0, self._sample_at - now))
             self._obey(lines, signals, orphaned=inbox.closed)
-        if self._record_path is not None and not left:
-            with contextlib.suppress(OSError):  # a stale record is recognised, and removed by who reads it next
-                self._record_path.unlink()
+        if not left and not self._problem:
+            self._remove_record()
         _tell("stopped", killed=_described(self._killed.values()), left=_described(left), problem=self._problem)
 
     def _reap(self) -> bool:
@@ -152,9 +152,9 @@ class Guard:
             self._main_ended(code)
         elif self._killer is not None and pid == self._killer.pid and code != 0:
             how = f"ended with exit code {code}" if code > 0 else "did not end in time"
-            self._problem = f"{shlex.join(self._order['kill_command'])} {how}"
+            self._problem = f"the container could not be removed: rm {how}"
         elif self._stopper is not None and pid == self._stopper.pid and code != 0 and self._main.returncode is None:
-            os.kill(self._main.pid, signal.SIGTERM)  # such as a container that does not exist yet
+            os.kill(self._main.pid, signal.SIGTERM)  # such as a daemon that does not answer
 
     def _main_ended(self, code: int) -> None:
         self._main.returncode = code
@@ -164,7 +164,7 @@ class Guard:
             if not self._is_killer(info):
                 send_signal(info.id, signal.SIGTERM)
         # Its client may end before the container does. Mostly there is none any more, which is not worth a log line.
-        self._run_kill_command(quiet=True)
+        self._remove_container(quiet=True)
 
     def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
         wishes = [json.loads(line).get("do") for line in lines]
@@ -181,7 +181,7 @@ class Guard:
         self._end_within(grace_s, kill_wait_s)
         if not self._asked_to_end and self._main.returncode is None:
             self._sample(time.monotonic())  # who is there to be waited for
-            self._stopper = self._run(self._order.get("stop_command"))
+            self._stopper = self._run_on_container("stop", "-t", str(round(self._stop_timeout_s)))
             if self._stopper is None:
                 # Its own children the server ends itself; they get a signal only once it is gone.
                 os.kill(self._main.pid, signal.SIGTERM)
@@ -194,21 +194,25 @@ class Guard:
         self._sample_at = 0.0
 
     def _kill(self, *, spare_killer: bool) -> None:
-        self._run_kill_command()
+        self._remove_container()
         for info in descendants(os.getpid()):
             if not (spare_killer and self._is_killer(info)) and send_signal(info.id, signal.SIGKILL):
                 self._killed[info.id] = info
 
-    def _run_kill_command(self, *, quiet: bool = False) -> None:
+    def _remove_container(self, *, quiet: bool = False) -> None:
         if self._killer is None:
-            self._killer = self._run(self._order.get("kill_command"), quiet=quiet)
+            self._killer = self._run_on_container("rm", "--force", quiet=quiet)
 
     def _is_killer(self, info: ProcessInfo) -> bool:
         return self._killer is not None and info.session == self._killer.pid
 
-    def _run(self, command: list[str] | None, *, quiet: bool = False) -> subprocess.Popen[bytes] | None:
-        if not command:
+    def _run_on_container(self, *words: str, quiet: bool = False) -> subprocess.Popen[bytes] | None:
+        """Ask the daemon to do this to our container; None as long as it has not made one."""
+        container = self._order.get("container")
+        container_id = _text_of(container["id_file"]) if container else ""
+        if not container or not container_id:
             return None
+        command = [container["program"], *words, container_id]
         try:
             return _start(self._order, command, quiet=quiet)
         except OSError as error:
@@ -224,8 +228,17 @@ class Guard:
         try:
             new.write_text(json.dumps(self._record))
             new.replace(self._record_path)
-        except OSError as error:  # the server runs as well without it
+        except OSError as error:  # the server runs as well without it, and its mark is found all the same
             os.write(2, f"vramp: cannot record this server: {error}\n".encode())
+            with contextlib.suppress(OSError):
+                new.unlink()
+
+    def _remove_record(self) -> None:
+        container = self._order.get("container")
+        for path in (self._record_path, container and Path(container["id_file"])):
+            if path is not None:
+                with contextlib.suppress(OSError):  # who reads a stale one next removes it
+                    path.unlink()
 
     def _sample(self, now: float) -> None:
         if now < self._sample_at:
@@ -260,9 +273,18 @@ def _start(
         )
 
 
-def _end_with_the_guard() -> None:
+def _end_with_the_guard(guard: int) -> None:
     """The kernel asks the server to end if the guard is killed: the last resort when vramp is killed with it."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != guard:  # It was killed before the kernel knew what to do then.
+        os._exit(1)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _described(processes: Iterable[ProcessInfo]) -> list[dict[str, Any]]:

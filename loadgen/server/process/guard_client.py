@@ -9,12 +9,11 @@ import asyncio
 import contextlib
 import json
 import os
-import shlex
 import signal as signals
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,12 @@ from typing import Any
 
 import loadgen
 from loadgen.server.process import guard, tree
-from loadgen.server.process.locks import ServerRecord, record_path
+from loadgen.server.process.container import Container, remove_container
+from loadgen.server.process.records import ServerRecord, forget
 
 NOT_CHECKED = "not checked"
 PACKAGE_ROOT = Path(loadgen.__file__).parents[1]
 _LINE_LIMIT = 1 << 22
-_COMMAND_WAIT_S = 10.0
 _POLL_S = 0.05
 
 
@@ -133,48 +132,26 @@ async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
     What the guard itself had to kill is not known here, and neither is the GPUs' memory before the start.
     """
     began = time.monotonic()
-    if tree.send_signal(record.guard, signals.SIGTERM) and await _ended(record.guard, within_s=timeout_s):
-        seen = [process for process in (record.server, *record.tree) if tree.lives(process)]
-        report = await end_without_guard(seen, None) if seen else StopReport(0.0)
-    else:
-        seen = [record.server, *record.tree]
-        if tree.lives(record.guard):
-            seen += [info.id for info in tree.descendants(record.guard.pid)]
-        tree.send_signal(record.guard, signals.SIGKILL)  # one that hangs is worth no more than one that is gone
-        report = await end_without_guard(seen, record.kill_command)
-    if not report.left:
-        record_path(record.port).unlink(missing_ok=True)
+    seen = [record.server, *record.tree] if record.mark.is_here else []
+    if record.mark.guarded:
+        keeper = record.mark.guard
+        if not (tree.send_signal(keeper, signals.SIGTERM) and await _ended(keeper, within_s=timeout_s)):
+            seen += [info.id for info in tree.descendants(keeper.pid)]
+            tree.send_signal(keeper, signals.SIGKILL)  # one that hangs is worth no more than one that is gone
+    report = await end_without_guard(seen, record.container)
+    if report.clean:
+        forget(record.mark)
     unknown = f"{NOT_CHECKED}: its level before the start is not known here"
     return replace(report, elapsed_s=time.monotonic() - began, gpu_memory=unknown)
 
 
-async def end_without_guard(
-    seen: Iterable[tree.ProcessId], kill_command: list[str] | None, *, environment: Mapping[str, str] | None = None
-) -> StopReport:
-    """Kill these processes, all that hang on them, and what the command ends, run in this environment or our own."""
-    problem = await asyncio.to_thread(_run, kill_command, environment) if kill_command else ""
-    both = await asyncio.to_thread(tree.kill_seen, seen, within_s=guard.KILL_WAIT_S)
+async def end_without_guard(seen: Iterable[tree.ProcessId], container: Container | None) -> StopReport:
+    """End these processes and all that hang on them, and remove the container."""
+    problem = await asyncio.to_thread(remove_container, container) if container is not None else ""
+    waits = {"grace_s": guard.LEFTOVER_GRACE_S, "within_s": guard.LEFTOVER_GRACE_S + guard.KILL_WAIT_S}
+    both = await asyncio.to_thread(partial(tree.kill_seen, seen, **waits))
     killed, left = (tuple(ProcessName(info.id.pid, info.name) for info in infos) for infos in both)
     return StopReport(0.0, killed, left, problem)
-
-
-def _run(command: list[str], environment: Mapping[str, str] | None) -> str:
-    """Run it to its end; what went wrong, in words."""
-    shown = shlex.join(command)
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            timeout=_COMMAND_WAIT_S,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"{shown} did not end in time"
-    except OSError as error:
-        return f"cannot run {shown}: {error.strerror}"
-    return f"{shown} ended with exit code {done.returncode}" if done.returncode != 0 else ""
 
 
 async def _ended(target: tree.ProcessId, *, within_s: float) -> bool:

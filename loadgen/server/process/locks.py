@@ -1,120 +1,45 @@
-"""Who drives which server: a lock for each, its port, and the records of the servers that vramp started.
+"""Who drives which server: a lock for each port, and the search for a port that is free.
 
-A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it, keeps its
-tree up to date, and removes it when nothing of the tree is left, so that it outlives vramp. Invariants: the kernel
-holds the lock (flock) and ends it with its process, so that none is ever stale; a server on this machine is known by
-its port, under whatever name it was called; a lock file is removed only by who holds it, and a record only by its guard
-or by who holds the lock of its port; a record is replaced as a whole, and its processes are known by pid and start
-time, so that one which outlived them is recognised as stale and nobody else's process is meant.
+The lock is an abstract unix socket that is named after the port. Invariants: the kernel gives a name to one process,
+of whichever user, and takes it back when that ends, so that no lock is ever stale, and none needs a file or room on a
+disk; a server on this machine is known by its port, under whatever name it was called. Abstract names belong to a
+network namespace, as ports do: two containers with networks of their own both have a port 8000, and a lock for it
+each. Any user can take such a name from the others, as he can take the port.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
+import hashlib
 import ipaddress
 import os
-import re
+import pwd
 import socket
-import time
+import struct
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Self
 
-import msgspec
 import psutil
 
 from loadgen.errors import ServerError
 from loadgen.masking import shown_command
-from loadgen.places import state_folder
-from loadgen.server.process.tree import ProcessId, lives
+from loadgen.server.process.records import list_servers
 
-
-class ServerRecord(msgspec.Struct, frozen=True):
-    guard: ProcessId
-    server: ProcessId  # its main process
-    tree: tuple[ProcessId, ...]  # all of its processes that were seen last
-    port: int
-    url: str
-    profile: str
-    model: str | None
-    command: list[str]  # as started, secrets masked
-    kill_command: list[str] | None  # what ends it if the processes are not all there is to it: a container
-    log_path: str
-    started_unix_s: float
-    left: bool  # left running on purpose by the vramp that started it
-
-    @property
-    def live(self) -> bool:
-        return any(lives(process) for process in (self.guard, self.server, *self.tree))
-
-
-def servers_folder() -> Path:
-    """Where records and locks of this machine's servers are; raises `ServerError` if it cannot be made."""
-    # A home on the network is shared by machines that cannot see each other's processes.
-    machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
-    try:
-        return state_folder(f"servers/{machine}")
-    except OSError as error:
-        raise ServerError(
-            f"{error.filename}: cannot keep locks and records of servers there: {error.strerror}; "
-            "set XDG_STATE_HOME to a folder that can be written"
-        ) from error
-
-
-def record_path(port: int) -> Path:
-    return servers_folder() / f"{port}.json"
-
-
-def read_record(path: Path) -> ServerRecord | None:
-    """The record, or None if it is gone or is no record of this version."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
-def list_servers() -> list[ServerRecord]:
-    """The servers on this machine that vramp started and that still run; the records of others are removed."""
-    found: list[ServerRecord] = []
-    for path in sorted(servers_folder().glob("*.json")):
-        record = read_record(path)
-        if record is not None and record.live:
-            found.append(record)
-        else:
-            _remove_stale(path)
-    return found
-
-
-def _remove_stale(path: Path) -> None:
-    lock = _lock(path.with_suffix(".lock"), "")
-    if lock is None:  # a server is being started there, and its guard replaces the record
-        return
-    with lock:
-        record = read_record(path)
-        if record is None or not record.live:
-            path.unlink(missing_ok=True)
-
-
-class _Holder(msgspec.Struct, frozen=True):
-    pid: int
-    since_unix_s: float
-    profile: str
+_BACKLOG = 4096  # who asks for the holder stays in its queue; beyond this, the holder has no name
+_CREDENTIALS = struct.Struct("3i")  # pid, user, group
 
 
 @dataclass(slots=True)
 class DriveLock:
     """The right to drive one server, until `release` or the end of the process."""
 
-    path: Path
-    descriptor: int | None  # none if this process holds the lock already, through another handle
+    held: socket.socket | None  # none if this process holds the lock already, through another handle
 
     def release(self) -> None:
-        if self.descriptor is not None:
-            self.path.unlink(missing_ok=True)  # still locked: who opened it meanwhile sees that it is no longer there
-            os.close(self.descriptor)
-            self.descriptor = None
+        if self.held is not None:
+            self.held.close()
+            self.held = None
 
     def __enter__(self) -> Self:
         return self
@@ -123,59 +48,67 @@ class DriveLock:
         self.release()
 
 
-def drive_lock(host: str, port: int, *, profile: str = "") -> DriveLock:
+def drive_lock(host: str, port: int) -> DriveLock:
     """Become the one vramp that drives the server at `host` and `port`, ours or attached.
 
     Raises `ServerError` with who drives it now. One process may take it more than once; the first handle counts.
     """
-    path = _lock_path(host, port)
-    lock = _lock(path, profile)
-    if lock is not None:
-        return lock
-    holder = _holder(path)
-    if holder is not None and holder.pid == os.getpid():
-        return DriveLock(path, None)
-    raise _driven(host, port, holder)
+    held = _bound(host, port)
+    if held is None and (_holder(host, port) or (0, 0))[0] != os.getpid():
+        raise _driven(host, port)
+    return DriveLock(held)
 
 
-def claim_port(host: str, port: int, *, profile: str = "") -> tuple[int, DriveLock]:
+def claim_port(host: str, port: int) -> tuple[int, DriveLock]:
     """The port for a server of our own (0 takes a free one) and its lock; raises `ServerError` if it cannot be had."""
     if port == 0:
-        return _claim_free_port(host, profile)
-    path = _lock_path(host, port)
-    lock = _lock(path, profile)
-    if lock is None:
-        raise _driven(host, port, _holder(path))
+        return _claim_free_port(host)
+    held = _bound(host, port)
+    if held is None:
+        raise _driven(host, port)
     try:
         require_free_port(host, port)
     except ServerError as error:
-        lock.release()
+        held.close()
         raise _explained(port, error) from None
-    return port, lock
+    return port, DriveLock(held)
 
 
-def _claim_free_port(host: str, profile: str) -> tuple[int, DriveLock]:
+def _claim_free_port(host: str) -> tuple[int, DriveLock]:
     for _ in range(100):
         port = free_port(host)
-        lock = _lock(_lock_path(host, port), profile)
-        if lock is not None:  # else another vramp chose it, and its server does not listen yet
-            return port, lock
+        held = _bound(host, port)
+        if held is not None:  # else another vramp chose it, and its server does not listen yet
+            return port, DriveLock(held)
     raise ServerError(f"found no port on {host} that is free; set server.port")
 
 
-def _driven(host: str, port: int, holder: _Holder | None) -> ServerError:
-    who = "a vramp"
-    if holder is not None:
-        since = datetime.fromtimestamp(holder.since_unix_s).astimezone()
-        profile = f", profile {holder.profile}" if holder.profile else ""
-        who = f"a vramp (pid {holder.pid}, since {since:%Y-%m-%d %H:%M:%S}{profile})"
+def driver_of(host: str, port: int) -> str:
+    """Who drives this server at the moment, in words; empty if nobody does."""
+    holder = _holder(host, port)
+    if holder is None:
+        return ""
+    pid, user = holder
+    if not pid:
+        return "a vramp that cannot be seen from here"
+    since = ""
+    try:
+        started = datetime.fromtimestamp(psutil.Process(pid).create_time()).astimezone()
+        since = f", since {started:%Y-%m-%d %H:%M:%S}"
+    except psutil.Error:
+        pass  # Gone just now, or hidden: the number is all there is to say
+    return f"a vramp ({_described(pid)} of {_user_name(user)}{since})"
+
+
+def _driven(host: str, port: int) -> ServerError:
     remedy = "wait until that one has ended, end it, or take another server"
+    who = driver_of(host, port) or "a vramp"
     return ServerError(f"the server at {host} port {port} is already driven by {who}; {remedy}")
 
 
 def _explained(port: int, error: ServerError) -> ServerError:
-    record = read_record(record_path(port))
-    if record is None or not record.live:
+    record = next((record for record in list_servers() if record.port == port), None)
+    if record is None:
         return error
     profile = f" (profile {record.profile})" if record.profile else ""
     return ServerError(
@@ -184,48 +117,39 @@ def _explained(port: int, error: ServerError) -> ServerError:
     )
 
 
-def _lock(path: Path, profile: str) -> DriveLock | None:
-    """The lock, or None if somebody has it."""
+def _bound(host: str, port: int) -> socket.socket | None:
+    """The socket that is the lock, or None if somebody has it."""
+    held = socket.socket(socket.AF_UNIX)
     try:
-        descriptor = _locked_file(path)
-        if descriptor is None:
-            return None
-        holder = _Holder(os.getpid(), time.time(), profile)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, msgspec.json.encode(holder), 0)
+        held.bind(_lock_name(host, port))
+        held.listen(_BACKLOG)
     except OSError as error:
-        raise ServerError(
-            f"{path}: cannot be locked: {error.strerror}; set XDG_STATE_HOME to a local folder"
-        ) from error
-    return DriveLock(path, descriptor)
-
-
-def _locked_file(path: Path) -> int | None:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
+        held.close()
+        if error.errno == errno.EADDRINUSE:
             return None
-        except FileNotFoundError:
-            pass
-        os.close(descriptor)  # its holder removed it while it was opened here
+        raise ServerError(f"the server at {host} port {port} cannot be locked: {error.strerror}") from error
+    return held
 
 
-def _holder(path: Path) -> _Holder | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Holder)
-    except (FileNotFoundError, msgspec.DecodeError):  # let go just now, or its holder has not said yet who it is
-        return None
+def _holder(host: str, port: int) -> tuple[int, int] | None:
+    """Pid and user of who has the lock, the pid 0 if it cannot be seen; None if nobody has it."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(_lock_name(host, port))
+        except ConnectionRefusedError:
+            return None
+        except BlockingIOError:
+            return 0, 0
+        pid, user, _ = _CREDENTIALS.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return pid, user
 
 
-def _lock_path(host: str, port: int) -> Path:
+def _lock_name(host: str, port: int) -> bytes:
     name = host.strip("[]").lower()
-    where = "" if is_this_machine(name) else re.sub(r"[^a-z0-9.-]", "_", name)[:100] + "_"
-    return servers_folder() / f"{where}{port}.lock"
+    # A name of a host may be longer than that of a socket.
+    where = "" if is_this_machine(name) else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:32] + ":"
+    return f"\0vramp-drives:{where}{port}".encode()
 
 
 def is_this_machine(name: str) -> bool:
@@ -283,3 +207,10 @@ def _described(pid: int) -> str:
         return f"pid {pid} ({shown_command(psutil.Process(pid).cmdline())})"
     except psutil.Error:
         return f"pid {pid}"
+
+
+def _user_name(user: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(user).pw_name}"
+    except KeyError:
+        return f"user {user}"

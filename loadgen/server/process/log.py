@@ -21,6 +21,7 @@ MAX_LINE_CHARS = 2000
 RING_LINES = 1000
 _MAX_LINE_BYTES = 16_384
 _MAX_POLL_BYTES = 1 << 20
+_MAX_DIAGNOSED_BYTES = 8 << 20
 _BREAK = re.compile(rb"[\r\n]+")
 _ANSWERED = re.compile(r"INFO: +\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 2\d\d\b")  # how uvicorn tells that all went well
 
@@ -51,7 +52,7 @@ class LogTail:
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.path = path
         self.total = 0  # lines kept so far; the ring holds the last of them
-        self._offset = offset
+        self._start = self._offset = offset
         self._partial = b""
         self._ring: deque[str] = deque(maxlen=RING_LINES)
 
@@ -63,6 +64,17 @@ class LogTail:
     def unfinished(self) -> str:
         """What has been written of a line that has not ended yet: the current state of a progress bar."""
         return clean_line(self._partial)
+
+    def distinct_lines(self) -> list[str]:
+        """Each line of the last 8 MiB once: a server that dies under load says the same for each of its streams."""
+        try:
+            with open_file(self.path) as file:
+                size = file.seek(0, 2)
+                file.seek(max(min(self._start, size), size - _MAX_DIAGNOSED_BYTES))
+                entries = dict.fromkeys(_BREAK.split(file.read(_MAX_DIAGNOSED_BYTES)))
+        except FileNotFoundError:
+            return []
+        return [line for line in (clean_line(entry[: _MAX_LINE_BYTES + 1]) for entry in entries) if line]
 
     def poll(self) -> list[str]:
         """The lines that were completed since the last call; at most a mebibyte of file is read each time."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _POLL_S = 0.05
+_TRACKER_S = 0.3  # for those that ignore SIGTERM, once the others are gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class ProcessInfo:
     group: int
     session: int
     alive: bool  # false for a zombie: it holds no memory, and only its parent can remove it
+    ignores_sigterm: bool = False
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
@@ -51,6 +53,7 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
         session=int(fields[3]),
         # A zombie with more than one thread is a process whose first thread ended and whose others run on.
         alive=state not in "ZX" or threads > 1,
+        ignores_sigterm=bool(int(fields[30]) >> (signal.SIGTERM - 1) & 1),
     )
 
 
@@ -102,21 +105,33 @@ def send_signal(target: ProcessId, number: signal.Signals) -> bool:
             os.close(handle)
 
 
-def kill_seen(seen: Iterable[ProcessId], *, within_s: float) -> tuple[list[ProcessInfo], list[ProcessInfo]]:
-    """Kill these processes and all that hang on them, without their guard's help: (killed, left after `within_s`).
+def kill_seen(
+    seen: Iterable[ProcessId], *, within_s: float, grace_s: float = 0.0
+) -> tuple[list[ProcessInfo], list[ProcessInfo]]:
+    """End these processes and all that hang on them, without their guard's help: (killed, left after `within_s`).
 
-    It blocks. Without the guard, orphans no longer lead back to it; but a session with one of `seen` in it is the
-    server's own: processes cannot join a session, only found or inherit one.
+    It blocks. They are asked first, and killed after `grace_s`. Without the guard, orphans no longer lead back to it;
+    but a session with one of `seen` in it is the server's own: processes cannot join a session, only found or inherit
+    one.
     """
-    known = set(seen)
+    known, asked = set(seen), set[ProcessId]()
     killed: dict[ProcessId, ProcessInfo] = {}
-    deadline = time.monotonic() + within_s
+    began = spared = time.monotonic()
     while living := _related(known):
-        for info in living:
-            known.add(info.id)
+        now = time.monotonic()
+        known |= {info.id for info in living}
+        # Python's tracker of shared memory ignores SIGTERM: it frees what the others left behind, and ends after them.
+        hearing = [info for info in living if not info.ignores_sigterm]
+        for info in hearing:
+            if info.id not in asked:
+                asked.add(info.id)
+                send_signal(info.id, signal.SIGTERM)
+        spared = now if hearing else spared
+        due = hearing if now >= began + grace_s else []
+        for info in due if now < spared + _TRACKER_S else living:
             if send_signal(info.id, signal.SIGKILL):
                 killed[info.id] = info
-        if time.monotonic() >= deadline:
+        if now >= began + within_s:
             return list(killed.values()), living
         time.sleep(_POLL_S)
     return list(killed.values()), []

@@ -300,7 +300,8 @@ CAUSES = (
     ),
     Cause(
         "process-killed",
-        _ENDED_BY + r"(?P<signal>1|2|3|9|13|15)\b",
+        # Of several EngineCores, vLLM itself ends the others by SIGTERM once one has failed to start.
+        _ENDED_BY + r"(?P<signal>9|(?<!': -)(?:1|2|3|13|15))\b",
         "a process of the engine was killed: {who}, by {signal}",
         "{who_sent}",
     ),

@@ -25,23 +25,26 @@ from loadgen.vendors import Vendor, vendor_of
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
 
 
-def server_command(server: Server, *, port: int) -> list[str]:
-    """The argument list that starts this server on `port`; raises `ServerError` if its executable is not there."""
+def server_command(server: Server, *, port: int, known_by: Sequence[str] = ()) -> list[str]:
+    """The argument list that starts this server on `port`; raises `ServerError` if its executable is not there.
+
+    `known_by` are the flags that make a container known as ours.
+    """
     name = server.served_model_name or (server.model if server.engine == "simulator" else None)
     named = ["--served-model-name", name] if name else []
     # Behind a network of its own, a container's loopback cannot be reached; its port is published on the host's only.
     host = server.host if server.docker is None or server.docker.network == "host" else "0.0.0.0"  # noqa: S104
     flags = [word for name, value in server.args.items() for word in _flag(name.lstrip("-"), value)]
-    return [*_head(server, port), "--host", host, "--port", str(port), *named, *flags]
+    return [*_head(server, port, known_by), "--host", host, "--port", str(port), *named, *flags]
 
 
-def _head(server: Server, port: int) -> list[str]:
+def _head(server: Server, port: int, known_by: Sequence[str]) -> list[str]:
     if server.engine == "simulator":
         return [sys.executable, "-m", "loadgen.simulator"]
     assert server.model is not None, "a profile with engine vllm or docker has a model"
     model = expanded(server.model)
     if server.docker is not None:
-        return [*run_command(server, server.docker, port), *server.docker.serve, model]
+        return [*run_command(server, server.docker, port, known_by), *server.docker.serve, model]
     return [find_vllm(server), "serve", model]
 
 
@@ -66,20 +69,7 @@ def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's t
     return [word for text in texts for word in (f"--{name}", text)]
 
 
-def container_name(port: int) -> str:
-    """The name of the container whose server listens on `port`: by it, it is stopped, so it must be nobody else's."""
-    return f"vramp-{port}-{os.getpid()}"
-
-
-def stop_commands(server: Server, *, port: int) -> tuple[list[str], list[str]] | None:
-    """What asks a container to end, and what ends it; None for servers that are plain processes."""
-    if server.docker is None:
-        return None
-    executable, name = find_container_program(server, server.docker), container_name(port)
-    return [executable, "stop", "-t", str(round(server.stop_timeout_s)), name], [executable, "rm", "--force", name]
-
-
-def run_command(server: Server, docker: Docker, port: int) -> list[str]:
+def run_command(server: Server, docker: Docker, port: int, known_by: Sequence[str]) -> list[str]:
     """`docker run` and its flags, up to the image; what the container executes comes after it."""
     own_network = [] if docker.network == "host" else ["--publish", f"{server.host}:{port}:{port}"]
     given: dict[str, list[str | None] | list[str]] = {
@@ -93,7 +83,7 @@ def run_command(server: Server, docker: Docker, port: int) -> list[str]:
         "--volume": [expanded(mount) for mount in docker.mounts],
     }
     return [
-        *(find_container_program(server, docker), "run", "--rm", "--name", container_name(port)),
+        *(find_container_program(server, docker), "run", "--rm", *known_by),
         *("--stop-signal", "SIGINT", "--network", docker.network, *own_network),
         *(word for flag, values in given.items() for value in values if value is not None for word in (flag, value)),
         # Names only: the values come from the environment, so that no secret stands in a command line.

@@ -33,7 +33,7 @@ _MAX_VALUE_CHARS = 160
 
 _REFUSED = "unrecognized arguments: "
 _SOURCE = re.compile(r'\s{4}|\s*File "|[\s^~]*$')
-_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
+_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)(?=:|$)")
 _CONSEQUENCE = re.compile(
     r"[Ss]ee (?:root cause|stack trace)|EngineDeadError|Executor failed|cancelled|Cancelled|BrokenPipe|ConnectionReset"
     r"|^SystemExit"

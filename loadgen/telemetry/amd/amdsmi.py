@@ -21,11 +21,17 @@ from loadgen.format import harmless
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.amdsmi_library import Library, open_library
-from loadgen.telemetry.amd.gpu_metrics import ELSEWHERE, TWO_DIES, Residency, counted_once, pair_dies
+from loadgen.telemetry.amd.gpu_metrics import ELSEWHERE, TWO_DIES, Residency, Table, counted_once, pair_dies
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, split, text, value_of, watts
+from loadgen.vendors import AMD
 
 _MIB = 1024**2
+_ECC = {
+    "ecc_correctable": "correctable_count",
+    "ecc_uncorrectable": "uncorrectable_count",
+    "ecc_deferred": "deferred_count",
+}
 
 
 @dataclass(slots=True)
@@ -48,7 +54,7 @@ def open_amdsmi() -> Backend:
     library = open_library()
     try:
         devices = _list_devices(library)
-        samples = [_sample(library, device, slow=False, processes=False) for device in devices]
+        samples = _sample_all(library, devices, slow=False, processes=False)
         if all(sample.hbm_used_bytes is None and sample.gfx_percent is None for sample in samples):
             reasons = sorted({reason for sample in samples for reason in sample.missing.values()})
             raise TelemetryError(f"None of {len(samples)} GPUs tells memory or activity: {', '.join(reasons)}")
@@ -57,9 +63,7 @@ def open_amdsmi() -> Backend:
         raise
     return Backend(
         opened=Opened("amdsmi", _meta(library, devices[0]), tuple(device.static for device in devices)),
-        sample=lambda slow, processes: tuple(
-            _sample(library, device, slow=slow, processes=processes) for device in devices
-        ),
+        sample=lambda slow, processes: _sample_all(library, devices, slow=slow, processes=processes),
         close=library.close,
     )
 
@@ -150,9 +154,37 @@ def _clock_max(library: Library, handle: object, kind: str) -> float | None:
     return highest
 
 
-def _sample(library: Library, device: _AmdDevice, *, slow: bool, processes: bool) -> GpuSample:
-    table = ELSEWHERE if device.secondary else library.gpu_metrics(device.handle)
+def _sample_all(library: Library, devices: list[_AmdDevice], *, slow: bool, processes: bool) -> tuple[GpuSample, ...]:
+    """All devices, the first of each socket before its others: its table tells their activity too."""
+    sockets: dict[str, Table | Missing] = {}
+    found: dict[int, GpuSample] = {}
+    for device in sorted(devices, key=lambda device: device.static.partition):
+        table = ELSEWHERE if device.secondary else library.gpu_metrics(device.handle)
+        of_socket = sockets.setdefault(device.static.socket, table)
+        activity = _xcp_percent(library, device.static, of_socket)
+        found[device.static.index] = _sample(library, device, table, activity, slow=slow, processes=processes)
+    return tuple(found[device.static.index] for device in devices)
+
+
+def _xcp_percent(library: Library, static: GpuStatic, table: Table | Missing) -> dict[str, Measured]:
+    if static.compute_partition in (None, AMD.whole_gpu):
+        return {}
+    if not library.tells_partitions:
+        return {"xcp_percent": Missing(f"{library.found} does not know where this library tells it")}
+    return {"xcp_percent": gpu_metrics.xcp_percent(table, static.partition)}
+
+
+def _sample(
+    library: Library,
+    device: _AmdDevice,
+    table: Table | Missing,
+    activity: dict[str, Measured],
+    *,
+    slow: bool,
+    processes: bool,
+) -> GpuSample:
     readings: dict[str, Any] = {
+        **activity,
         "hbm_used_bytes": _hbm_used(library, device),
         **gpu_metrics.readings(table),
         "throttle_percent": gpu_metrics.throttle_percent(table, device.before),
@@ -177,13 +209,14 @@ def _hbm_used(library: Library, device: _AmdDevice) -> Measured:
 
 def _slow(library: Library, device: _AmdDevice) -> dict[str, Measured]:
     if device.secondary:
-        return dict.fromkeys(("power_cap_w", "ecc_correctable", "ecc_uncorrectable", "links_up"), ELSEWHERE)
+        return dict.fromkeys(("power_cap_w", *_ECC, "bad_pages", "links_up"), ELSEWHERE)
     cap = library.ask("amdsmi_get_power_cap_info", device.handle)
     errors = library.ask("amdsmi_get_gpu_total_ecc_count", device.handle)
+    pages = library.ask("amdsmi_get_gpu_bad_page_info", device.handle)
     return {
         "power_cap_w": cap if isinstance(cap, Missing) else watts(cap["power_cap"]),
-        "ecc_correctable": errors if isinstance(errors, Missing) else amount(errors["correctable_count"]),
-        "ecc_uncorrectable": errors if isinstance(errors, Missing) else amount(errors["uncorrectable_count"]),
+        **{name: errors if isinstance(errors, Missing) else amount(errors.get(count)) for name, count in _ECC.items()},
+        "bad_pages": pages if isinstance(pages, Missing) else len(pages),
         "links_up": _links(library, device.handle)[0],
     }
 

@@ -65,6 +65,12 @@ class Library:
     found: Found
     version: tuple[int, int, int]
 
+    @property
+    def tells_partitions(self) -> bool:
+        """Whether the table's last part, that of the partitions, is where the wrapper looks for it: it grew since."""
+        made_for = _made_for(self.found.wrapper)
+        return made_for == self.version[:2] or (made_for is not None and max(made_for, self.version[:2]) <= (26, 2))
+
     def ask(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - each function has an answer of its own
         """The answer of a function of the interface, or `Missing` with the status it gave."""
         function = getattr(self.module, name, None)

@@ -144,6 +144,16 @@ def readings(table: Table | Missing) -> dict[str, Measured]:
     }
 
 
+def xcp_percent(table: Table | Missing, partition: int) -> Measured:
+    """The activity of one partition of the socket: the mean over its compute dies."""
+    partitions = _field(table, "xcp_stats")
+    if isinstance(partitions, Missing):
+        return partitions
+    assert isinstance(partitions, ctypes.Array)
+    known = 0 <= partition < len(partitions)
+    return mean(map(percent, partitions[partition].gfx_busy_inst)) if known else Missing("no such partition")
+
+
 def links(table: Table | Missing) -> tuple[Measured, Measured]:
     """How many XGMI links are up (1), and how many there are: up or down (0)."""
     states = [state for state in _list(table, "xgmi_link_status") if state in (0, 1)]

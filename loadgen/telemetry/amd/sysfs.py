@@ -116,8 +116,7 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
     t_s = time.monotonic()
     card.before = gpu_metrics.residency(table) or card.before
     if slow:
-        corrected, uncorrected = ecc_counts(card.folder / "ras")
-        readings |= {"ecc_correctable": corrected, "ecc_uncorrectable": uncorrected}
+        readings |= ecc_counts(card.folder / "ras")
         readings |= {"power_cap_w": _microwatts(card.hwmon / "power1_cap"), "links_up": gpu_metrics.links(table)[0]}
     if processes:
         readings["processes"] = _processes(sysfs, proc, card.kfd_ids)
@@ -223,10 +222,13 @@ def _found(path: Path, pattern: str) -> re.Match[str] | Missing:
     return re.match(pattern, content) or Missing(f"{path.name}: {content[:40]!r}")
 
 
-def ecc_counts(ras: Path) -> tuple[Measured, Measured]:
-    """Errors that were corrected and that were not, over all blocks of the chip: "ue: 0", "ce: 4" in each file."""
+def ecc_counts(ras: Path) -> dict[str, Measured]:
+    """Errors by kind over all blocks of the chip ("ue: 0", "ce: 4", "de: 0" in each file), and pages out of use."""
     texts = [text for text in map(read_text, sorted(ras.glob("*_err_count"))) if not isinstance(text, Missing)]
-    corrected = [int(count) for text in texts for count in re.findall(r"\bce: *(\d+)", text)]
-    uncorrected = [int(count) for text in texts for count in re.findall(r"\bue: *(\d+)", text)]
-    absent = Missing("no counters under ras")
-    return sum(corrected) if corrected else absent, sum(uncorrected) if uncorrected else absent
+    counts: dict[str, Measured] = {}
+    for name, kind in (("ecc_correctable", "ce"), ("ecc_uncorrectable", "ue"), ("ecc_deferred", "de")):
+        found = [int(count) for text in texts for count in re.findall(rf"\b{kind}: *(\d+)", text)]
+        counts[name] = sum(found) if found else Missing("no counters under ras")
+    pages = read_text(ras / "gpu_vram_bad_pages")
+    counts["bad_pages"] = pages if isinstance(pages, Missing) else len(pages.splitlines())
+    return counts

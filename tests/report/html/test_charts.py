@@ -58,6 +58,17 @@ def test_total_throughput_against_e2e_with_what_was_published(measured: Result) 
     assert "published" in " ".join(throughput_key(measured, TOTAL_BY_E2E))
 
 
+def test_e2e_of_short_and_long_answers_has_a_logarithmic_axis(measured: Result) -> None:
+    first, second = measured.stages
+    e2e = second.latency_ms["e2e"]
+    far = second.latency_ms | {"e2e": replace(e2e, p50=100 * (e2e.p50 or 0))}
+    figures = [
+        throughput_curve(replace(measured, stages=[first, one]), TOTAL_BY_E2E)
+        for one in (second, replace(second, osl=8192, latency_ms=far))
+    ]
+    assert [figure.layout.xaxis.type for figure in figures] == [None, "log"]
+
+
 def test_a_stage_that_ended_too_early_for_its_e2e_is_no_point_of_it(measured: Result) -> None:
     first, second = measured.stages
     cut = replace(measured, stages=[replace(first, e2e_inconclusive="E2E: too short"), second], reference=None)

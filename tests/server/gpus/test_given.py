@@ -1,5 +1,6 @@
 """The devices of a server on described boxes, by everything that can choose them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 from loadgen.metrics.samples import GpuStatic
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Server
-from loadgen.server.gpus.given import given_indices
+from loadgen.server.gpus.given import given_indices, server_gpus
+from loadgen.server.gpus.gpu import read_gpus
 from loadgen.server.vllm.command import instance_servers
+from loadgen.vendors import Platform
+from tests.server.preflight.boxes import described_box
 
 # amdsmi lists by PCI address, HIP numbers otherwise: 0 is HIP's 3.
 MI300X = [
@@ -105,3 +109,28 @@ def test_it_is_known_exactly_or_not_at_all(rocr: str, hip: str, needed: int) -> 
     environ = {"ROCR_VISIBLE_DEVICES": rocr, "HIP_VISIBLE_DEVICES": hip}
     found = given_indices([server(args={"tensor-parallel-size": needed})], MI300X, environ)
     assert found is None or (0 < len(found) <= needed and set(found) <= set(range(4)))
+
+
+@pytest.mark.parametrize(
+    ("platform", "chosen", "taken"),
+    [
+        ("rocm", server(), [0]),
+        ("rocm", server(args={"tensor-parallel-size": 4}, instances=2, platform="rocm"), [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("rocm", server(env={"HIP_VISIBLE_DEVICES": "5,6", "CUDA_VISIBLE_DEVICES": "5,6"}), [5]),
+        ("rocm", server(env={"ROCR_VISIBLE_DEVICES": "4,7", "HIP_VISIBLE_DEVICES": "1"}), [7]),
+        ("rocm", server(env={"HIP_VISIBLE_DEVICES": "GPU-1a2b"}), None),
+        ("rocm", docker({"devices": ["/dev/kfd", "/dev/dri/renderD130"]}), None),
+        ("rocm", docker({"devices": ["/dev/kfd", "/dev/dri"]}), [0]),
+        ("cuda", server(env={"CUDA_VISIBLE_DEVICES": "GPU-6"}), [6]),
+        ("cuda", docker({"gpus": '"device=3,5"'}, args=TP2), [3, 5]),
+        ("cuda", docker({"gpus": "2"}, args=TP2), [0, 1]),
+        ("cpu", server(), None),
+    ],
+)
+def test_the_gpus_that_a_server_will_take(
+    tmp_path: Path, platform: Platform, chosen: Server, taken: list[int] | None
+) -> None:
+    box = described_box(tmp_path, "mi300x" if platform == "rocm" else "h100")
+    gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ["PATH"])
+    found = server_gpus(chosen, platform, chosen.env, gpus)
+    assert (None if found is None else [gpu.index for gpu in found]) == taken

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from loadgen.errors import TelemetryError
-from loadgen.profile.schema import Server
-from loadgen.server.gpus.gpu import Gpu, read_gpus, server_gpus
+from loadgen.server.gpus.gpu import Gpu, read_gpus
 from tests.server.gpu_trees import GIB, MIB, add_amd_gpu, add_nvidia_smi
 from tests.server.preflight.boxes import DESCRIBED, described_box
 
@@ -78,21 +77,3 @@ def test_partitions_are_devices_of_one_gpu(tmp_path: Path, compute: str, memory:
     for gpu in gpus:
         assert (gpu.devices, gpu.compute_partition, gpu.memory_partition) == (devices, compute, memory)
         assert (gpu.hbm_bytes, gpu.links_up, gpu.arch) == (206_141_652_992, 7, "gfx942")
-
-
-SERVER: list[tuple[dict[str, Any], list[int] | None]] = [
-    ({}, [0]),
-    ({"args": {"tensor-parallel-size": 4}, "instances": 2}, [0, 1, 2, 3, 4, 5, 6, 7]),
-    ({"env": {"HIP_VISIBLE_DEVICES": "5,6", "CUDA_VISIBLE_DEVICES": "5,6"}}, [5]),
-    ({"env": {"ROCR_VISIBLE_DEVICES": "4,7", "HIP_VISIBLE_DEVICES": "1"}}, [7]),
-    ({"env": {"HIP_VISIBLE_DEVICES": "GPU-1a2b"}}, None),
-    ({"engine": "docker", "docker": {"image": "i", "devices": ["/dev/dri/renderD130"]}}, None),
-    ({"engine": "docker", "docker": {"image": "i", "devices": ["/dev/kfd", "/dev/dri"]}}, [0]),
-]
-
-
-@pytest.mark.parametrize(("table", "taken"), SERVER)
-def test_the_gpus_that_a_server_takes(tmp_path: Path, table: dict[str, Any], taken: list[int] | None) -> None:
-    server = Server.model_validate({"engine": "vllm", "model": "m"} | table)
-    found = server_gpus(server, "rocm", server.env, described(tmp_path, "mi300x"))
-    assert (None if found is None else [gpu.index for gpu in found]) == taken

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from loadgen.server.preflight.box_gpus import is_vllm, leftovers
 from loadgen.server.preflight.facts import Box
-from loadgen.server.process.locks import ServerRecord, record_path
-from loadgen.server.process.tree import ProcessId
+from loadgen.server.process.records import servers_folder
+from loadgen.server.process.tree import look_at
+from tests.server.fakes import DEAD, sleeping, write_record
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_nvidia_smi, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, only, profile_of
 
+ROOT = Path(__file__).parents[3]
 IDLE, SOME, MUCH = GIB, 12 * GIB, 150 * GIB
 
 
@@ -42,7 +44,7 @@ def found(tmp_path: Path, *used: int, **server: Any) -> list[tuple[str, str, lis
 def test_who_holds_the_memory_is_named_without_secrets(tmp_path: Path) -> None:
     finding = only(box_with(tmp_path, MUCH), profile_of(tmp_path), "rocm")
     assert (finding.id, finding.severity) == ("gpu-memory-taken", "blocks")
-    holder = "pid 70 (python train.py --api-key ***)"
+    holder = f"pid 70 of {pwd.getpwuid(os.getuid()).pw_name} with 150.0 GiB (python train.py --api-key ***)"
     assert finding.seen == f"GPU 0 (MI300X): 150.0 GiB of 192.0 GiB in use by {holder}"
 
 
@@ -121,10 +123,11 @@ def test_a_small_gpu_of_the_other_maker_is_not_meant(tmp_path: Path) -> None:
 
 
 def test_nvidia_is_judged_alike_and_many_holders_are_counted(tmp_path: Path) -> None:
-    apps = "".join(f"{pid}, GPU-a, 10\n" for pid in range(80, 85))
+    apps = "".join(f"{pid}, GPU-a, 1024\n" for pid in range(80, 85))
     add_nvidia_smi(tmp_path / "bin", "0, GPU-a, H200, 90000, 143771\n", apps)
     finding = only(healthy_box(tmp_path), profile_of(tmp_path), "cuda")
-    assert finding.seen == "GPU 0 (H200): 87.9 GiB of 140.4 GiB in use by pid 80, pid 81, pid 82, 2 more"
+    holders = "pid 80 with 1.0 GiB, pid 81 with 1.0 GiB, pid 82 with 1.0 GiB, 2 more"
+    assert finding.seen == f"GPU 0 (H200): 87.9 GiB of 140.4 GiB in use by {holders}"
 
 
 SERVE = ("/usr/bin/python3", "/opt/vllm/bin/vllm", "serve", "org/model", "--api-key", "secret")
@@ -203,31 +206,42 @@ def test_a_process_whose_parent_cannot_be_seen(tmp_path: Path) -> None:
     assert [[process.info.id.pid for process in group] for group in leftovers(box)] == [[401]]
 
 
-def test_a_server_that_vramp_left_running_is_ended_by_vramp(tmp_path: Path) -> None:
-    box = healthy_box(tmp_path)
-    add_process(box.proc, 500, *SERVE)
-    record = ServerRecord(
-        guard=ProcessId(499, 1),
-        server=ProcessId(500, 5000),
-        tree=(),
-        port=18_765,
-        url="http://127.0.0.1:18765",
-        profile="p",
-        model="m",
-        command=[],
-        kill_command=None,
-        log_path="",
-        started_unix_s=0.0,
-        left=True,
-    )
-    path = record_path(18_765)
-    path.write_bytes(msgspec.json.encode(record))
-    try:
-        assert only(box, profile_of(tmp_path)).fix == "vramp stop 18765"
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, server=ProcessId(500, 4))))
-        assert only(box, profile_of(tmp_path)).fix == "kill 500"  # another process that got the same pid
-    finally:
-        path.unlink()
+LOOK = """
+import sys
+from pathlib import Path
+from tests.server.preflight.boxes import check, profile_of
+from loadgen.server.preflight.facts import Box
+for finding in check(Box(), profile_of(Path(sys.argv[1]))):
+    if finding.id in ("leftover-server", "orphaned-server") and sys.argv[2] in finding.seen:
+        print(finding.id, finding.fix)
+"""
+
+
+@pytest.mark.parametrize(
+    ("guarded", "told"), [(True, "leftover-server vramp stop 18765"), (False, "orphaned-server vramp stop 18765")]
+)
+def test_a_server_that_vramp_left_is_ended_by_vramp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool, told: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with sleeping() as guard, subprocess.Popen(["VLLM::EngineCore", "60"], executable=shutil.which("sleep")) as process:
+        info = look_at(process.pid)
+        assert info is not None
+        write_record(18_765, guard=guard if guarded else DEAD, server=info.id, tree=[info.id])
+        command = [sys.executable, "-c", LOOK, str(tmp_path), str(process.pid)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        process.kill()
+    assert said.splitlines() == [told]
+
+
+def test_a_state_folder_that_others_can_write_to_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    servers_path = servers_folder()
+    servers_path.chmod(0o777)
+    (finding,) = check(healthy_box(tmp_path), profile_of(tmp_path))
+    assert (finding.id, finding.severity) == ("state-folder", "blocks")
+    assert finding.seen.endswith("others can write to it")
+    assert finding.fix.startswith(f"chmod go-w {servers_path}, or set XDG_STATE_HOME")
 
 
 @pytest.mark.parametrize(

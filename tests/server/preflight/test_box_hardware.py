@@ -47,6 +47,31 @@ def test_the_described_boxes_have_nothing_against_a_run(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
+    ("server", "seen"),
+    [
+        ({"args": {"tensor-parallel-size": 8}}, "the server takes 8 devices, and there are 4"),
+        ({"args": {"tensor-parallel-size": 2}, "instances": 3, "platform": "rocm", "port": 0}, "6 devices"),
+        ({"args": SEVERAL, "env": {"HIP_VISIBLE_DEVICES": "1"}}, "the server takes 4 devices, and there is 1"),
+        ({"args": SEVERAL}, None),
+        ({"args": {"tensor-parallel-size": 8}, "env": {"HIP_VISIBLE_DEVICES": "GPU-1a2b"}}, None),
+        ({"args": {"tensor-parallel-size": 8, "distributed-executor-backend": "ray"}}, None),
+        ({"args": {"data-parallel-size": 8, "data-parallel-size-local": 4}}, None),
+    ],
+)
+def test_more_devices_than_there_are(tmp_path: Path, server: dict[str, Any], seen: str | None) -> None:
+    findings = found(described_box(tmp_path, "mi210"), "mi210", **server)
+    assert [finding.id for finding in findings] == ([] if seen is None else ["too-few-gpus"])
+    assert all(seen is not None and seen in finding.seen for finding in findings)
+
+
+def test_partitions_are_devices_that_a_server_may_take(tmp_path: Path) -> None:
+    box = described_box(tmp_path, "mi300x", {"compute_partition": "CPX"})
+    assert "too-few-gpus" not in {finding.id for finding in found(box, "mi300x", {"tensor-parallel-size": 16})}
+    too_many = {"tensor-parallel-size": 8, "pipeline-parallel-size": 16}
+    assert "too-few-gpus" in {finding.id for finding in found(box, "mi300x", too_many)}
+
+
+@pytest.mark.parametrize(
     ("modes", "seen", "fix"),
     [
         (("CPX", "NPS1"), "CPX and NPS1, 8 devices of 24.0 GiB each", "sudo amd-smi set --gpu all --compute"),
@@ -172,7 +197,7 @@ def test_a_container_inherits_the_limit_of_the_daemon(tmp_path: Path, limit: str
     write(box.sys / "class/infiniband/mlx5_0/node_type", "1: CA")
     add_process(box.proc, 9, "dockerd", name="dockerd")
     write(box.proc / "9/limits", f"Limit  Soft Limit  Hard Limit  Units\nMax locked memory  {limit}  {limit}  bytes")
-    docker = {"image": "i", "ipc": "host", "executable": "/bin/sh", "devices": ["/dev/kfd", "/dev/dri"]}
+    docker = {"image": "i", "ipc": "host", "executable": "/bin/true", "devices": ["/dev/kfd", "/dev/dri"]}
     profile = profile_of(tmp_path, engine="docker", docker=docker, args=SEVERAL, model="/image/model")
     if speaks:
         assert only(box, profile, "rocm").fix.startswith("LimitMEMLOCK=infinity")

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.server.preflight.facts import ModelFacts, model_facts
+from loadgen.plan.from_profile import stages_of
+from loadgen.server.gpus.gpu import Gpu
+from loadgen.server.preflight.check import look_at_box
+from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, memory_share, model_facts
+from loadgen.vendors import Platform
+from tests.server.preflight.boxes import described_box, profile_of
 
+UNKNOWN = {"HIP_VISIBLE_DEVICES": "GPU-1a2b"}
 LLAMA = {"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 131072}
 
 
@@ -115,3 +121,73 @@ def test_no_configuration_breaks_it(config: Any, tmp_path_factory: pytest.TempPa
     folder = write_model(tmp_path_factory.mktemp("any") / "m", config)
     facts = model_facts(str(folder), {})
     assert facts is None or facts.kv_heads is None or facts.kv_heads > 0
+
+
+@pytest.mark.parametrize(
+    ("vllm", "versions", "is_one"),
+    [
+        ("0.32.0", ">=0.19", True),
+        ("0.32.0+rocm723", ">=0.19,<0.33", True),
+        ("0.28.1rc1.dev681+ge7edf17ce", ">=0.28", True),
+        ("0.30.0rc1", "<0.30", False),
+        ("0.6.2", ">=0.8", False),
+        ("dev", ">=0", False),
+        ("", ">=0", False),
+        (None, ">=0", False),
+    ],
+)
+def test_versions_are_compared_as_pip_does(vllm: str | None, versions: str, is_one: bool) -> None:
+    assert Facts(vllm=vllm).runs(versions) == is_one
+
+
+@pytest.mark.parametrize(
+    ("value", "vllm", "share"),
+    [
+        (None, "0.19.1", 0.9),
+        (None, "0.20.0", 0.92),
+        (None, None, 0.92),
+        (0.5, "0.19.1", 0.5),
+        (".95", None, 0.95),
+        ("much", "0.32.0", 0.92),
+    ],
+)
+def test_the_share_of_memory_is_the_versions_own_unless_it_is_set(
+    value: object, vllm: str | None, share: float
+) -> None:
+    args = {} if value is None else {"gpu-memory-utilization": value}
+    assert memory_share(args, vllm) == Facts(args=args, vllm=vllm).memory_share == share
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "arch", "driver", "runtime", "devices"),
+    [
+        ("mi210", "rocm", "gfx90a", "6.16.13", "7.2.4", 4),
+        ("mi300x", "rocm", "gfx942", "6.16.13", "7.2.0", 8),
+        ("mi355x", "rocm", "gfx950", "6.16.6", "7.1.1", 8),
+        ("h100", "cuda", "sm_90", "550.54.15", "12.4", 8),
+        ("b200", "cuda", "sm_100", "580.95.05", "13.0", 8),
+    ],
+)
+def test_the_facts_of_the_described_boxes(
+    tmp_path: Path, name: str, platform: Platform, arch: str, driver: str, runtime: str, devices: int
+) -> None:
+    profile, box = profile_of(tmp_path), described_box(tmp_path, name)
+    facts = facts_of(look_at_box(profile, stages_of(profile), box, platform)[0])
+    assert facts.archs == {arch}
+    assert facts.devices == devices
+    assert (facts.driver, facts.runtime) == (driver, runtime)
+
+
+def test_the_architecture_is_that_of_the_gpus_that_the_server_takes(tmp_path: Path) -> None:
+    gpus = (Gpu(name="MI300X", arch="gfx942"), Gpu(name="Radeon", arch="gfx1036", index=1))
+    for env, archs in (({}, {"gfx942"}), ({"HIP_VISIBLE_DEVICES": "1"}, {"gfx1036"}), (UNKNOWN, {"gfx942", "gfx1036"})):
+        profile = profile_of(tmp_path, env=env)
+        setup = Setup(profile, stages_of(profile), Box(environ={}), "rocm", gpus)
+        assert facts_of(setup).archs == archs
+
+
+def test_a_container_brings_its_own_rocm(tmp_path: Path) -> None:
+    docker = {"image": "i", "ipc": "host", "devices": ["/dev/kfd", "/dev/dri"]}
+    profile, box = profile_of(tmp_path, engine="docker", docker=docker), described_box(tmp_path, "mi300x")
+    facts = facts_of(look_at_box(profile, stages_of(profile), box, "rocm")[0])
+    assert (facts.driver, facts.runtime) == ("6.16.13", None)

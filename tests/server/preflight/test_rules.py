@@ -91,6 +91,10 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             mi300x(AITER, model=GROUPED, args={"attention-backend": "ROCM_ATTN"}),
         ],
     ),
+    "aiter-flash-elsewhere": (
+        [mi210(args=FLASH), h100(args=FLASH)],
+        [mi210(args={"attention-backend": "ROCM_ATTN"}), mi210()],
+    ),
     "aiter-all-reduce": (
         [mi300x(AITER, **ALL_REDUCE), mi300x(AITER | {"VLLM_ROCM_USE_AITER_CUSTOM_AR": "1"}, **ALL_REDUCE)],
         [
@@ -277,7 +281,7 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
     "weights-too-large": (
         [
             llama(gpus=gpus(hbm_bytes=80 * GIB)),
-            llama(gpus=gpus(hbm_bytes=144 * GIB), vllm="0.20.0"),  # 0.9 of it where 0.92 would do
+            llama(gpus=gpus(hbm_bytes=144 * GIB), vllm="0.19.0"),  # 0.9 of it where 0.92 would do
         ],
         [
             llama(),

@@ -40,17 +40,18 @@ class Guard:
     def order(self, argv: list[str], habits: str = "", stop_timeout_s: float = 0.3) -> None:
         self.say(order(self._fake, argv, habits, stop_timeout_s))
 
-    def contain(self, docker: FakeDocker, habits: str = "", stop_timeout_s: float = 0.3) -> psutil.Process:
-        """Start a container; returns the client, once it is there."""
-        commands = {
-            "argv": [str(docker.executable), "run", "x"],
-            "env": docker.env(habits),
-            "stop_command": [str(docker.executable), "stop", "x"],
-            "kill_command": [str(docker.executable), "rm", "x"],
+    def contain(self, docker: FakeDocker, stop_timeout_s: float = 0.3) -> psutil.Process:
+        """Start a container; returns the client, once its server is there."""
+        id_file = docker.folder / "8000-x.cid"
+        words = ["run", "--rm", "--name", "vramp-8000-x", "--label", "vramp.server=x", "--cidfile", str(id_file)]
+        contained = {
+            "argv": [str(docker.executable), *words],
+            "container": {"program": str(docker.executable), "id_file": str(id_file)},
+            "record": record_of(self._fake),
         }
-        self.say(order(self._fake, [], "", stop_timeout_s) | commands)
+        self.say(order(self._fake, [], "", stop_timeout_s) | contained)
         client = psutil.Process(self.hear("started")["pid"])
-        wait_until(lambda: docker.verbs() == ["run"])
+        assert docker.container.is_running()
         return client
 
     def serve(self, habits: str = "", *, processes: int = 1, stop_timeout_s: float = 0.3) -> list[psutil.Process]:
@@ -225,7 +226,6 @@ def test_the_record_is_there_while_the_server_is(fake: FakeServer, guard: Guard)
     tree = fake.processes(2)
     wait_until(lambda: len(json.loads(path.read_text())["tree"]) == 2)
     record = json.loads(path.read_text())
-    assert record["guard"]["pid"] == guard.process.pid
     assert record["server"]["pid"] == tree[0].pid
     assert (record["port"], record["left"]) == (8000, False)
     guard.say({"do": "stop"})
@@ -242,20 +242,22 @@ def test_a_record_that_cannot_be_written_is_no_reason_not_to_serve(fake: FakeSer
     assert guard.hear("stopped")["left"] == []
 
 
-def test_a_container_is_stopped_by_its_command(fake: FakeServer, guard: Guard) -> None:
+def test_a_container_is_stopped_by_its_id(fake: FakeServer, guard: Guard) -> None:
     with fake_docker(fake.folder) as docker:
         client = guard.contain(docker, stop_timeout_s=20)
+        one = (fake.folder / "8000-x.cid").read_text()
         guard.say({"do": "stop"})
         assert guard.hear("exited")["code"] == 0
         assert guard.hear("stopped") == {"event": "stopped", "killed": [], "left": [], "problem": ""}
         fake.assert_gone([client, docker.container])
-        assert docker.calls() == [["run", "x"], ["stop", "x"], ["rm", "x"]]
+        assert docker.calls()[1:] == [["stop", "-t", "20", one], ["rm", "--force", one]]
         assert fake.log.read_text() == "docker says run\ndocker says stop\n"
+        assert sorted(path.name for path in fake.folder.glob("8000*")) == []
 
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_container_that_does_not_stop_is_killed(fake: FakeServer, guard: Guard, gone: bool) -> None:
-    with fake_docker(fake.folder, deaf=True) as docker:
+    with fake_docker(fake.folder, "deaf") as docker:
         client = guard.contain(docker)
         if gone:
             assert guard.process.stdin is not None
@@ -277,29 +279,58 @@ def test_a_container_does_not_outlive_its_client(fake: FakeServer, guard: Guard)
         fake.assert_gone([client, docker.container])
 
 
-def test_a_container_that_cannot_be_stopped_yet_takes_its_client_along(fake: FakeServer, guard: Guard) -> None:
+def test_a_name_that_somebody_else_has_costs_him_nothing(fake: FakeServer, guard: Guard) -> None:
     with fake_docker(fake.folder) as docker:
-        guard.contain(docker, "stop-fails", stop_timeout_s=3600)
+        theirs = docker.run("vramp-8000-x")
+        id_file = docker.folder / "8000-x.cid"
+        words = ["run", "--rm", "--name", "vramp-8000-x", "--label", "vramp.server=x", "--cidfile", str(id_file)]
+        container = {"program": str(docker.executable), "id_file": str(id_file)}
+        guard.say(order(fake, [str(docker.executable), *words]) | {"container": container})
+        assert guard.hear("exited")["code"] == 125
+        assert guard.hear("stopped")["problem"] == ""
+        assert theirs.is_running()
+        assert docker.verbs() == ["run", "run"]
+        assert "already in use" in fake.log.read_text()
+
+
+def test_a_container_that_cannot_be_stopped_takes_its_client_along(fake: FakeServer, guard: Guard) -> None:
+    with fake_docker(fake.folder, "stop-fails") as docker:
+        guard.contain(docker, stop_timeout_s=3600)
         guard.say({"do": "stop"})
         assert guard.hear("exited")["signal"] == signal.SIGTERM
         guard.hear("stopped")
         fake.assert_gone([docker.container])
 
 
+def test_a_client_that_has_no_container_yet_gets_the_signal(fake: FakeServer, guard: Guard) -> None:
+    with fake_docker(fake.folder, "run-hangs") as docker:
+        container = {"program": str(docker.executable), "id_file": str(docker.folder / "none")}
+        guard.say(order(fake, [str(docker.executable), "run"], stop_timeout_s=3600) | {"container": container})
+        wait_until(lambda: docker.verbs() == ["run"])
+        guard.say({"do": "stop"})
+        assert guard.hear("exited")["signal"] == signal.SIGTERM
+        assert guard.hear("stopped")["problem"] == ""
+        assert docker.verbs() == ["run"]
+
+
 @pytest.mark.parametrize(
     ("habit", "how"), [("rm-fails", "ended with exit code 1"), ("rm-hangs", "did not end in time")]
 )
-def test_a_container_that_could_not_be_removed_is_told(fake: FakeServer, guard: Guard, habit: str, how: str) -> None:
-    with fake_docker(fake.folder) as docker:
-        guard.contain(docker, habit)
+def test_a_container_that_could_not_be_removed_is_told_and_stays_recorded(
+    fake: FakeServer, guard: Guard, habit: str, how: str
+) -> None:
+    with fake_docker(fake.folder, habit) as docker:
+        guard.contain(docker)
         assert guard.process.stdin is not None
         guard.process.stdin.close()
         report = guard.hear("stopped")
-        assert report["problem"] == f"{docker.executable} rm x {how}"
+        assert report["problem"] == f"the container could not be removed: rm {how}"
         assert report["left"] == []
+        assert Path(record_of(fake)["path"]).exists()
+        assert (fake.folder / "8000-x.cid").exists()
 
 
-def test_without_its_stop_command_the_client_gets_the_signal(fake: FakeServer, guard: Guard) -> None:
+def test_without_its_program_the_client_gets_the_signal(fake: FakeServer, guard: Guard) -> None:
     with fake_docker(fake.folder) as docker:
         client = guard.contain(docker, stop_timeout_s=3600)
         docker.executable.unlink()

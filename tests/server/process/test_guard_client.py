@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.server.process.guard_client import ProcessName, StopReport, end_without_guard, stop_server
-from loadgen.server.process.locks import ServerRecord, list_servers, record_path
+from loadgen.server.process.guard_client import ProcessName, StopReport, stop_server
+from loadgen.server.process.records import ServerRecord, list_servers, record_path
 from loadgen.server.process.tree import ProcessId, kill_seen
-from tests.server.fakes import PATIENCE_S, FakeServer, fake_docker, wait_until
+from tests.server.fakes import PATIENCE_S, FakeServer, wait_until, write_record
 
 ROOT = Path(__file__).parents[3]
 LEAVER = """
@@ -38,7 +38,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield
     for record in list_servers():  # a test that failed leaves no server either
-        kill_seen([record.guard, record.server, *record.tree], within_s=PATIENCE_S)
+        kill_seen([record.mark.guard, record.server, *record.tree], within_s=PATIENCE_S)
 
 
 def leave_one(
@@ -53,7 +53,7 @@ def leave_one(
     record = list_servers()[0]
     assert (record.left, record.profile, record.model) == (True, "left", "m")
     assert record.log_path == str(fake.log)
-    return record, psutil.Process(record.guard.pid)
+    return record, psutil.Process(record.mark.guard.pid)
 
 
 async def test_a_server_that_was_left_stops_in_order(fake: FakeServer) -> None:
@@ -74,7 +74,7 @@ async def test_a_guard_that_hangs_is_not_waited_for(fake: FakeServer) -> None:
     report = await stop_server(record, timeout_s=0.1)
     assert {process.pid for process in report.killed} == {process.pid for process in tree}
     fake.assert_gone([*tree, guard])
-    assert not record_path(record.port).exists()
+    assert not record_path(record.mark).exists()
 
 
 async def test_a_server_whose_guard_is_gone_is_killed_from_here(fake: FakeServer) -> None:
@@ -104,38 +104,11 @@ async def test_without_pidfds_the_guard_is_watched(fake: FakeServer, monkeypatch
 async def test_nobody_elses_process_is_signalled() -> None:
     stranger = await asyncio.create_subprocess_exec("sleep", "600")
     theirs = ProcessId(stranger.pid, 1)  # an earlier process had this pid
-    record = ServerRecord(theirs, theirs, (theirs,), 1, "", "", None, [], None, "", 0.0, left=True)
-    assert not record.live
+    record = write_record(guard=theirs, server=theirs, tree=[theirs])
     assert (await stop_server(record, timeout_s=0.1)).killed == ()
     assert stranger.returncode is None
     stranger.kill()
     assert await stranger.wait() == -signal.SIGKILL
-
-
-@pytest.mark.parametrize(("habits", "problem"), [("", ""), ("rm-fails", " rm x ended with exit code 1")])
-async def test_a_container_is_ended_by_its_command(
-    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, habits: str, problem: str
-) -> None:
-    with fake_docker(fake.folder) as docker:
-        for name, value in docker.env(habits).items():
-            monkeypatch.setenv(name, value)
-        report = await end_without_guard([], [str(docker.executable), "rm", "x"])
-        assert report.problem == (problem and f"{docker.executable}{problem}")
-        assert report.clean == (problem == "")
-        assert docker.verbs() == ["rm"]
-
-
-@pytest.mark.parametrize("habits", ["", "rm-hangs"])
-async def test_a_command_that_does_not_do_its_work_is_told(
-    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, habits: str
-) -> None:
-    monkeypatch.setattr("loadgen.server.process.guard_client._COMMAND_WAIT_S", 0.1)
-    with fake_docker(fake.folder) as docker:
-        for name, value in docker.env(habits).items():
-            monkeypatch.setenv(name, value)
-        program = docker.executable if habits else fake.folder / "nothing"
-        report = await end_without_guard([], [str(program), "rm"])
-        assert ("did not end in time" if habits else "cannot run") in report.problem
 
 
 def test_a_report_says_all_of_it_in_one_line() -> None:

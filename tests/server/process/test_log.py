@@ -140,3 +140,17 @@ def test_a_line_is_a_level_and_a_message(line: str, level: str, message: str) ->
 def test_routine_of_every_version_is_not_telling() -> None:
     routine = ["INFO 11-15 09:07:04 api_server.py:528] version", "INFO:     Shutting down", "[W217 13:41 x.cpp:1] w"]
     assert telling_lines([*routine, "ValueError: x"]) == ["ValueError: x"]
+
+
+def test_what_a_server_said_first_is_not_lost_behind_what_it_says_for_each_stream(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("of an earlier start\n")
+    tail = LogTail(path, offset=path.stat().st_size)
+    trace = "".join(f"line {number} of a traceback\n" for number in range(20))
+    path.write_text("of an earlier start\n" + "why\n" + trace * 1000 + "the end")
+    while tail.poll():
+        pass
+    assert "why" not in tail.lines
+    assert tail.distinct_lines() == ["why", *trace.splitlines(), "the end"]
+    path.unlink()
+    assert tail.distinct_lines() == []

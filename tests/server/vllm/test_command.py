@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from loadgen.server.vllm.command import (
     instance_servers,
     server_command,
     server_environment,
-    stop_commands,
 )
 
 
@@ -107,9 +105,6 @@ def test_the_profile_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert (environment["A"], environment["B"], environment["PYTHONUNBUFFERED"]) == ("ours", "profile", "1")
 
 
-NAME = f"vramp-8000-{os.getpid()}"
-
-
 @pytest.fixture
 def docker(tmp_path: Path) -> str:
     executable = tmp_path / "docker"
@@ -143,8 +138,8 @@ def test_a_published_docker_run(docker: str, monkeypatch: pytest.MonkeyPatch) ->
         security_options=["seccomp=unconfined"],
         args={"max-num-seqs": 8},
     )
-    assert server_command(server, port=8000) == [
-        *(docker, "run", "--rm", "--name", NAME, "--stop-signal", "SIGINT", "--network", "host"),
+    assert server_command(server, port=8000, known_by=["--name", "x"]) == [
+        *(docker, "run", "--rm", "--name", "x", "--stop-signal", "SIGINT", "--network", "host"),
         *("--ipc", "host", "--shm-size", "16g", "--device", "/dev/kfd", "--device", "/dev/dri"),
         *("--group-add", "video", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"),
         *("--volume", "/home/me/models:/models:ro", "--env", "HF_TOKEN", "vllm:1"),
@@ -157,14 +152,6 @@ def test_another_network_publishes_the_port_on_the_hosts_address_only(docker: st
     assert words[words.index("--publish") + 1] == "127.0.0.1:8001:8001"
     assert words[words.index("--gpus") + 1] == "all"
     assert words[words.index("vllm:1") :] == ["vllm:1", "org/m", "--host", "0.0.0.0", "--port", "8001"]
-
-
-def test_a_container_is_stopped_and_removed_by_its_name(docker: str) -> None:
-    assert stop_commands(in_container(docker), port=8000) == (
-        [docker, "stop", "-t", "7", NAME],
-        [docker, "rm", "--force", NAME],
-    )
-    assert stop_commands(Server(engine="simulator"), port=8000) is None
 
 
 def test_a_missing_docker_is_named() -> None:

@@ -127,6 +127,13 @@ def test_what_a_real_start_died_of(name: str, cause: str, title: str, evidence: 
             "the kernel for want of memory",
         ),
         (
+            "engine_killed_under_load",
+            "process-killed",
+            "EngineCore was killed without a word: SIGKILL",
+            "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
+            "the kernel for want of memory",
+        ),
+        (
             "engine_terminated",
             "process-killed",
             "EngineCore was killed (SIGTERM)",
@@ -416,6 +423,8 @@ def test_an_engine_that_was_killed_while_it_started_may_leave_no_exit_code() -> 
     assert "EngineCore_DP1, by SIGKILL" in diagnose([several], FAILED, phase="starting").title
     unknown = diagnose([CORE + "KeyError: 'x'", line], FAILED, phase="starting")
     assert (unknown.cause, unknown.evidence) == ("engine-died", ("KeyError: 'x'",))
+    ended_by_vllm = line.replace("{}", "{'EngineCore_DP0': 1, 'EngineCore_DP1': -15}")
+    assert diagnose([CORE + "KeyError: 'x'", ended_by_vllm], FAILED, phase="starting").cause == "unknown"
 
 
 def test_what_follows_a_misspelt_flag_is_kept_secret() -> None:

@@ -1,13 +1,16 @@
 """The amdsmi backend through the real wrapper, in a real process, on a library of ours that tells known values."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.telemetry.backends import BackendOption
+from loadgen.telemetry.monitor import Monitor
 from tests.telemetry.amdsmi_stub.build import build_rocm
-from tests.telemetry.amdsmi_stub.probe import probe
-from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST, MI210, MI250, STORM
+from tests.telemetry.amdsmi_stub.probe import environment, probe
+from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, DPX, GUEST, MI210, MI250, STORM
 
 MIB = 1024**2
 NO_THROTTLE = {"power": 0.0, "thermal": 0.0, "hbm": 0.0, "vr": 0.0, "prochot": 0.0}
@@ -89,6 +92,7 @@ def test_the_slow_tier_and_processes_come_only_when_asked_for(rocm: Path, tmp_pa
         plain, slow, with_processes = child.look()[0], child.look("slow")[0], child.look("processes")[0]
         assert (plain.power_cap_w, plain.ecc_uncorrectable, plain.links_up, plain.processes) == (None, None, None, None)
         assert (slow.power_cap_w, slow.ecc_correctable, slow.ecc_uncorrectable, slow.links_up) == (750.0, 0, 0, 7)
+        assert (slow.ecc_deferred, slow.bad_pages, slow.xcp_percent) == (0, 0, None)
         assert slow.processes is None
         assert with_processes.processes == (GpuProcess(4242, "python3", 179000000000),)
 
@@ -166,6 +170,31 @@ def test_sixty_four_partitions_count_each_socket_once(rocm: Path, tmp_path: Path
         assert others[0].missing["temperature_hotspot_c"] == "belongs to the socket: see its partition 0"
 
 
+def test_a_partition_has_an_activity_of_its_own(rocm: Path, tmp_path: Path) -> None:
+    with probe(rocm, tmp_path, CPX) as child:
+        assert [sample.xcp_percent for sample in child.look()[:9]] == [0, 10, 20, 30, 40, 50, 60, 70, 0]
+    with probe(rocm, tmp_path, DPX) as child:
+        assert [gpu.memory_partition for gpu in child.opened.gpus] == ["NPS2"] * 16
+        samples = child.look()
+        assert [sample.xcp_percent for sample in samples[:4]] == [85.0, 0, 85.0, 0]
+        assert [sample.power_w for sample in samples[:4]] == [612, None, 612, None]
+
+
+def test_the_activity_of_partitions_is_not_read_where_a_newer_library_has_it_elsewhere(
+    rocm: Path, tmp_path: Path
+) -> None:
+    with probe(rocm, tmp_path, DPX + "* library_minor 4\n") as child:
+        sample = child.look()[1]
+        assert sample.xcp_percent is None
+        assert sample.missing["xcp_percent"] == "amdsmi 7.0.2 does not know where this library tells it"
+
+
+def test_deferred_errors_and_bad_pages_are_told(rocm: Path, tmp_path: Path) -> None:
+    with probe(rocm, tmp_path, MI210 + "* error_count.deferred_count 2\n* bad_pages 3\n") as child:
+        (sample,) = child.look("slow")
+        assert (sample.ecc_deferred, sample.bad_pages) == (2, 3)
+
+
 def test_a_guest_tells_its_memory_and_why_nothing_else(rocm: Path, tmp_path: Path) -> None:
     with probe(rocm, tmp_path, GUEST) as child:
         (gpu,) = child.opened.gpus
@@ -188,7 +217,7 @@ def test_every_way_of_saying_not_available_becomes_null(rocm: Path, tmp_path: Pa
             "gfx_percent", "memory_percent", "power_w", "temperature_hotspot_c", "temperature_memory_c",
             "gfx_clock_mhz", "memory_clock_mhz", "energy_j", "pcie_width", "pcie_speed_gts", "pcie_replays",
             "link_read_bytes", "link_write_bytes", "throttle_percent", "power_cap_w", "ecc_correctable",
-            "ecc_uncorrectable", "links_up",
+            "ecc_uncorrectable", "ecc_deferred", "bad_pages", "links_up",
         }  # fmt: skip
 
 
@@ -213,6 +242,21 @@ def test_a_slow_library_delays_and_is_still_right(rocm: Path, tmp_path: Path) ->
     with probe(rocm, tmp_path, MI210) as child:
         child.becomes(MI210 + "* delay_ms 20\n")
         assert child.look()[0].power_w == 215
+
+
+async def test_an_open_of_sixty_four_slow_handles_is_waited_for(rocm: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario"
+    scenario.write_text(CPX + "* delay_ms 1\n")
+    option = BackendOption("amdsmi", "amdsmi", env=environment(rocm, scenario))
+    monitor = Monitor({"amd": [option]}, folder=tmp_path)
+    monitor.start()
+    try:
+        async with asyncio.timeout(60):
+            while not monitor.settled:
+                await monitor.change()
+        assert (len(monitor.gpus), monitor.status[0].works, monitor.status[0].failures) == (64, True, {})
+    finally:
+        await monitor.close()
 
 
 def test_a_structure_that_grew_within_the_major_version_overruns_nothing(rocm: Path, tmp_path: Path) -> None:

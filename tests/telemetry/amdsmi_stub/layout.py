@@ -50,9 +50,12 @@ def fields(structure: Any, prefix: str = "", offset: int = 0) -> Iterator[str]:
             yield from fields(kind, f"{prefix}{name}.", place)
             continue
         one, count = (kind._type_, kind._length_) if issubclass(kind, ctypes.Array) else (kind, 1)
-        if one is ctypes.c_char:
+        if issubclass(one, ctypes.Structure):
+            for number in range(count):
+                yield from fields(one, f"{prefix}{name}.{number}.", place + number * ctypes.sizeof(one))
+        elif one is ctypes.c_char:
             yield f'{{"{prefix}{name}", {place}, {count}, 1, 1}}'
-        elif not issubclass(one, ctypes.Structure | ctypes.Union):
+        elif not issubclass(one, ctypes.Union):
             yield f'{{"{prefix}{name}", {place}, {ctypes.sizeof(one)}, {count}, 0}}'
 
 

@@ -20,6 +20,8 @@ BUSY_MI300X = """\
 * pcie_info.pcie_static.max_pcie_speed 32000
 * error_count.correctable_count 0
 * error_count.uncorrectable_count 0
+* error_count.deferred_count 0
+* bad_pages 0
 * gpu_metrics.temperature_hotspot 78
 * gpu_metrics.temperature_mem 66
 * gpu_metrics.average_gfx_activity 97
@@ -106,6 +108,7 @@ CPX = (
 * vram_usage.vram_total 24574
 * vram_usage.vram_used 20000
 """
+    + "".join(f"* gpu_metrics.xcp_stats.{n}.gfx_busy_inst {10 * n},na,na,na,na,na,na,na\n" for n in range(8))
     + "".join(
         f"""\
 {device} bus {16 * (device // 8) + 12:#x}
@@ -116,6 +119,27 @@ CPX = (
     )
 )
 """Every partition repeats the figures of its socket, as drivers before 6.4.1 did."""
+
+DPX = (
+    BUSY_MI300X
+    + """\
+* gpus 16
+* compute DPX
+* memory NPS2
+* vram_usage.vram_total 98296
+* vram_usage.vram_used 80000
+* gpu_metrics.xcp_stats.0.gfx_busy_inst 100,90,80,70,na,na,na,na
+* gpu_metrics.xcp_stats.1.gfx_busy_inst 0,0,0,0,na,na,na,na
+"""
+    + "".join(
+        f"""\
+{device} bus {16 * (device // 2) + 12:#x}
+{device} function {device % 2}
+{device} kfd_info.current_partition_id {device % 2}
+"""
+        for device in range(16)
+    )
+)
 
 GUEST = """\
 * gpus 1
@@ -146,5 +170,6 @@ STORM = """\
 * kfd_info.current_partition_id na
 * error_count.correctable_count 4294967295
 * error_count.uncorrectable_count na
+* error_count.deferred_count na
 """
 """All bits set, at the width of the field and leaked from narrower ones."""

@@ -173,6 +173,15 @@ status amdsmi_get_gpu_process_list(handle h, uint32_t *count, char *out) {
     return OK;
 }
 
+status amdsmi_get_gpu_bad_page_info(handle h, uint32_t *count, void *out) { /* "bad_pages": how many */
+    ENTER(h);
+    uint64_t pages = number(gpu, "bad_pages", UINT64_MAX);
+    if (pages == UINT64_MAX) return NOT_SUPPORTED;
+    *count = (uint32_t)pages; /* what they are is left as it was: only their number is asked for */
+    (void)out;
+    return OK;
+}
+
 status amdsmi_get_gpu_metrics_info(handle h, char *out) { /* "grown_bytes": a newer library's structure is longer */
     ENTER(h);
     memset(out + gpu_metrics_size, 0xAA, number(gpu, "grown_bytes", 0));

@@ -5,6 +5,7 @@
  *   lost           the second GPU falls off the bus after it was opened
  *   lost-at-start  it had before; lost-all: both had
  *   empty          a driver without GPUs
+ *   failing        the first GPU has Xid errors 48 and 79 at the third look, and remapped rows; the second is an older one
  *   status N       nvmlInit returns N
  * With -DOLD it lacks the functions of newer drivers. What it lacks is FunctionNotFound to pynvml, which binds lazily.
  */
@@ -119,7 +120,50 @@ u32 nvmlDeviceGetComputeRunningProcesses_v3(Device d, u32 *count, char *out) { /
     return OK;
 }
 
+static int registered[2], events;
+u32 nvmlEventSetCreate(void **set) { *set = &registered; return OK; }
+u32 nvmlDeviceRegisterEvents(Device d, u64 types, void *set) {
+    (void)set;
+    if (types != 8) return 2;
+    ASK(d, registered[number_of(d)] = 1);
+}
+struct event { Device device; u64 type, data; u32 gpu_instance, compute_instance; };
+u32 nvmlEventSetWait_v2(void *set, struct event *event, u32 timeout) {
+    static const u64 xids[] = {48, 79};
+    (void)set;
+    if (timeout) return 999; /* it must not wait */
+    if (!scenario("failing") || looks < 4 || events > 1 || !registered[0]) return 10;
+    event->device = &gpus[0], event->type = 8, event->data = xids[events++];
+    return OK;
+}
+u32 nvmlDeviceGetRemappedRows(Device d, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failed) {
+    if (d == &gpus[1]) return NOT_SUPPORTED;
+    *failed = 0;
+    ASK(d, (*corrected = 1, *uncorrected = *pending = scenario("failing")));
+}
+u32 nvmlDeviceGetRetiredPages(Device d, u32 cause, u32 *count, u64 *pages) {
+    if (d != &gpus[1] || fate(d)) return NOT_SUPPORTED;
+    if (!pages) { *count = cause; return cause ? INSUFFICIENT_SIZE : OK; }
+    *count = cause; /* one for one of the causes */
+    return OK;
+}
 #ifndef OLD
+/* GPM: a sample is the number of its reading, a metric what the number of readings between two makes of it. */
+struct support { u32 version, supported; };
+struct metric { u32 id, status; double value; char *names[3]; };
+struct metrics { u32 version, count; int *first, *second; struct metric all[4]; };
+static int samples[16], allocated, readings;
+u32 nvmlGpmQueryDeviceSupport(Device d, struct support *s) { ASK(d, s->supported = d == &gpus[0]); }
+u32 nvmlGpmSampleAlloc(int **sample) { *sample = &samples[allocated++]; return OK; }
+u32 nvmlGpmSampleGet(Device d, int *sample) { ASK(d, *sample = ++readings); }
+u32 nvmlGpmMetricsGet(struct metrics *asked) {
+    int apart = *asked->second - *asked->first;
+    for (u32 i = 0; i < asked->count; i++) {
+        asked->all[i].status = OK;
+        asked->all[i].value = (asked->all[i].id == 2 ? 80.25 : asked->all[i].id == 10 ? 55.5 : 1024.0) * apart;
+    }
+    return asked->version == 1 ? OK : 2;
+}
 u32 nvmlDeviceGetMemoryInfo_v2(Device d, char *m) { /* version, then total, reserved, free, used */
     u64 total = (is_instance(d) ? 40ull : 80ull) << 30, used = 60ull << 30;
     memcpy(m + 8, &total, 8), memcpy(m + 32, &used, 8);

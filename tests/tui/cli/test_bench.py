@@ -10,7 +10,7 @@ import pytest
 from loadgen.errors import ProfileError
 from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
-from tests.engines import Simulator
+from tests.engines import NOBODY, Simulator
 from tui.cli.__main__ import main
 from tui.cli.bench import parse, profile_of
 
@@ -251,7 +251,7 @@ def test_a_dataset_is_sent(engine: Simulator, capfd: pytest.CaptureFixture[str])
 
 
 def test_nobody_listens_is_exit_code_3(capfd: pytest.CaptureFixture[str]) -> None:
-    assert bench("throughput", "--base-url", "http://127.0.0.1:9", *SMALL) == 3
+    assert bench("throughput", "--base-url", NOBODY, *SMALL) == 3
     assert "nobody listens" in capfd.readouterr().err
 
 

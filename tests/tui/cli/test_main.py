@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.engines import Simulator
+from tests.engines import NOBODY, Simulator
 from tui.catalog import find_profile
 from tui.cli.__main__ import main
 
@@ -132,7 +132,7 @@ def test_failures_that_nobody_bears_are_exit_code_1(
         (["run", "simulator", "--slo", "failed=many"], 2, 'a share such as "1%"'),
         (["run", "simulator", "--set", "slo.failed=-1"], 2, 'a share such as "1%"'),
         (["run", "--url", "localhost"], 2, "http://host:port"),
-        (["run", "--url", "http://127.0.0.1:9"], 3, "nobody listens"),
+        (["run", "--url", NOBODY], 3, "nobody listens"),
     ],
 )
 def test_mistakes_have_a_message_and_an_exit_code(
@@ -165,11 +165,11 @@ def test_a_start_that_would_fail_is_refused_unless_it_is_forced(tmp_path: Path) 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("in the way")
-    done = vramp(tmp_path, "run", "--url", "http://127.0.0.1:9")
+    done = vramp(tmp_path, "run", "--url", NOBODY)
     assert done.returncode == 2
     assert "nothing was started" in done.stderr
     (tmp_path / "runs").unlink()
-    done = vramp(tmp_path, "run", "--url", "http://127.0.0.1:9", "--json", "/proc/nothing/o.json")
+    done = vramp(tmp_path, "run", "--url", NOBODY, "--json", "/proc/nothing/o.json")
     assert done.returncode == 2
     assert "nothing was started" in done.stderr
 

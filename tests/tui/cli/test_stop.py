@@ -1,5 +1,7 @@
 """`vramp stop`: a server that a run left behind on purpose, from start to end."""
 
+import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,7 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadgen.server.process.locks import list_servers
+from loadgen.server.process.records import list_servers
+from loadgen.server.process.tree import lives
+from tests.server.fakes import sleeping, write_record
 from tui.cli.__main__ import main
 
 LEAVING = ["--set", "server.on_exit=leave", "--set", "server.args.startup-s=0"]
@@ -70,10 +74,72 @@ def test_one_that_is_driven_is_somebodys_measurement(left: str, capsys: pytest.C
             told = capsys.readouterr().err
             assert f"not touched: port {port}" in told and "no server that vramp left is running" in told
         assert stop(port) == 3
-        assert f"already driven by a vramp (pid {driver.pid}" in capsys.readouterr().err
+        assert f"driven by a vramp (pid {driver.pid}" in capsys.readouterr().err
         assert httpx.get(f"{left}/health", trust_env=False).status_code == 200
         assert stop(port, "--force") == 0
         driver.communicate()
+
+
+ON_A_FULL_DISK = """
+import errno, os, subprocess, sys
+disk = sys.argv[1]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=True)
+os.environ["XDG_STATE_HOME"] = f"{disk}/state"
+vramp = [sys.executable, "-m", "tui.cli"]
+subprocess.run([*vramp, "run", "simulator", *sys.argv[2:]], check=True, capture_output=True)
+with open(f"{disk}/rest", "wb", buffering=0) as rest:
+    try:
+        while True:
+            rest.write(bytes(4096))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+for words in (["stop", "--list"], ["stop"], ["stop", "--list"]):
+    done = subprocess.run([*vramp, *words], capture_output=True, text=True)
+    print(done.returncode, done.stdout.strip())
+    print(done.stderr, file=sys.stderr)
+"""
+
+
+def test_a_full_disk_is_no_reason_not_to_stop(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small disk of his own (unprivileged user namespaces)")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = ["unshare", "-rm", sys.executable, "-c", ON_A_FULL_DISK, str(disk), *LEAVING, *SMALL]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    listed, stopped, empty = done.stdout.splitlines()
+    assert re.fullmatch(r"0 port \d+  simulator  .*left running", listed)
+    assert (stopped.strip(), empty.strip()) == ("0", "0")
+    assert "no process left" in done.stderr
+
+
+def write_nothing() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def test_a_stop_writes_nothing(left: str) -> None:
+    command = [sys.executable, "-m", "tui.cli", "stop", left.rpartition(":")[2]]
+    done = subprocess.run(command, preexec_fn=write_nothing, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no process left" in done.stderr
+
+
+def test_what_is_left_of_a_killed_vramp_is_listed_told_first_by_check_and_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with sleeping() as process:
+        write_record(8000, server=process, tree=[process])
+        assert stop("--list") == 0
+        words = f"left behind by a vramp that was killed: pid {process.pid} (sleep)"
+        assert words in capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            main(["check", "simulator"])
+        assert capsys.readouterr().out.startswith("warns  orphaned-server: left behind on port 8000, profile p: ")
+        assert lives(process)
+        assert stop() == 0
+        assert not lives(process)
+    assert list_servers() == []
 
 
 def test_nothing_to_stop(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.samples import GpuSample
+from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.metrics.snapshot import GpuView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import watch
@@ -77,6 +77,59 @@ def test_a_head_ends_where_its_column_does_and_flags_keep_their_room(width: int)
     for head, value in (("HBM GiB", "171/192"), ("power W", "608/750")):
         if head in heads:
             assert heads.index(head) + len(head) == row.index(value) + len(value)
+
+
+def told(**figures: Any) -> Snapshot:
+    """The box with these figures in every sample."""
+    return with_gpus(
+        gpus=tuple(
+            msgspec.structs.replace(gpu, sample=msgspec.structs.replace(gpu.sample, **figures))
+            for gpu in with_gpus().gpus
+            if gpu.sample is not None
+        )
+    )
+
+
+def test_what_only_some_gpus_tell_takes_room_only_there() -> None:
+    nvidia = told(sm_percent=81.0, dram_percent=55.0, xids=2, rows_remapped=1, pcie_bytes_per_s=2.5e9)
+    heads, row = texts(painted(nvidia, 200, 12))[1:3]
+    for head, value in (("SM/DRAM%", "81/55"), ("Xid", "2"), ("retired", "1"), ("PCIe B/s", "2.50G")):
+        end = heads.index(head) + len(head)
+        assert row[:end].endswith(f" {value}")
+    assert not any(head in texts(painted(with_gpus(), 240, 12))[1] for head in ("SM/DRAM", "Xid", "retired"))
+
+
+def test_a_partition_shows_its_own_activity_where_it_has_a_row_of_its_own() -> None:
+    split = with_partitions(1, 2)
+    gpus = tuple(
+        msgspec.structs.replace(gpu, sample=msgspec.structs.replace(gpu.sample, xcp_percent=30.0 * n))
+        for n, gpu in enumerate(split.gpus)
+        if gpu.sample is not None
+    )
+    apart = texts(painted(msgspec.structs.replace(split, gpus=gpus), 100, 5))
+    assert [row.split()[2] for row in apart[2:4]] == ["0%", "30%"]
+    assert texts(painted(msgspec.structs.replace(split, gpus=gpus), 100, 2))[1].split()[2] == "97%"
+
+
+def test_processes_stand_below_the_grid_those_of_others_first() -> None:
+    server = GpuProcess(101, "VLLM::Worker", 160 * 1024**3, "ada", "VLLM::Worker_TP0", of_server=True)
+    other = GpuProcess(77, "python3", 3 * 1024**3, "bob", "python3 train.py --api-key ***", of_server=False)
+    second_worker = msgspec.structs.replace(server, pid=102)
+    held = {0: (server, other), 1: (second_worker, other)}
+    found = tuple(
+        msgspec.structs.replace(gpu, sample=msgspec.structs.replace(gpu.sample, processes=held.get(n, ())))
+        for n, gpu in enumerate(with_gpus().gpus)
+        if gpu.sample is not None
+    )
+    for size in ((80, 24), (160, 45), (240, 60)):
+        view = Frame(with_gpus(gpus=found), Wanted())
+        view.timeline.add(with_gpus(gpus=found))
+        rows = texts(grid(view, *size))
+        assert len(rows) <= size[1] and max(len(row) for row in rows) <= size[0]
+        title, first, second = rows[-3:]
+        assert title.startswith("processes on the GPUs") and title.endswith("1 of others")
+        assert first.split()[:8] == "6 GiB gpu 0-1 other's 77 bob python3".split()
+        assert second.split()[:7] == "320 GiB gpu 0-1 server's 2 pids".split()
 
 
 # What does not fit.

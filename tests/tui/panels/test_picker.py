@@ -73,3 +73,12 @@ def test_text_from_files_cannot_move_the_cursor() -> None:
     past = PastRun(Path("runs/\x1b[2J"), "\x1b[2J", None, "failed", reason="\x1b[31mred\nsecond line")
     shown = text([*detail(entry, None, past, NOW, 60), *run_detail(past, 60), run_row(past, NOW, 60)])
     assert "\x1b" not in shown and "second line" in shown
+
+
+def test_a_file_of_prompts_is_told_beside_the_published_one() -> None:
+    published = {"source": "a publication", "data": "x.json of a hub"}
+    told = text(
+        detail(Entry(Path("a.toml"), {}, profile(load={"data": "sample"}, reference=published)), None, None, NOW, 90)
+    )
+    assert "sample   published with x.json of a hub" in told
+    assert "published with" not in text(detail(Entry(Path("a.toml"), {}, profile()), None, None, NOW, 90))

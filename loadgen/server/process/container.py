@@ -1,0 +1,123 @@
+"""The container of a server, as its daemon knows it: by its id, never by a name that somebody else may have given.
+
+`docker run` writes the id into a file of ours (--cidfile) after the daemon has made the container and before it starts
+it, so that without an id nothing of ours runs there. The label finds what was left where even that file is gone.
+Invariants: every question is answered in bounded time; a daemon that does not answer has not said that there is no
+container.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from loadgen.errors import ServerError
+from loadgen.server.process.log import clean_line
+
+LABEL = "vramp.server"
+_ANSWER_WAIT_S = 5.0
+_REMOVE_WAIT_S = 10.0
+_GOING_WAIT_S = 3.0
+_POLL_S = 0.2
+_ID = re.compile(r"[0-9a-f]{64}")
+_DAEMON_VARIABLES = (
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"),
+    *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINER_SSHKEY", "XDG_RUNTIME_DIR"),
+)
+"""What tells docker or podman which daemon to ask."""
+
+
+class Container(msgspec.Struct, frozen=True):
+    program: str  # the path of docker or podman
+    id_file: str
+    label: str  # the mark of the server
+    environment: dict[str, str]  # what chose the daemon when it was started
+
+    @property
+    def flags(self) -> list[str]:
+        """What `run` needs to make it ours: a name that nobody else has, for people, and what we know it by."""
+        name = f"vramp-{Path(self.id_file).stem}"
+        return ["--name", name, "--label", f"{LABEL}={self.label}", "--cidfile", self.id_file]
+
+
+def container_of(program: str, *, id_file: Path, label: str, environment: Mapping[str, str]) -> Container:
+    chosen = {name: environment[name] for name in _DAEMON_VARIABLES if name in environment}
+    return Container(program, str(id_file), label, chosen)
+
+
+def container_ids(container: Container) -> list[str]:
+    """The container's id as long as the daemon has it, mostly none; raises `ServerError` if it does not answer."""
+    known = read_id(container.id_file)
+    wanted = f"id={known}" if known is not None else f"label={LABEL}={container.label}"
+    return _listed(container.program, wanted, container.environment)
+
+
+def read_id(id_file: str) -> str | None:
+    try:
+        text = Path(id_file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if _ID.fullmatch(text) else None
+
+
+def remove_container(container: Container) -> str:
+    """End it, and wait until the daemon has it no more; what went wrong, in words."""
+    give_up_s = time.monotonic() + _GOING_WAIT_S
+    problem = ""
+    try:
+        # One that goes already (--rm) cannot be removed, and is gone a moment later.
+        while ids := container_ids(container):
+            if problem and time.monotonic() > give_up_s:
+                break
+            problem = "; ".join(filter(None, (_removed(container, one) for one in ids)))
+            time.sleep(_POLL_S if problem else 0)
+        return problem if ids else ""
+    except ServerError as error:
+        return problem or str(error)
+
+
+def _removed(container: Container, one: str) -> str:
+    try:
+        _run([container.program, "rm", "--force", one], container.environment, within_s=_REMOVE_WAIT_S)
+    except ServerError as error:
+        return f"the container {one[:12]} could not be removed: {error}"
+    return ""
+
+
+def labels_of_containers(program: str) -> list[str]:
+    """Those of the containers of every vramp that the daemon has; raises `ServerError` if it does not answer."""
+    ids = _listed(program, f"label={LABEL}", {})
+    form = f'{{{{index .Config.Labels "{LABEL}"}}}}'
+    return _run([program, "inspect", "--format", form, *ids], {}, within_s=_ANSWER_WAIT_S).split() if ids else []
+
+
+def _listed(program: str, wanted: str, environment: Mapping[str, str]) -> list[str]:
+    words = [program, "ps", "--all", "--quiet", "--no-trunc", "--filter", wanted]
+    return [line for line in _run(words, environment, within_s=_ANSWER_WAIT_S).split() if _ID.fullmatch(line)]
+
+
+def _run(words: list[str], environment: Mapping[str, str], *, within_s: float) -> str:
+    shown = " ".join(words[:2])
+    try:
+        done = subprocess.run(
+            words,
+            env={**os.environ, **environment},
+            timeout=within_s,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ServerError(f"{shown} did not end within {within_s:g} s") from None
+    except OSError as error:
+        raise ServerError(f"cannot run {shown}: {error.strerror}") from None
+    if done.returncode != 0:
+        said = [clean_line(line) for line in done.stderr.splitlines() if line.strip()]
+        raise ServerError(f"{shown} ended with exit code {done.returncode}{f': {said[-1]}' if said else ''}")
+    return done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,286 @@
+"""The servers that vramp started on this machine: by their records, and by the mark that all of each of them bears.
+
+A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it, keeps its
+tree up to date, and removes it when nothing of the server is left, so that it outlives vramp. The mark is a variable in
+the environment of every process of a server, and the label of its container: it finds what was left where vramp and
+guard were killed at once, with or without a record. Invariants: nothing is known by its name; processes are known by
+pid and start time, and mean nothing after another boot or in another pid namespace; a record goes only when nothing of
+its server is left, for which a container's daemon was asked; records that this version cannot read stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.errors import ServerError
+from loadgen.masking import masked_command
+from loadgen.places import state_folder
+from loadgen.server.process.container import Container, container_ids, labels_of_containers
+from loadgen.server.process.tree import ProcessId, all_processes, lives, look_at
+
+VARIABLE = "VRAMP_SERVER"
+_PROC = Path("/proc")
+_SHOWN = 3  # processes of a server that are named
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_MARK = re.compile(
+    r"(?P<token>[0-9a-f]{16}):(?P<port>\d{1,5}):(?P<pid>\d{1,10})\.(?P<start_ticks>\d{1,19})"
+    r":(?P<boot>[0-9a-f-]*):(?P<namespace>\d*):(?P<owner>[0-9a-f]{12})"
+)
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Which server a process or a container belongs to, in a form that fits into a variable and a label."""
+
+    token: str  # nobody else's
+    port: int
+    guard: ProcessId
+    boot: str
+    namespace: str  # the pid namespace in which the guard has its pid
+    owner: str  # user and folder of records: with another of either it is another vramp's
+
+    def __str__(self) -> str:
+        guard = f"{self.guard.pid}.{self.guard.start_ticks}"
+        return ":".join((self.token, str(self.port), guard, self.boot, self.namespace, self.owner))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the pids that go with it are those of this boot and this namespace."""
+        return (self.boot, self.namespace) == _here()
+
+    @property
+    def guarded(self) -> bool:
+        return self.is_here and lives(self.guard)
+
+
+def new_mark(port: int, guard: ProcessId) -> Mark:
+    return Mark(secrets.token_hex(8), port, guard, *_here(), _owner())
+
+
+def read_mark(text: str) -> Mark | None:
+    found = _MARK.fullmatch(text)
+    if found is None:
+        return None
+    guard = ProcessId(int(found["pid"]), int(found["start_ticks"]))
+    return Mark(found["token"], int(found["port"]), guard, found["boot"], found["namespace"], found["owner"])
+
+
+@cache
+def _here() -> tuple[str, str]:
+    boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return boot, _namespace("self")
+
+
+def _namespace(pid: int | str) -> str:
+    return str((_PROC / str(pid) / "ns/pid").readlink()).removeprefix("pid:[").removesuffix("]")
+
+
+def _owner() -> str:
+    return hashlib.sha256(f"{os.geteuid()} {servers_folder()}".encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+class ServerRecord(msgspec.Struct, frozen=True):
+    mark: Mark
+    server: ProcessId  # its main process
+    tree: tuple[ProcessId, ...]  # all of its processes that were seen last
+    url: str
+    profile: str
+    model: str | None
+    command: list[str]  # as started, secrets masked
+    container: Container | None
+    log_path: str
+    started_unix_s: float
+    left: bool  # left running on purpose by the vramp that started it
+
+    @property
+    def port(self) -> int:
+        return self.mark.port
+
+    @property
+    def orphaned(self) -> bool:
+        """Its guard is gone, and nobody ends it unless asked."""
+        return not self.mark.guarded
+
+
+def servers_folder() -> Path:
+    """Where the records of this machine's servers are; raises `ServerError` if it cannot be made, or not be trusted."""
+    # A home on the network is shared by machines that cannot see each other's processes.
+    machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+    try:
+        return state_folder(f"servers/{machine}")
+    except OSError as error:
+        why = f"{error.strerror}{', or' if '; ' in str(error.strerror) else ';'}"
+        raise ServerError(
+            f"{error.filename}: cannot keep records of servers there: {why} "
+            "set XDG_STATE_HOME to a folder of your own that can be written"
+        ) from error
+
+
+def record_path(mark: Mark) -> Path:
+    return servers_folder() / f"{mark.port}-{mark.token}.json"
+
+
+def forget(mark: Mark) -> None:
+    """Remove the record of a server of which nothing is left."""
+    path = record_path(mark)
+    path.unlink(missing_ok=True)
+    id_file(path).unlink(missing_ok=True)
+
+
+def id_file(record: Path) -> Path:
+    """Where the client of a container writes its id."""
+    return record.with_suffix(".cid")
+
+
+def orphan_words(record: ServerRecord) -> str:
+    profile = f", profile {record.profile}" if record.profile else ""
+    return f"left behind on port {record.port}{profile}: {remains(record)}"
+
+
+def remains(record: ServerRecord) -> str:
+    """What is left of it, in words."""
+    infos = [info for info in map(look_at, (process.pid for process in record.tree)) if info is not None]
+    what = [f"pid {info.id.pid} ({info.name})" for info in infos[:_SHOWN]]
+    what += [f"{len(infos) - _SHOWN} more"] if len(infos) > _SHOWN else []
+    what += ["its container"] if record.container is not None else []
+    return ", ".join(what)
+
+
+class Found(NamedTuple):
+    """Servers of which something is left, and in words what could not be judged."""
+
+    servers: list[ServerRecord]
+    doubts: list[str]
+
+
+def list_servers() -> list[ServerRecord]:
+    return find_servers().servers
+
+
+def find_servers(programs: Iterable[str] = ()) -> Found:
+    """The servers that vramp started and of which anything is left; the records of others are removed.
+
+    `programs` are asked for containers without a record, too. It blocks, for seconds where a daemon does not answer.
+    """
+    marked = _marked_processes()
+    found: dict[Mark, ServerRecord] = {}
+    doubts: list[str] = []
+    for path in sorted(servers_folder().glob("*.json")):
+        record = _read(path)
+        if isinstance(record, str):
+            doubts.append(record)
+            continue
+        record = _up_to_date(record, marked.pop(record.mark, []))
+        left, doubt = _left_of(record)
+        if doubt:
+            doubts.append(doubt)
+        if left:
+            found[record.mark] = record
+        elif not doubt:
+            forget(record.mark)
+    found |= {mark: _unrecorded(mark, processes) for mark, processes in marked.items()}
+    for program in programs:
+        try:
+            _add_containers(found, program)
+        except ServerError as error:
+            doubts.append(f"containers that vramp left cannot be looked for: {error}")
+    return Found(sorted(found.values(), key=lambda record: record.port), doubts)
+
+
+def _read(path: Path) -> ServerRecord | str:
+    """The record; or in words why there is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
+    except msgspec.DecodeError:
+        return f"{path}: written by another version of vramp, which ends its server; remove it if there is none"
+    except OSError as error:
+        return f"{path}: cannot be read: {error.strerror}"
+
+
+def _up_to_date(record: ServerRecord, marked: Iterable[ProcessId]) -> ServerRecord:
+    known = dict.fromkeys((record.server, *record.tree, *marked))
+    tree = (one for one in known if record.mark.is_here and lives(one))
+    return msgspec.structs.replace(record, tree=tuple(tree))
+
+
+def _left_of(record: ServerRecord) -> tuple[bool, str]:
+    """Whether anything of it is left, and in words what could not be told."""
+    mark = record.mark
+    if mark.boot == _here()[0] and not mark.is_here:
+        return False, f"port {mark.port}: started in another container (pid namespace), and can be ended only there"
+    if mark.guarded or record.tree:
+        return True, ""
+    try:
+        return record.container is not None and bool(container_ids(record.container)), ""
+    except ServerError as error:
+        return True, f"port {mark.port}: its container may still run: {error}"
+
+
+def _marked_processes() -> dict[Mark, list[ProcessId]]:
+    """The living processes of servers of this vramp, the oldest first."""
+    processes, owner = all_processes(), _owner()
+    marks = {pid: mark for pid in processes if (mark := _mark_of(pid, owner)) is not None}
+    found: dict[Mark, list[ProcessId]] = {}
+    for pid, mark in marks.items():
+        info = processes[pid]
+        # A server has sessions of its own: who shares one with a stranger was started by hand in a copied environment.
+        alone = info.session in marks or info.session not in processes
+        if info.alive and alone and info.id.start_ticks >= mark.guard.start_ticks:
+            found.setdefault(mark, []).append(info.id)
+    return {mark: sorted(ids, key=lambda one: one.start_ticks) for mark, ids in found.items()}
+
+
+def _mark_of(pid: int, owner: str) -> Mark | None:
+    folder = _PROC / str(pid)
+    try:
+        if folder.stat().st_uid != os.geteuid():
+            return None
+        _, _, rest = (b"\0" + (folder / "environ").read_bytes()).partition(f"\0{VARIABLE}=".encode())
+        mark = read_mark(rest.partition(b"\0")[0].decode("utf-8", "replace"))
+        ours = mark is not None and mark.is_here and mark.owner == owner and _namespace(pid) == mark.namespace
+    except OSError:  # gone, or not ours to look at
+        return None
+    return mark if ours else None
+
+
+def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Container | None = None) -> ServerRecord:
+    first, *_ = processes or [mark.guard]
+    try:
+        line = (_PROC / str(first.pid) / "cmdline").read_bytes() if processes else b""
+    except OSError:
+        line = b""
+    return ServerRecord(
+        mark=mark,
+        server=first,
+        tree=tuple(processes),
+        url=f"http://127.0.0.1:{mark.port}",
+        profile="",
+        model=None,
+        command=masked_command(line.decode("utf-8", "replace").rstrip("\0").split("\0")),
+        container=container,
+        log_path="",
+        started_unix_s=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + first.start_ticks / _TICKS_PER_S,
+        left=False,
+    )
+
+
+def _add_containers(found: dict[Mark, ServerRecord], program: str) -> None:
+    """Add those that neither a guard nor a record knows."""
+    for label in labels_of_containers(program):
+        mark = read_mark(label)
+        elsewhere = mark is not None and mark.boot == _here()[0] and not mark.is_here
+        if mark is None or mark.owner != _owner() or elsewhere or mark.guarded:
+            continue
+        container = Container(program, str(id_file(record_path(mark))), label, {})
+        record = found.get(mark) or _unrecorded(mark)
+        found[mark] = msgspec.structs.replace(record, container=record.container or container)

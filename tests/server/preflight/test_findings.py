@@ -1,0 +1,83 @@
+"""What every shipped profile is told on every described box, beside the reviewed list in `findings.txt`.
+
+    python -m tests.server.preflight.test_findings   # writes the list anew; then read what changed
+
+Only what depends on profile and box is in it: not whether a model, a port, a container program or a server is here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.metrics.journal import ORPHANED, by_severity
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.document import load_document, load_profile, variant_names
+from loadgen.server.preflight.check import look_at_box
+from loadgen.server.preflight.facts import Box, facts_of
+from loadgen.server.preflight.rules import rule_findings
+from loadgen.vendors import platform_here
+from tests.server.preflight.boxes import DESCRIBED, described_box
+
+LIST = Path(__file__).with_name("findings.txt")
+PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.toml"))
+VLLM = "0.32.0"
+OF_THIS_MACHINE = (
+    *("port-taken", "no-container-program", "server-unknown", "disk-space", "shared-memory"),
+    *(ORPHANED, "server-unknown", "state-folder", "leftover-server"),
+    *("model-missing", "model-incomplete", "model-not-cached", "model-not-kept", "model-download", "no-hub-token"),
+)
+HEADER = f"""\
+# What the preflight says of each shipped profile on each described box (described/), with vLLM {VLLM}. A variant has a
+# line where it is told something else than its profile. Written by: python -m tests.server.preflight.test_findings
+#
+# Reviewed line by line; what is not plain:
+# - not-checked beside no-gpu-device or no-container-device: the other maker's GPUs are not there, so nothing is read.
+# - streams-queue: an MI210 has less than 70 GiB, so vLLM holds 256 sequences, and these variants send 1,000 at once.
+# - weights-too-large: 65 GB of gpt-oss-120b, or 72 GB of a 70B in FP8, on one MI210 (64 GiB); 812 GB of 405B in BF16 on
+#   eight of its size; 685 GB of DeepSeek-R1 on eight H100 (80 GiB). With expert parallelism the rule is silent.
+# - memory-above-aiter is of MI300X: the publication of the MI355X profiles ran with 0.95 there.
+# - quick-reduce-nothing: the publication sets it on one GPU.
+# - aiter-flash-elsewhere: recipes of MI300X and MI355X name AITER's flash attention, which vLLM refuses on MI210.
+"""
+
+
+def told(path: Path, variant: str | None, box: Box) -> str:
+    profile = load_profile(path, variant=variant)
+    platform = profile.server.platform or platform_here(box.dev)
+    setup, findings = look_at_box(profile, stages_of(profile), box, platform, vllm=VLLM)
+    if profile.server.engine in ("vllm", "docker"):
+        findings = [*findings, *rule_findings(facts_of(setup))]
+    shown = [finding for finding in by_severity(findings) if finding.id not in OF_THIS_MACHINE]
+    return ", ".join(f"{finding.severity} {finding.id}" for finding in shown) or "-"
+
+
+def lines_of(box_name: str, folder: Path) -> Iterator[str]:
+    # What models this machine has must not matter.
+    environ = {"PATH": str(folder / "bin"), "HF_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
+    box = described_box(folder, box_name, environ=environ)
+    for path in PROFILES:
+        own = told(path, None, box)
+        yield f"{box_name:7} {path.stem}: {own}"
+        for variant in variant_names(load_document(path)):
+            if (other := told(path, variant, box)) != own:
+                yield f"{box_name:7} {path.stem}+{variant}: {other}"
+
+
+@pytest.mark.parametrize("box_name", DESCRIBED)
+def test_every_profile_is_told_what_was_reviewed(
+    box_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    reviewed = [line for line in LIST.read_text(encoding="utf-8").splitlines() if line.startswith(f"{box_name} ")]
+    assert list(lines_of(box_name, tmp_path)) == reviewed
+
+
+if __name__ == "__main__":
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as home:
+        patch.setenv("HOME", home)
+        listed = [line for name in DESCRIBED for line in lines_of(name, Path(home) / name)]
+    LIST.write_text(HEADER + "\n".join(listed) + "\n", encoding="utf-8")
