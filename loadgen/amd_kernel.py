@@ -44,21 +44,18 @@ def compute_nodes(sysfs: Path) -> list[ComputeNode]:
         if gpu_id in ("", "0") or not folder.name.isdecimal():  # a CPU, or a GPU that this container may not use
             continue
         values = _properties(folder)
-        location, domain = values.get("location_id", ""), values.get("domain", "0")
-        if location.isdecimal() and domain.isdecimal():
-            arch = _arch(values.get("gfx_target_version", ""))
-            found.append(ComputeNode(int(folder.name), gpu_id, int(domain), int(location), arch))
+        location, domain = _number(values.get("location_id", "")), _number(values.get("domain", "0"))
+        if location is not None and domain is not None:
+            arch = _arch(_number(values.get("gfx_target_version", "")) or 0)
+            found.append(ComputeNode(int(folder.name), gpu_id, domain, location, arch))
     return sorted(found)
 
 
 def xgmi_peers(sysfs: Path, node: int) -> set[int]:
     """The numbers of the nodes that a node reaches over XGMI."""
-    peers: set[int] = set()
-    for link in entries(sysfs / f"class/kfd/kfd/topology/nodes/{node}/io_links"):
-        values = _properties(link)
-        if values.get("type") == _XGMI and values.get("node_to", "").isdecimal():
-            peers.add(int(values["node_to"]))
-    return peers
+    links = map(_properties, entries(sysfs / f"class/kfd/kfd/topology/nodes/{node}/io_links"))
+    peers = {_number(link.get("node_to", "")) for link in links if link.get("type") == _XGMI}
+    return {peer for peer in peers if peer is not None}
 
 
 def _properties(folder: Path) -> dict[str, str]:
@@ -66,12 +63,10 @@ def _properties(folder: Path) -> dict[str, str]:
     return {words[0]: words[1] for words in lines if len(words) == 2}
 
 
-def _arch(version: str) -> str | None:
+def _arch(version: int) -> str | None:
     """The compiler's name: 90402 is gfx942, and 90010 gfx90a."""
-    if not (version.isascii() and version.isdecimal() and 5 <= len(version) <= 7):
-        return None
-    major, minor, stepping = int(version) // 10_000, int(version) // 100 % 100, int(version) % 100
-    return f"gfx{major}{minor:x}{stepping:x}"
+    major, minor, stepping = version // 10_000, version // 100 % 100, version % 100
+    return f"gfx{major}{minor:x}{stepping:x}" if 0 < major < 100 else None
 
 
 def held_bytes(sysfs: Path) -> dict[int, dict[str, int | None]] | None:
@@ -118,7 +113,10 @@ def rocm_version(folder: Path) -> str:
 
 
 def number_in(path: Path) -> int | None:
-    text = text_in(path)
+    return _number(text_in(path))
+
+
+def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 

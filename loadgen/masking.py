@@ -10,6 +10,7 @@ Documents are masked before they are printed: what is printed has its quotes esc
 
 from __future__ import annotations
 
+import errno
 import json
 import operator
 import os
@@ -29,6 +30,7 @@ _MAX_COMMAND_CHARS = 120
 _SHORTEST_KNOWN = 8  # shorter values are masked by name and form alone: `1` and `true` stand everywhere
 _SHORTEST_START = 6
 _LONGEST_LINE = 1 << 20
+_LONGEST_FILE = 1 << 30  # takes half a minute
 _DEEPEST = 64  # no document of ours is nested as deep; what is below is masked unseen
 
 _CERTAIN = re.compile(
@@ -118,6 +120,8 @@ def shown_command(words: Sequence[str]) -> str:
 
 def mask_file(path: Path) -> None:
     """Take the secrets out of a text that nobody writes any more, line by line; raises `OSError`."""
+    if path.stat().st_size > _LONGEST_FILE:
+        raise OSError(errno.EFBIG, f"it is larger than {_LONGEST_FILE >> 20} MiB", str(path))
     with open_file(path) as old, replacing(path) as new, new.open("wb") as clean:
         for line in iter(partial(old.readline, _LONGEST_LINE), b""):
             clean.write(masked_text(line.decode(errors="surrogateescape")).encode(errors="surrogateescape"))

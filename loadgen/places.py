@@ -65,11 +65,11 @@ def xdg_path(variable: str, default: str, name: str) -> Path:
 
 def open_file(path: Path) -> BinaryIO:
     """Open a file to read it; raises `OSError`, also for a pipe, which would be waited for, and for a device."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def read_whole(path: Path) -> bytes:

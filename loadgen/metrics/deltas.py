@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HISTOGRAM_LENGTH = 23_552  # counters of a histogram of 1 us to an hour with three digits, as HdrHistogram numbers them
+_ABOVE_US = 1 << 32  # the first value beyond the last counter
 _MOST = 1 << 40
 _FIRST = struct.Struct("<H")
 _LONGEST_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
@@ -46,6 +47,8 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for what no histogram has encoded: a damaged journal must not become numbers."""
+        if not 0 <= self.min_us <= self.max_us < _ABOVE_US:
+            raise ValueError("a histogram whose values are not within its counters")
         steps, counts = self.counters()
         in_order = steps[:1].min(initial=0) >= 0 and steps[1:].min(initial=1) >= 1
         within = steps.max(initial=0) < HISTOGRAM_LENGTH and steps.sum() < HISTOGRAM_LENGTH

@@ -155,7 +155,10 @@ def _latencies(
     mean = mean_estimate(summary.mean, summary.stddev or 0.0, count, confidence)
     yield f"{name}_mean", _as_known(mean, "mean", summary)
     for statistic, percent in PERCENTS.items():
-        estimate = Estimate(getattr(summary, statistic))
+        value = getattr(summary, statistic)
+        if value is None:  # in a result that somebody has made up
+            continue
+        estimate = Estimate(value)
         if histogram is not None:
             count = _effective(precision, name, statistic, confidence)
             estimate = percentile_estimate(estimate.value, histogram, percent, count, confidence)

@@ -8,7 +8,9 @@ snapshots were cut. Percentiles are nearest rank (ceil) over the cumulative coun
 
 from __future__ import annotations
 
+import base64
 import math
+import struct
 import zlib
 from collections.abc import Sequence
 from typing import Any, Self
@@ -33,7 +35,10 @@ _HALF = int(_SHAPE.sub_bucket_half_count)
 _MASK = int(_SHAPE.sub_bucket_mask)
 # The index formula holds up to the end of the last bucket, which lies above HIGHEST_US.
 _TOP_US = int(_SHAPE.get_value_from_index(HISTOGRAM_LENGTH - 1))
-_NOT_HDR = (HdrCookieException, HdrLengthException, RuntimeError, ValueError, zlib.error)
+_NOT_HDR = (HdrCookieException, HdrLengthException, IndexError, OverflowError, RuntimeError, ValueError, zlib.error)
+# In the payload of the V2 encoding: digits, lowest and highest value; then the counters, of nine bytes at most.
+_OUR_KIND = struct.pack(">iqq", SIGNIFICANT_DIGITS, LOWEST_US, HIGHEST_US)
+_LONGEST_PAYLOAD = 40 + 9 * HISTOGRAM_LENGTH
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _SUMS = ("count", "sum_us", "sum_squares_us", "min_us", "max_us", "clipped")
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
@@ -206,12 +211,11 @@ class Histogram:
         Raises `ResultError` for anything else.
         """
         try:
+            _require_ours(text)
             hdr = HdrHistogram.decode(text)
             counts = np.frombuffer(hdr.counts, dtype=np.uint64).astype(np.int64)
         except _NOT_HDR as error:
             raise ResultError(f"not an HdrHistogram of a result: {str(error) or 'of another kind'}") from error
-        if len(counts) != HISTOGRAM_LENGTH:
-            raise ResultError(f"not an HdrHistogram of a result: {len(counts)} counters, expected {HISTOGRAM_LENGTH}")
         histogram = cls()
         (indices,) = np.nonzero(counts)
         tops = np.array([_top_of(int(index)) for index in indices], dtype=np.int64)
@@ -252,6 +256,13 @@ class Histogram:
         return self.encode() == other.encode()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def _require_ours(text: str) -> None:
+    """Raise `ValueError` before the codec unpacks what may have no end, or makes room for a histogram of any size."""
+    payload = zlib.decompressobj().decompress(base64.b64decode(text, validate=True)[8:], _LONGEST_PAYLOAD + 1)
+    if len(payload) > _LONGEST_PAYLOAD or payload[12:32] != _OUR_KIND:
+        raise ValueError("of another kind")
 
 
 def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -206,7 +206,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
 class Checked(msgspec.Struct, frozen=True, tag=True):
     """What the preflight found."""
 
-    t_s: float
+    t_s: _RunS
     findings: tuple[Finding, ...]
 
 
@@ -222,7 +222,7 @@ class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
 class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The server reached another state, or more became known of it."""
 
-    t_s: float
+    t_s: _RunS
     state: Literal["starting", "ready", "stopping", "stopped", "died"]
     engine: str
     url: str
@@ -287,7 +287,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
 class StageSettled(msgspec.Struct, frozen=True, tag=True):
     """The measured window of a stage was opened."""
 
-    t_s: float
+    t_s: _RunS
     index: int
     settled: bool  # false: its transient had not ended within the time for it
 
@@ -295,7 +295,7 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
 class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """What all workers did in a quarter of a second, and hold at its end."""
 
-    span_s: float  # since the tick before
+    span_s: _RunS  # since the tick before
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
@@ -312,7 +312,7 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     """A quarter of a second is over."""
 
-    t_s: float
+    t_s: _RunS
     workers: int = 1
     engine: EngineView | None = None
     engine_again: bool = False  # in a file only: `engine` is what it was in the tick before
@@ -321,7 +321,7 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A stage is over; streams of it may still be open."""
 
-    t_s: float
+    t_s: _RunS
     index: int
     reason: str
 
@@ -329,7 +329,7 @@ class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The engine's own numbers for a stage, read once its window had closed."""
 
-    t_s: float
+    t_s: _RunS
     index: int
     engine: EngineStage  # of all servers together
     instances: tuple[EngineStage | None, ...] = ()
@@ -339,7 +339,7 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
     """What measures the GPUs, and which there are; a later line replaces an earlier one."""
 
-    t_s: float
+    t_s: _RunS
     gpus: tuple[GpuStatic, ...]
     meta: dict[str, Any]  # by vendor: what works, what was tried and why it failed, versions
 
@@ -347,35 +347,35 @@ class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
 class DevicesChosen(msgspec.Struct, frozen=True, tag=True):
     """On which GPUs the server computes, or None while that is not known; a later line replaces an earlier one."""
 
-    t_s: float
+    t_s: _RunS
     devices: ServerDevices | None
 
 
 class GpusSampled(msgspec.Struct, frozen=True, tag=True):
     """A look at GPUs; their own `t_s` are CLOCK_MONOTONIC."""
 
-    t_s: float
+    t_s: _RunS
     gpus: tuple[GpuSample, ...]
 
 
 class HostSampled(msgspec.Struct, frozen=True, tag=True):
     """A look at the host; its own `t_s` is CLOCK_MONOTONIC."""
 
-    t_s: float
+    t_s: _RunS
     host: HostSample
 
 
 class SearchEnded(msgspec.Struct, frozen=True, tag=True):
     """A search is over, whatever it has found."""
 
-    t_s: float
+    t_s: _RunS
     search: SearchResult
 
 
 class Happened(msgspec.Struct, frozen=True, tag=True):
     """An event on the time axis."""
 
-    t_s: float
+    t_s: _RunS
     kind: str
     text: str
 
@@ -383,7 +383,7 @@ class Happened(msgspec.Struct, frozen=True, tag=True):
 class RunFinished(msgspec.Struct, frozen=True, tag=True):
     """The last line."""
 
-    t_s: float
+    t_s: _RunS
     unix_s: _UnixS
     state: RunState
     reason: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from loadgen.metrics.journal import DataFile, Diagnosis, EngineStage, Finding, R
 from loadgen.metrics.samples import Columns, DevicesBy, GpuSeries, GpuStage, GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
 
 
@@ -184,7 +185,7 @@ class Target(msgspec.Struct, frozen=True):
     """What a stage asked for."""
 
     concurrency: int | None
-    rate: float | None
+    rate: _NotNegative | None
     arrival: str | None
 
 
@@ -343,7 +344,7 @@ class StageResult(msgspec.Struct, frozen=True):
     osl: int
     started_at: str
     duration_s: float
-    measured_s: float
+    measured_s: _NotNegative
     stop_reason: str
     requests: Requests
     concurrency: Concurrency

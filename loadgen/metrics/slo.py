@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.batch_means import LEAST_BLOCKS, PERCENTS
+from loadgen.metrics.client_limit import MOST_SEND_LAG_MS
 from loadgen.metrics.difference import (
     SLO_CONFIDENCE,
     chance_of_misses,
@@ -30,7 +31,6 @@ from loadgen.metrics.difference import (
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict, StageResult
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.verdicts import MOST_SEND_LAG_MS
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
 _TELLING = 5  # from so many misses on, the share of them says how it will go on

@@ -125,7 +125,15 @@ def stage_notes(stage: StageResult) -> list[Note]:
         tail_share=None if tail_is_verdict else stage.tail_share,
         compute=stage.compute,
     )
-    return list(found)
+    return [*found, *_energy(stage)]
+
+
+def _energy(stage: StageResult) -> Iterator[Note]:
+    """That the energy may be others' too."""
+    by = stage.energy.devices_by if stage.energy is not None else None
+    if by in ("hbm", "all"):
+        whose = "the GPUs whose memory is in use" if by == "hbm" else "all GPUs of the box"
+        yield Note("Energy", f"of {whose}: nothing tells the server's from others'")
 
 
 def notes_of(

@@ -196,8 +196,11 @@ def _length_s(journal: Path) -> float:
 def _log_of(folder: Path) -> tuple[str, ...]:
     for name in ("server.log", "server-0.log"):
         tail = LogTail(folder / name)
-        while tail.poll():
-            pass
+        try:
+            while tail.poll():
+                pass
+        except OSError as error:
+            return (f"{tail.path}: cannot be read: {error.strerror}",)
         if tail.total:
             return tuple(tail.lines)
     return ()

@@ -6,7 +6,7 @@ last quarter of a second. A damaged line is passed over, and the result says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, dropwhile
 from pathlib import Path
@@ -37,17 +37,26 @@ def recover(folder: Path, *, force: bool = False) -> Path:
         raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it from the journal again")
     try:
         with replacing(folder / HISTOGRAMS) as histograms:
-            result = _fold(journal, histograms)
-        for log in folder.glob("server*.log"):
-            if log.is_file() and not log.is_symlink():
-                mask_file(log)
+            result = _fold(journal, histograms, _mask_logs(folder))
     except OSError as error:
         raise ResultError(f"{folder}: cannot be written to: {error.strerror}") from error
     write_result(result, folder / RESULT)
     return folder / RESULT
 
 
-def _fold(journal: Path, histograms: Path) -> Result:
+def _mask_logs(folder: Path) -> list[str]:
+    """Take the secrets out of what the servers said; returns why that was not possible."""
+    problems = []
+    # What is no file, or a link to somebody's, is none of a run's logs.
+    for log in (log for log in folder.glob("server*.log") if log.is_file() and not log.is_symlink()):
+        try:
+            mask_file(log)
+        except OSError as error:
+            problems.append(f"{log}: may hold secrets, which could not be masked: {error.strerror}")
+    return problems
+
+
+def _fold(journal: Path, histograms: Path, problems: Iterable[str]) -> Result:
     damaged: list[str] = []
     lines = dropwhile(lambda line: not isinstance(line, RunStarted), read_journal(journal, skipped=damaged))
     first = next(lines, None)
@@ -59,7 +68,8 @@ def _fold(journal: Path, histograms: Path) -> Result:
             record.apply(line)
             log.apply(line)
             until_s = time_of(line)
-        for line in _end(record, until_s, damaged):
+        told = [Happened(t_s=until_s, kind="error", text=problem) for problem in problems]
+        for line in (*told, *_end(record, until_s, damaged)):
             record.apply(line)
             log.apply(line)
     return record.result()

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,26 @@ class _Head(msgspec.Struct, frozen=True):
 
     schema: str = ""
     finished_at: str | None = None
+
+
+class _Load(msgspec.Struct, frozen=True):
+    endpoint: str | None = None
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    """What is relied on in the profile of a result, whose other keys may be anything."""
+
+    server: dict[str, Any] | None = None
+    load: _Load | None = None
+    slo: dict[str, Any] | None = None
+
+
+class _Environment(msgspec.Struct, frozen=True):
+    """The same in its environment."""
+
+    model: str | None = None
+    server_command: list[str] | None = None
+    server_env: dict[str, str] | None = None
 
 
 def find_run(text: str) -> Path:
@@ -231,6 +252,8 @@ def read_result(path: Path) -> Result:
         raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         result: Result = msgspec.json.decode(document, type=Result)
+        msgspec.convert(result.profile, _Profile)
+        msgspec.convert(result.environment, _Environment)
         for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
             if datetime.fromisoformat(moment).tzinfo is None:
                 raise ValueError(f"a time without its zone: {moment!r}")

@@ -1,5 +1,6 @@
 """The histogram against plain arithmetic and against HdrHistogram itself."""
 
+import base64
 import math
 import zlib
 from itertools import pairwise
@@ -172,8 +173,21 @@ def test_what_is_no_histogram_is_said_to_be_none(text: str) -> None:
         Histogram.from_hdr(text)
 
 
+def test_a_histogram_that_unpacks_without_end_is_refused() -> None:
+    packed = zlib.compress(bytes(1 << 24))
+    with pytest.raises(ResultError, match="of another kind"):
+        Histogram.from_hdr(base64.b64encode(bytes(8) + packed).decode())
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(0, 1 << 32), (0, 1 << 60), (-1, 0), (9, 8)])
+def test_values_beyond_the_counters_are_no_histogram(lowest: int, highest: int) -> None:
+    """The codec would read memory as far as the maximum says."""
+    with pytest.raises(ValueError, match="not within its counters"):
+        EncodedHistogram(count=0, sum_us=0, sum_squares_us=0, min_us=lowest, max_us=highest)
+
+
 def test_a_histogram_of_another_shape_is_refused() -> None:
-    with pytest.raises(ResultError, match="expected 23552"):
+    with pytest.raises(ResultError, match="of another kind"):
         Histogram.from_hdr(HdrHistogram(1, 1000, 2).encode().decode())
 
 

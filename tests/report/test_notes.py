@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import ComputeResult, FirstWave, ReferenceResult, StageResult, Target, Throughput, Verdict
+from loadgen.metrics.result import (
+    ComputeResult,
+    EnergyResult,
+    FirstWave,
+    ReferenceResult,
+    StageResult,
+    Target,
+    Throughput,
+    Verdict,
+)
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report
@@ -227,3 +236,13 @@ def test_published_figures_that_no_stage_has_the_load_of_are_told_only_where_the
         run = msgspec.structs.replace(result(stage(80)), reference=beside, profile={"reference": published})
         assert published_nowhere(run).startswith(words) and bool(published_nowhere(run)) is bool(words)
         assert words in markdown_report(run) and "about 1.0x" in markdown_report(run)
+
+
+def test_energy_that_may_be_others_is_said() -> None:
+    energy = EnergyResult(100.0, "counter", False, 10.0, 0.1, 10.0, ())
+    whose = {"given": None, "hbm": "the GPUs whose memory is in use", "all": "all GPUs of the box"}
+    for by, words in whose.items():
+        told = stage_notes(msgspec.structs.replace(stage(0), energy=msgspec.structs.replace(energy, devices_by=by)))
+        assert [note.text for note in told if note.subject == "Energy"] == (
+            [f"of {words}: nothing tells the server's from others'"] if words else []
+        )

@@ -20,6 +20,7 @@ from loadgen.amd_kernel import (
 )
 from loadgen.errors import TelemetryError
 from loadgen.server.gpus.gpu import Gpu, named_holders, with_expected_links
+from loadgen.server.process.log import clean_line
 
 
 def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[Gpu]:
@@ -51,7 +52,7 @@ def _gpu(card: Path, own: Sequence[ComputeNode]) -> Gpu | None:
     hwmon = None if asleep else next(iter(sorted((card / "hwmon").glob("hwmon*"))), None)
     return Gpu(
         id=card.resolve().name,
-        name=text_in(card / "product_name") or f"AMD {text_in(card / 'device') or 'GPU'}",
+        name=clean_line(text_in(card / "product_name").encode()) or f"AMD {text_in(card / 'device') or 'GPU'}",
         arch=own[0].arch if own else None,
         hbm_bytes=total,
         used_bytes=used,

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.server.gpus.amd import read_amd
 from loadgen.server.gpus.gpu import Gpu, Holder
@@ -108,3 +110,12 @@ def test_the_power_cap_of_a_sleeping_gpu_is_not_asked_for(tmp_path: Path) -> Non
     assert [(gpu.power_cap_w, gpu.power_cap_default_w) for gpu in read(tmp_path)] == [(500, 750)]
     write(tmp_path / "sys/devices/pci0000:00/0000:05:00.0/power/runtime_status", "suspended")
     assert [(gpu.power_cap_w, gpu.power_cap_default_w) for gpu in read(tmp_path)] == [(None, None)]
+
+
+@given(st.text() | st.text("0123456789 \n").map(lambda text: f"location_id {text}\ngfx_target_version {text}"))
+def test_no_text_of_the_kernel_breaks_it(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    add_amd_gpu(folder / "sys", 0, 5, used=GIB)
+    for name in ("gpu_id", "properties", "io_links/0/properties"):
+        write(folder / "sys/class/kfd/kfd/topology/nodes/1" / name, text)
+    assert [gpu.hbm_bytes for gpu in read(folder)] == [192 * GIB]

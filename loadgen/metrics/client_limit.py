@@ -1,0 +1,118 @@
+"""Whether the client was the limit of a stage: one line with the reason.
+
+What is unknown breaks no rule, and each rule asks for its own evidence. Thresholds are named, so that a reader can
+doubt them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FEWEST_FOR_P99 = 100
+FEWEST_FOR_SHARE = 100
+FEWEST_FOR_MEAN = 30
+SHORTEST_S = 2.0  # of the workers' time, for what they took of it
+MOST_READ_LAG_MS = 25.0  # read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late
+MOST_CPU_SHARE = 0.9  # of one core, per worker
+MOST_COALESCED = 0.01
+"""Share of reads whose earlier events were stamped with the time of the last: with more, the 99th percentile of the
+gaps is the client's."""
+MOST_UNSURE = 0.005
+"""Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
+LEAST_HELD = 0.97  # of the streams that a closed loop asked for
+MOST_REFILL_SHARE = 0.02  # send lag, as a share of the streams' time: how much load a late refill has cost
+MOST_SEND_LAG_MS = 5.0
+"""Send lag at p99 in open loop: half a step of a fast engine. With more, arrivals fall into steps they were not meant
+for, and a TTFT from the intended time is in part the client's."""
+MOST_LAG_OF_GAP = 0.5
+"""Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
+arrivals are no longer Poisson's (or whatever was asked for)."""
+MOST_UNSENT = 0.01  # of the arrivals: the last few of a stage may just miss its end
+MOST_WAITED = 0.02
+"""Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
+
+
+class ClientFacts(msgspec.Struct, frozen=True):
+    """What the verdict about the client is made of; None is unknown and breaks no rule."""
+
+    workers_lost: int = 0
+    span_s: float = 0.0  # time of all workers, of which the next three are shares
+    cpu_share: float | None = None
+    realtime_share: float | None = None  # how much they ran before all other processes
+    waited_share: float | None = None  # how much they were ready to run and had no core
+    lags: int = 0  # reads whose lag is known
+    read_lag_p99_ms: float | None = None
+    reads: int = 0
+    coalesced_share: float | None = None
+    ttfts: int = 0
+    unsure_ttfts: int = 0  # those that may be more than a millisecond too long
+    held_mean: float | None = None
+    wanted: float | None = None
+    sends: int = 0
+    """Requests sent; their lag is counted from when they could be: not before a slot was free under max_concurrency."""
+    unsent: int = 0  # arrivals that nothing that was asked for kept back
+    send_lag_mean_ms: float | None = None
+    e2e_mean_ms: float | None = None
+    send_lag_p99_ms: float | None = None  # of an open loop, whose requests have times of their own; `mean_gap_ms` too
+    mean_gap_ms: float | None = None
+
+
+def client_limit(facts: ClientFacts) -> str | None:
+    """The first rule that says the client could not keep up, in words; None when it could, or too little is known."""
+    if facts.workers_lost:
+        who = "a worker" if facts.workers_lost == 1 else f"{facts.workers_lost} workers"
+        return f"{who} died, and a part of the load with it"
+    if facts.cpu_share is not None and facts.span_s >= SHORTEST_S and facts.cpu_share > MOST_CPU_SHARE:
+        return f"workers used {facts.cpu_share:.0%} of their cores; give them more with --workers"
+    if facts.read_lag_p99_ms is not None and facts.lags >= FEWEST_FOR_P99 and facts.read_lag_p99_ms > MOST_READ_LAG_MS:
+        return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{_why_late(facts)}"
+    if facts.coalesced_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.coalesced_share > MOST_COALESCED:
+        return f"{facts.coalesced_share:.1%} of the reads carried several events"
+    if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > MOST_UNSURE * facts.ttfts:
+        return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long by the client's delay{_why_late(facts)}"
+    if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:
+        return f"held {facts.held_mean:.1f} of {facts.wanted:g} streams"
+    return _late_sends(facts)
+
+
+def _why_late(facts: ClientFacts) -> str:
+    """Cores that were full are a reason that the operator can do something about."""
+    if facts.waited_share is None or facts.span_s < SHORTEST_S or facts.waited_share <= MOST_WAITED:
+        return ""
+    advice = "; load.realtime = true lets them go first (needs root or CAP_SYS_NICE)"
+    words = f", as the cores are full: its workers waited for one {facts.waited_share:.0%} of the time"
+    return words if facts.realtime_share else words + advice
+
+
+def _late_sends(facts: ClientFacts) -> str | None:
+    scheduled = facts.sends + facts.unsent
+    if scheduled >= FEWEST_FOR_SHARE and facts.unsent > MOST_UNSENT * scheduled:
+        return f"{facts.unsent} arrivals were not sent in time: the client did not keep the schedule"
+    mean_ms = facts.send_lag_mean_ms if facts.sends >= FEWEST_FOR_MEAN else None
+    if mean_ms is not None and facts.e2e_mean_ms:
+        share = mean_ms / facts.e2e_mean_ms
+        if share > MOST_REFILL_SHARE:
+            return f"requests were sent {mean_ms:.1f} ms late on average, {share:.1%} of their time"
+    p99_ms = facts.send_lag_p99_ms if facts.sends >= FEWEST_FOR_P99 else None
+    if p99_ms is not None and p99_ms > MOST_SEND_LAG_MS:
+        return f"send lag p99 {p99_ms:.1f} ms: the client did not keep the schedule"
+    if mean_ms is not None and facts.mean_gap_ms is not None:
+        share = mean_ms / facts.mean_gap_ms
+        if share > MOST_LAG_OF_GAP:
+            return (
+                f"requests were sent {mean_ms:.2f} ms late on average, {share:.0%} of the mean gap "
+                "between them: the client did not keep the schedule"
+            )
+    return None
+
+
+def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_mean_ms: float | None) -> str | None:
+    """What `max_concurrency` kept from being sent, or being sent in time; that is what was asked for."""
+    if rate is None or most is None:
+        return None
+    asked = f"rate asked {rate:g}/s, {most} streams at most"
+    if unsent:
+        return f"{asked}: {unsent} arrivals were not sent, as max_concurrency asks"
+    if waited_mean_ms is not None and waited_mean_ms > MOST_SEND_LAG_MS:
+        return f"{asked}: requests waited {waited_mean_ms:.0f} ms for a slot on average, as max_concurrency asks"
+    return None
