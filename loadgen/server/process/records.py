@@ -232,12 +232,22 @@ def _marked_processes() -> dict[Mark, list[ProcessId]]:
     marks = {pid: mark for pid in processes if (mark := _mark_of(pid, owner)) is not None}
     found: dict[Mark, list[ProcessId]] = {}
     for pid, mark in marks.items():
-        info, leader = processes[pid], processes.get(processes[pid].session)
+        info = processes[pid]
         # A server has sessions of its own: who shares one with a stranger was started by hand in a copied environment.
-        alone = leader is None or not leader.alive or leader.id.pid in marks
+        alone = info.session in marks or not _has_environment(info.session)
         if info.alive and alone and info.id.start_ticks >= mark.guard.start_ticks:
             found.setdefault(mark, []).append(info.id)
     return {mark: sorted(ids, key=lambda one: one.start_ticks) for mark, ids in found.items()}
+
+
+def _has_environment(pid: int) -> bool:
+    """False for one that is gone, or dead and not yet buried."""
+    try:
+        return bool((_PROC / str(pid) / "environ").read_bytes())
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 def _mark_of(pid: int, owner: str) -> Mark | None:
