@@ -192,6 +192,7 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
     hbm_total_bytes: int | None = None
     gfx_percent: GpuFigure | None = None
     memory_percent: GpuFigure | None = None
+    xcp_percent: GpuFigure | None = None
     sm_percent: GpuFigure | None = None
     dram_percent: GpuFigure | None = None
     power_w: GpuFigure | None = None

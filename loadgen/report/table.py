@@ -158,11 +158,13 @@ def _energy_lines(stage: StageResult) -> list[str]:
     energy = stage.energy
     if energy is None or energy.joules is None:
         return []
+    per_gpu = stage.throughput.output_tokens_per_s_per_gpu
     source = f"{energy.source}{', counters distrusted' if energy.distrusted else ''}, {len(energy.sockets)} sockets"
     return [
         _line("Energy (J)", f"{energy.joules:.0f} ({source})"),
         _line("Energy per output token (J)", energy.joules_per_output_token),
         _line("Output tok/s per W", energy.tokens_per_s_per_w),
+        *([_line("Output tok/s per GPU", per_gpu)] if per_gpu is not None else []),
     ]
 
 

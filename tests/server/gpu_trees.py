@@ -93,8 +93,9 @@ def add_process(
     folder = proc / str(pid)
     write(folder / "comm", name)
     (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
-    rest = " ".join(["0"] * 15)
-    write(folder / "stat", f"{pid} (odd) name) {state} {parent} {group or pid} {group or pid} {rest} {pid * 10}")
+    middle, end = " ".join(["0"] * 15), " ".join(["0"] * 30)
+    first = f"{pid} (odd) name) {state} {parent} {group or pid} {group or pid}"
+    write(folder / "stat", f"{first} {middle} {pid * 10} {end}")
 
 
 def initial_namespace(proc: Path, number: int = 4026531836) -> None:
