@@ -232,9 +232,9 @@ def _marked_processes() -> dict[Mark, list[ProcessId]]:
     marks = {pid: mark for pid in processes if (mark := _mark_of(pid, owner)) is not None}
     found: dict[Mark, list[ProcessId]] = {}
     for pid, mark in marks.items():
-        info = processes[pid]
+        info, leader = processes[pid], processes.get(processes[pid].session)
         # A server has sessions of its own: who shares one with a stranger was started by hand in a copied environment.
-        alone = info.session in marks or info.session not in processes
+        alone = leader is None or not leader.alive or leader.id.pid in marks
         if info.alive and alone and info.id.start_ticks >= mark.guard.start_ticks:
             found.setdefault(mark, []).append(info.id)
     return {mark: sorted(ids, key=lambda one: one.start_ticks) for mark, ids in found.items()}

@@ -338,3 +338,12 @@ def test_without_its_program_the_client_gets_the_signal(fake: FakeServer, guard:
         assert guard.hear("exited")["signal"] == signal.SIGTERM
         assert "cannot run" in guard.hear("stopped")["problem"]
         fake.assert_gone([client])
+
+
+@pytest.mark.parametrize(("guard", "said"), [("os.getppid()", "runs\n"), ("1", "")])
+def test_a_server_does_not_begin_once_its_guard_is_gone(guard: str, said: str) -> None:
+    check = (
+        f"import os\nfrom loadgen.server.process.guard import _end_with_the_guard as end\nend({guard})\nprint('runs')"
+    )
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (said, 0 if said else 1)

@@ -206,6 +206,18 @@ def test_which_marks_are_ours(change: dict[str, str], session: bool, found: bool
             process.kill()
 
 
+def test_a_leader_whom_nobody_has_buried_is_no_stranger() -> None:
+    environment = {"PATH": os.environ["PATH"], VARIABLE: str(new_mark(8000, DEAD))}
+    words = ["sh", "-c", "sleep 600 & echo $!"]
+    with subprocess.Popen(words, env=environment, start_new_session=True, stdout=subprocess.PIPE) as leader:
+        assert leader.stdout is not None
+        child = psutil.Process(int(leader.stdout.readline()))
+        wait_until(lambda: psutil.Process(leader.pid).status() == psutil.STATUS_ZOMBIE)
+        found = [record.server.pid for record in list_servers()]
+        child.kill()
+    assert found == [child.pid]
+
+
 # Containers.
 
 
