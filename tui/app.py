@@ -26,6 +26,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from loadgen.errors import VrampError
+from loadgen.masking import masked_text
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
@@ -261,7 +262,7 @@ class Cockpit(App[None]):
             self.pop_screen()
 
     def _complain(self, title: str, error: VrampError) -> None:
-        self.notify(str(error), title=title, severity="error", timeout=15, markup=False)
+        self.notify(masked_text(str(error)), title=title, severity="error", timeout=15, markup=False)
 
     async def close_runs(self) -> None:
         """End what has not ended, and wait for it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.places import write_whole
+from loadgen.places import named_mode, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
 from tui import keys
@@ -129,7 +130,8 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def _write(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, self._area.text.encode(), mode=0o644)
+            mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else named_mode()
+            write_whole(path, self._area.text.encode(), mode=mode)
         except OSError as error:
             self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10, markup=False)
             return

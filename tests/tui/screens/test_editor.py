@@ -74,6 +74,12 @@ async def test_saving_under_names(folder: Path) -> None:
         await save_as(seat, "new")
         await seat.sees("Saved: new.toml")
         assert (folder / "new.toml").read_text() == area.text
+        # One that holds a key is its owner's alone, and stays so.
+        (folder / "new.toml").chmod(0o600)
+        first = (folder / "new.toml").stat().st_ino
+        await save_as(seat, "new")
+        await seat.until(lambda: (folder / "new.toml").stat().st_ino != first)
+        assert (folder / "new.toml").stat().st_mode & 0o777 == 0o600
         await seat.press("escape")
         await seat.on(PickerScreen)
         await seat.sees(" new ")
