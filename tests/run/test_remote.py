@@ -36,6 +36,7 @@ from loadgen.run.operations import (
     SetConcurrency,
     SetRate,
     SetShape,
+    ShowProcesses,
     StartAnyway,
     Stop,
 )
@@ -224,8 +225,8 @@ async def test_a_line_without_an_end_is_no_snapshot(tmp_path: Path, monkeypatch:
 
 OPERATIONS: list[Operation] = [
     StartAnyway(), SetConcurrency(1), SetRate(2.5), SetShape(4096, 1024), Hold(), Pause(), Resume(), NextStage(),
-    FollowPlan(PlanRequest("ladder", loads=(8.0, 16.0))), Extend(), Redo(), Note("from elsewhere"), Restart(),
-    Restart("small"), Abort(), Stop(),
+    FollowPlan(PlanRequest("ladder", loads=(8.0, 16.0))), Extend(), Redo(), Note("from elsewhere"),
+    ShowProcesses(), Restart(), Restart("small"), Abort(), Stop(),
 ]  # fmt: skip
 
 
