@@ -21,9 +21,9 @@ from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.masking import masked
 from loadgen.metrics.baseline import Baseline, with_baseline
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.journal import (
     DataFile,
-    EngineView,
     Happened,
     Line,
     RunFinished,
