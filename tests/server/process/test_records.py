@@ -100,6 +100,11 @@ def test_records_of_other_versions_stay_and_are_told(sleeper: ProcessId) -> None
     assert len(list(servers_folder().iterdir())) == 3
 
 
+def test_a_record_that_goes_while_it_is_read_leaves_no_doubt() -> None:
+    (servers_folder() / "8000-x.json").symlink_to("gone")  # listed, and not there to be read
+    assert find_servers() == ([], [])
+
+
 def test_after_another_boot_the_pids_mean_nothing(sleeper: ProcessId) -> None:
     write_record(8000, guard=sleeper, server=sleeper, tree=[sleeper], boot="0" * 36)
     assert find_servers() == ([], [])
