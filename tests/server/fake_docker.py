@@ -2,8 +2,9 @@
 
 `fake_docker.py FOLDER daemon` listens in FOLDER until it is killed; its containers, like real ones, are no descendants
 of the client that asked for them. `fake_docker.py FOLDER WORDS...` is the client. Each call's words are appended to
-FOLDER/calls, and a habit is a word in FOLDER/habits: `stop-fails`, `run-hangs` and so on, `goes-when-told` (what rm
-says, the container is gone), `late` (an answer takes a while), `deaf` (containers do not mind SIGINT).
+FOLDER/calls, and a habit is a word in FOLDER/habits: `stop-fails`, `run-hangs`, `rm-lies` (it does nothing, and says
+nothing) and so on, `goes-when-told` (what rm says, the container is gone), `late` (an answer takes a while), `deaf`
+(containers do not mind SIGINT).
 """
 
 import contextlib
@@ -164,6 +165,8 @@ def main() -> None:
         end(verb, words[-1])
     if f"{verb}-fails" in habits():
         fail("it does not want to", 1)
+    if f"{verb}-lies" in habits():
+        return
     if f"{verb}-hangs" in habits():
         time.sleep(600)
     if verb == "run":

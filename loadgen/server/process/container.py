@@ -74,10 +74,11 @@ def remove_container(container: Container) -> str:
         # One that goes already (--rm) cannot be removed, and is gone a moment later.
         while ids := container_ids(container):
             if problem and time.monotonic() > give_up_s:
-                break
-            problem = "; ".join(filter(None, (_removed(container, one) for one in ids)))
-            time.sleep(_POLL_S if problem else 0)
-        return problem if ids else ""
+                return problem
+            failures = [failure for one in ids if (failure := _removed(container, one))]
+            problem = "; ".join(failures) or f"the container {ids[0][:12]} is still there after it was removed"
+            time.sleep(_POLL_S if failures else 0)
+        return ""
     except ServerError as error:
         return problem or str(error)
 
