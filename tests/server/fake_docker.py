@@ -85,6 +85,8 @@ class Daemon:
     def ids(self, kind: str, value: str) -> dict[str, list[str]]:
         if kind == "id":
             return {"ids": [one for one in self.containers if one.startswith(value)]}
+        if kind == "name":
+            return {"ids": [one for one, facts in self.containers.items() if value in facts["name"]]}
         key, _, wanted = value.partition("=")
         labels = {one: facts["label"] for one, facts in self.containers.items()}
         return {"ids": [one for one, has in labels.items() if has == f"{key}={wanted}" or (not wanted and has)]}
@@ -138,8 +140,9 @@ def run(words: list[str]) -> None:
 
 
 def listed(words: list[str]) -> None:
-    kind, _, value = words[words.index("--filter") + 1].partition("=")
-    print(*ask("ids", kind, value)["ids"], sep="\n")
+    filters = [word.split("=", 2)[1:] for word in words if word.startswith("--filter=")]
+    found = [ask("ids", kind, value)["ids"] for kind, value in filters]
+    print(*(one for one in found[0] if all(one in others for others in found)), sep="\n")
 
 
 def end(verb: str, one: str) -> None:

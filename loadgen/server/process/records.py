@@ -297,5 +297,7 @@ def _add_containers(found: dict[Mark, ServerRecord], program: str) -> None:
         if mark is None or mark.owner != _owner() or elsewhere or mark.guarded:
             continue
         container = Container(program, str(id_file(record_path(mark))), label, {})
-        record = found.get(mark) or _unrecorded(mark)
-        found[mark] = msgspec.structs.replace(record, container=record.container or container)
+        record = found.get(mark)
+        if record is None or record.container is None:
+            if container_ids(container):
+                found[mark] = msgspec.structs.replace(record or _unrecorded(mark), container=container)

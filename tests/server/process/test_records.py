@@ -305,6 +305,18 @@ def test_containers_of_others_are_none_of_ours(docker: FakeDocker, change: dict[
     assert find_servers([str(docker.executable)]) == ([], [])
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_container_that_got_our_label_from_an_image_is_none_of_ours(docker: FakeDocker, recorded: bool) -> None:
+    mark = new_mark(8000, DEAD)
+    theirs = docker.run("theirs", f"vramp.server={mark}")  # as one from an image that `docker commit` made of ours
+    contained = Container(str(docker.executable), str(id_file(record_path(mark))), str(mark), {})
+    if recorded:
+        write_record(mark=mark, container=contained)
+    assert find_servers([str(docker.executable)]) == ([], [])
+    assert container.remove_container(contained) == ""
+    assert theirs.is_running()
+
+
 def test_a_daemon_that_is_not_there_is_told(docker: FakeDocker) -> None:
     docker.daemon.kill()
     docker.daemon.wait()
