@@ -12,11 +12,10 @@ from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
+from loadgen.metrics.hardware_result import ComputeResult, EnergyResult, GpuStage
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
-    ComputeResult,
     Concurrency,
-    EnergyResult,
     FirstWave,
     InstanceResult,
     Limits,
@@ -27,7 +26,6 @@ from loadgen.metrics.result import (
     Tokens,
     Verdict,
 )
-from loadgen.metrics.samples import GpuStage
 from loadgen.metrics.slo import judge
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, stage_verdicts

@@ -47,6 +47,8 @@ class Docker(Table):
     """`host:container[:ro]`; `~` is expanded."""
     shm_size: str | None = None
     """Shared memory of its own, such as `"16g"` (`--shm-size`)."""
+    ulimits: list[str] = []
+    """`["memlock=-1"]` lets it lock the memory that InfiniBand and RoCE register (`--ulimit`)."""
     capabilities: list[str] = []
     """Capabilities of the kernel that it gets (`--cap-add`)."""
     security_options: list[str] = []

@@ -17,7 +17,8 @@ import msgspec
 
 from loadgen.errors import LoadError, ProfileError, ServerError
 from loadgen.masking import mask_file, masked_text
-from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.journal import Diagnosis, Milestone, ServerInstance
 from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder

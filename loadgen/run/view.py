@@ -10,10 +10,12 @@ from typing import Required, TypedDict, Unpack
 
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.journal import EngineView, Milestone, RunState, StageLoad
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.hardware_result import ComputeResult
+from loadgen.metrics.journal import Milestone, RunState, StageLoad
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Comparison, ComputeResult, Verdict
+from loadgen.metrics.result import Comparison, Verdict
 from loadgen.metrics.snapshot import (
     ClientView,
     ErrorView,

@@ -131,8 +131,8 @@ class Channel:
             self._parser.feed_data(data)
             # Bytes behind the chunk that end a line would have been the head of another.
             self._plain = self._between_chunks and not self._slow and data.endswith(b"\r\n")
-        except httptools.HttpParserCallbackError:
-            raise  # a fault of ours, not of the server
+        except httptools.HttpParserCallbackError as error:
+            raise (error.__context__ or error) from None  # a fault of ours, not of the server
         except httptools.HttpParserError as error:
             self._fail("protocol", f"not HTTP: {error}")
 

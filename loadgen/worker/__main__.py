@@ -12,11 +12,14 @@ import os
 import ssl
 import sys
 import time
+import traceback
+from typing import Any
 
 import msgspec
 import psutil
 import uvloop
 
+from loadgen.errors import VrampError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
@@ -30,6 +33,7 @@ _LINE_LIMIT = 64 * 1024 * 1024
 
 async def run_worker() -> None:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_end_with)
     reader = asyncio.StreamReader(limit=_LINE_LIMIT)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     output, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
@@ -41,12 +45,24 @@ async def run_worker() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     ticker = loop.create_task(_tick_forever(driver, settings, output))
+    ticker.add_done_callback(lambda done: done.cancelled() or done.result())
     while line := await reader.readline():
         _obey(driver, messages.decode_command(line))
-        if ticker.done():
-            break
-    ticker.cancel()
     os._exit(0)
+
+
+def _end_with(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End the worker with what a callback has raised: the loop would log it, and the stage would never end."""
+    error = context.get("exception")
+    # Outside a callback it is the end of a connection, which the connection's stream tells.
+    if error is None or (isinstance(error, OSError) and "handle" not in context):
+        loop.default_exception_handler(context)
+        return
+    if isinstance(error, VrampError):
+        print(error, file=sys.stderr, flush=True)
+    else:
+        traceback.print_exception(error)
+    os._exit(1)
 
 
 def _obey(driver: Driver, command: messages.Command) -> None:
@@ -120,7 +136,10 @@ def _tls_context(settings: Configure) -> ssl.SSLContext | None:
 
 def main() -> None:
     ask_for_short_slices()
-    uvloop.run(run_worker())
+    try:
+        uvloop.run(run_worker())
+    except VrampError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -92,11 +92,7 @@ class RequestQueue:
         return cancel.after_s
 
     def _write(self, turn: Turn) -> bytes:
-        try:
-            request = self.writer.request(turn.request, turn.number)
-        except ValueError as error:
-            # Ends the worker: the loop would log any other error of a callback, and the stage would never end.
-            raise SystemExit(str(error)) from None
+        request = self.writer.request(turn.request, turn.number)
         return self._command.template.fill(request.prompt, self.model(turn), osl=request.osl, messages=request.messages)
 
 

@@ -313,14 +313,14 @@ class DatasetReader:
         self._index = np.memmap(data.index, dtype=_ENTRIES, mode="r")
 
     def text(self, number: int) -> DatasetRecord:
-        """The record of this number; raises ValueError if the file was changed since it was looked through."""
+        """The record of this number; raises `ProfileError` if the file was changed since it was looked through."""
         offset, length, *_ = self._index[number].item()
         form = self._data.form
         assert form != "trace"
         return self._parsed(lambda line: parse_record(line, form), offset, length)
 
     def row(self, number: int) -> TraceRow:
-        """The row of this number of a trace; raises ValueError if the file was changed since it was looked through."""
+        """The row of this number of a trace; raises `ProfileError` as `text` does."""
         offset, length, at_s, isl, osl = self._index[number].item()
         row = TraceRow(at_s, isl, osl)
         if not self._data.block_size:
@@ -334,7 +334,7 @@ class DatasetReader:
         except ValueError:
             parsed = None
         if parsed is None:
-            raise ValueError(f"{self._data.path}: was changed while it was in use")
+            raise ProfileError(f"load.data: {self._data.path}: was changed while it was in use")
         return parsed
 
     def times_s(self) -> Iterator[float]:

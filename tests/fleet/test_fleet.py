@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template
 from loadgen.worker.messages import Configure, Vocabulary
+from loadgen.workload.data import Dataset, index_dataset
+from loadgen.workload.work import Work
 from tests.engines import Simulator
 
 pytestmark = pytest.mark.usefixtures("little_patience")
@@ -226,6 +229,28 @@ async def test_when_all_that_had_a_share_are_gone_the_stage_is_over(engine: Simu
         run.begin(1, concurrency=2, requests=4)
         await run.until(lambda tick: tick.finished == 1)
         assert run.count(1, "completed") == 4
+
+
+def without_last_record(path: Path) -> Dataset:
+    path.write_text("Tell me a story.\n" * 100)
+    data = index_dataset(str(path))
+    index = Path(data.index)
+    os.truncate(index, index.stat().st_size * 99 // 100)
+    return data
+
+
+async def test_an_error_in_a_callback_ends_its_worker_and_no_other(engine: Simulator, tmp_path: Path) -> None:
+    data = without_last_record(tmp_path / "prompts.txt")  # only one of the two workers comes to it
+    async with driven(engine, 2) as run:
+        run.begin(0, concurrency=2, work=Work(data=data))
+        await run.until(lambda _: bool(run.deaths))
+        before = run.count(0, "completed")
+        await run.until(lambda _: run.count(0, "completed") > before + 10)
+        run.fleet.end_load(abort=True)
+        await run.until(lambda tick: not tick.held)
+        assert run.adds_up(0)
+    (death,) = run.deaths
+    assert "died with status 1: IndexError: index 99 is out of bounds" in death
 
 
 async def test_ticks_go_on_while_one_is_stopped(engine: Simulator) -> None:

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError
-from loadgen.metrics.journal import EngineView, Milestone
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.journal import Milestone
 from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
 from loadgen.server.process.locks import driver_of

@@ -443,3 +443,15 @@ def test_garbage_never_breaks_us(body: bytes, places: list[int]) -> None:
     if wire.channel.stream is not None:
         wire.channel.lost("reset", "over")
     assert len(wire.ended) == 1
+
+
+def test_an_error_of_ours_is_not_the_servers() -> None:
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError
+
+    channel = Channel(ClientSamples(), fault, fault)
+    channel.write = lambda _: True
+    channel.usable = True
+    channel.begin(Stream(stage=0, samples=StageSamples(), wire=b"POST", intended_ns=0))
+    with pytest.raises(ZeroDivisionError):
+        channel.feed(head("500 Internal Server Error", framing="Content-Length: 0"), 1)

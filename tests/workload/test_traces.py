@@ -291,7 +291,7 @@ def test_a_row_of_a_file_that_was_changed_is_an_error(tmp_path: Path) -> None:
     data = index_dataset(path)
     for text in ("x" * 1000, MOONCAKE[:100]):
         Path(path).write_text(text)
-        with pytest.raises(ValueError, match="trace: was changed while it was in use"):
+        with pytest.raises(ProfileError, match="trace: was changed while it was in use"):
             DatasetReader(data).row(1)
 
 

@@ -194,15 +194,18 @@ def locked_memory(setup: Setup) -> Iterator[Finding]:
     """The limit of locked memory, where there is a network that registers memory."""
     if not _takes_several(setup) or not entries(setup.box.sys / "class/infiniband"):
         return
-    contained = setup.server.docker is not None
+    docker = setup.server.docker
+    if docker is not None and any(limit.startswith("memlock=") for limit in docker.ulimits):
+        return
+    contained = docker is not None
     limit = _limit_of_daemon(setup.box.proc) if contained else setup.box.locked_memory
     if limit is not None and limit < _LITTLE_LOCKED_BYTES:
         seen = f"a process{' of a container' if contained else ''} may lock {memory(limit)} of memory"
         why = "NCCL and RCCL register memory with InfiniBand or RoCE, and fail with ibv_reg_mr: Cannot allocate memory"
-        fix = "sudo prlimit --pid $$ --memlock=unlimited, in the shell that starts vramp"
-        daemon = "LimitMEMLOCK=infinity under [Service] in sudo systemctl edit docker, then restart docker"
+        shell = "sudo prlimit --pid $$ --memlock=unlimited, in the shell that starts vramp"
+        fix = 'server.docker.ulimits = ["memlock=-1"]' if contained else shell
         source = "mlcommons/mlperf-automations issue 664"
-        yield Finding("locked-memory", "info", seen, why, daemon if contained else fix, source)
+        yield Finding("locked-memory", "info", seen, why, fix, source)
 
 
 def _limit_of_daemon(proc: Path) -> int | None:

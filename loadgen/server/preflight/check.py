@@ -27,7 +27,7 @@ from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.vllm.command import find_container_program, find_vllm
-from loadgen.vendors import Platform, platform_here
+from loadgen.vendors import Platform, platform_here, vendor_of
 
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
 _Check = Callable[[Setup], Iterator[Finding]]
@@ -156,11 +156,14 @@ def look_at_box(
     gpus: Sequence[Gpu] = ()
     found: list[Finding] = []
     unread: dict[str, list[str]] = {}  # what could not be checked, by the reason
-    if profile.server.engine in _JUDGED_ENGINES and platform != "cpu":
+    vendor = vendor_of(platform)
+    if profile.server.engine in _JUDGED_ENGINES and vendor is not None:
         try:
             gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
         except TelemetryError as error:
-            unread[str(error)] = ["the GPUs and what is in use of their memory"]
+            # Where there is no device file either, the check of those says all there is to say.
+            if vendor.computes_here(box.dev):
+                unread[str(error)] = ["the GPUs and what is in use of their memory"]
     setup = Setup(profile, plan, box, platform, gpus, vllm, image)
     for name, check in _CHECKS[profile.server.engine].items():
         try:

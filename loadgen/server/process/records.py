@@ -298,6 +298,5 @@ def _add_containers(found: dict[Mark, ServerRecord], program: str) -> None:
             continue
         container = Container(program, str(id_file(record_path(mark))), label, {})
         record = found.get(mark)
-        if record is None or record.container is None:
-            if container_ids(container):
-                found[mark] = msgspec.structs.replace(record or _unrecorded(mark), container=container)
+        if (record is None or record.container is None) and container_ids(container):
+            found[mark] = msgspec.structs.replace(record or _unrecorded(mark), container=container)

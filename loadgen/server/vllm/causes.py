@@ -234,8 +234,8 @@ CAUSES = (
         "locked-memory",
         r"ibv_reg_(?:dmabuf_)?mr\S* failed with error Cannot allocate memory|RLIMIT_MEMLOCK",
         "too little memory may be locked (memlock), so the network adapters cannot register it",
-        "`ulimit -l unlimited` in the shell that starts vramp (LimitMEMLOCK=infinity in a unit of systemd); containers "
-        "take theirs from the docker daemon: default-ulimits in /etc/docker/daemon.json",
+        "`ulimit -l unlimited` in the shell that starts vramp (LimitMEMLOCK=infinity in a unit of systemd); for "
+        'a container server.docker.ulimits = ["memlock=-1"]',
     ),
     Cause(
         "host-out-of-memory",

@@ -78,6 +78,7 @@ def run_command(server: Server, docker: Docker, port: int, known_by: Sequence[st
         "--gpus": [docker.gpus],
         "--device": docker.devices,
         "--group-add": docker.groups,
+        "--ulimit": docker.ulimits,
         "--cap-add": docker.capabilities,
         "--security-opt": docker.security_options,
         "--volume": [expanded(mount) for mount in docker.mounts],

@@ -191,15 +191,31 @@ def test_little_locked_memory_beside_a_network_that_needs_it(
     assert [finding.id for finding in found(box, "mi300x")] == expected
 
 
-@pytest.mark.parametrize(("limit", "speaks"), [("8388608", True), ("unlimited", False)])
-def test_a_container_inherits_the_limit_of_the_daemon(tmp_path: Path, limit: str, speaks: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "ulimits", "speaks"),
+    [
+        ("8388608", [], True),
+        ("unlimited", [], False),
+        ("8388608", ["memlock=-1"], False),
+        ("8388608", ["stack=9"], True),
+    ],
+)
+def test_a_container_inherits_the_limit_of_the_daemon_or_has_its_own(
+    tmp_path: Path, limit: str, ulimits: list[str], speaks: bool
+) -> None:
     box = described_box(tmp_path, "mi300x", locked_memory=None)
     write(box.sys / "class/infiniband/mlx5_0/node_type", "1: CA")
     add_process(box.proc, 9, "dockerd", name="dockerd")
     write(box.proc / "9/limits", f"Limit  Soft Limit  Hard Limit  Units\nMax locked memory  {limit}  {limit}  bytes")
-    docker = {"image": "i", "ipc": "host", "executable": "/bin/true", "devices": ["/dev/kfd", "/dev/dri"]}
+    docker = {
+        "image": "i",
+        "ipc": "host",
+        "executable": "/bin/true",
+        "devices": ["/dev/kfd", "/dev/dri"],
+        "ulimits": ulimits,
+    }
     profile = profile_of(tmp_path, engine="docker", docker=docker, args=SEVERAL, model="/image/model")
     if speaks:
-        assert only(box, profile, "rocm").fix.startswith("LimitMEMLOCK=infinity")
+        assert only(box, profile, "rocm").fix == 'server.docker.ulimits = ["memlock=-1"]'
     else:
         assert check(box, profile, "rocm") == []

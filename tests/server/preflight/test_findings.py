@@ -35,7 +35,6 @@ HEADER = f"""\
 # line where it is told something else than its profile. Written by: python -m tests.server.preflight.test_findings
 #
 # Reviewed line by line; what is not plain:
-# - not-checked beside no-gpu-device or no-container-device: the other maker's GPUs are not there, so nothing is read.
 # - streams-queue: an MI210 has less than 70 GiB, so vLLM holds 256 sequences, and these variants send 1,000 at once.
 # - weights-too-large: 65 GB of gpt-oss-120b, or 72 GB of a 70B in FP8, on one MI210 (64 GiB); 812 GB of 405B in BF16 on
 #   eight of its size; 685 GB of DeepSeek-R1 on eight H100 (80 GiB). With expert parallelism the rule is silent.

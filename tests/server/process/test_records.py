@@ -40,23 +40,10 @@ from tests.server.fakes import (
     fake_docker,
     is_gone,
     kill_at_once,
-    sleeping,
     wait_until,
     write_record,
 )
 from tests.server.test_supervisor import PARENT, ROOT
-
-
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def sleeper() -> Iterator[ProcessId]:
-    with sleeping() as process:
-        yield process
-
 
 # Marks.
 

@@ -135,13 +135,15 @@ def test_a_published_docker_run(docker: str, monkeypatch: pytest.MonkeyPatch) ->
         mounts=["~/models:/models:ro"],
         shm_size="16g",
         capabilities=["SYS_PTRACE"],
+        ulimits=["memlock=-1"],
         security_options=["seccomp=unconfined"],
         args={"max-num-seqs": 8},
     )
     assert server_command(server, port=8000, known_by=["--name", "x"]) == [
         *(docker, "run", "--rm", "--name", "x", "--stop-signal", "SIGINT", "--network", "host"),
         *("--ipc", "host", "--shm-size", "16g", "--device", "/dev/kfd", "--device", "/dev/dri"),
-        *("--group-add", "video", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"),
+        *("--group-add", "video", "--ulimit", "memlock=-1"),
+        *("--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"),
         *("--volume", "/home/me/models:/models:ro", "--env", "HF_TOKEN", "vllm:1"),
         *("vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--max-num-seqs", "8"),
     ]
