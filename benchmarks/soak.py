@@ -24,9 +24,9 @@ import psutil
 from numpy.typing import NDArray
 
 from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
-    EngineView,
     GpusSampled,
     Happened,
     HostSampled,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from loadgen.metrics.engine import EngineStage, TruthCheck
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineStage
-from loadgen.metrics.result import TruthCheck, Verdict
+from loadgen.metrics.result import Verdict
 from loadgen.metrics.stage_record import FIRST_TOKENS, StageRecord
 
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadgen.metrics.result import EnergyResult, EnergySource, SocketEnergy
+from loadgen.metrics.hardware_result import EnergyResult, EnergySource, SocketEnergy
 from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.series import Floats
 

@@ -24,9 +24,10 @@ from loadgen.metrics.difference import (
     rate_estimate,
     share_estimate,
 )
+from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import DataFile, StageStarted
-from loadgen.metrics.result import Compared, Comparison, ComputeResult, Precision, Result, StageResult
+from loadgen.metrics.result import Compared, Comparison, Precision, Result, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
 

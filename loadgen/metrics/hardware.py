@@ -13,21 +13,9 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.energy import socket_of
+from loadgen.metrics.hardware_result import Columns, GpuFigure, GpuSeries, GpuStage
 from loadgen.metrics.journal import GpusSampled, HostSampled
-from loadgen.metrics.samples import (
-    Columns,
-    GpuFigure,
-    GpuSample,
-    GpuSeries,
-    GpuStage,
-    GpuStatic,
-    HostSample,
-    Reading,
-    ServerDevices,
-    carried,
-    gained,
-    rate,
-)
+from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, Reading, ServerDevices, carried, gained, rate
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import GpuPace
 from loadgen.metrics.verdicts import GpuFacts, gpu_facts

@@ -18,6 +18,7 @@ import msgspec
 
 from loadgen.format import counted
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.engine import EngineStage, EngineView
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName
 
@@ -105,65 +106,6 @@ class Milestone(msgspec.Struct, frozen=True):
     finished_s: float | None = None
     expected_s: float | None = None  # how long it took in the last start of the same kind
     elapsed_s: float | None = None  # since it began, while it runs
-
-
-class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The engine's /metrics: gauges now, and rates over the last `WINDOW_S` seconds."""
-
-    running: float | None = None
-    waiting: float | None = None
-    kv_usage: float | None = None  # 0 to 1, of the fullest engine
-    preemptions: float | None = None  # since the server started
-    waiting_by_reason: dict[str, float] = {}
-    """Where some wait: `capacity`, no room; `deferred`, held back by something else, such as a KV transfer."""
-    prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
-    prompt_tokens_per_s: float | None = None
-    generation_tokens_per_s: float | None = None
-    tflops_per_gpu: float | None = None  # TFLOP a second by the engine's estimate; None where it does not tell
-    engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
-
-
-class EngineLatencyMs(msgspec.Struct, frozen=True):
-    """One latency over a stage as the engine saw it; percentiles are interpolated within its coarse buckets.
-
-    None where they are too coarse to tell: in the first bucket, or beyond the last bound.
-    """
-
-    count: int
-    mean: float
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-
-
-class EngineStage(msgspec.Struct, frozen=True):
-    """What the engine's own /metrics say about a stage: differences between its end and its beginning.
-
-    Warm-up is in it, and what other clients sent.
-    """
-
-    ttft_mean_ms: float | None = None
-    ttft_count: int | None = None
-    itl_mean_ms: float | None = None
-    tpot_mean_ms: float | None = None
-    e2e_mean_ms: float | None = None
-    queue_mean_ms: float | None = None
-    prefill_mean_ms: float | None = None
-    decode_mean_ms: float | None = None
-    prompt_tokens: int | None = None
-    generation_tokens: int | None = None
-    preemptions: int | None = None
-    prefix_hit_rate: float | None = None
-    admission_rejections: int | None = None  # requests turned away because a queue was full
-    latency_ms: dict[str, EngineLatencyMs] = {}
-    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
-    engines: dict[str, EngineStage] = {}  # each engine of a data-parallel server, where there are several
-    idle_around: bool | None = None
-    """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
-    doubts: dict[str, str] = {}
-    """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
-    tflops_per_gpu: float | None = None
-    """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
 
 
 class DataFile(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from loadgen.metrics.result import ComputeResult
+from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.samples import GpuStatic
 from loadgen.vendors import VENDORS
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from loadgen.errors import ResultError
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.figures import compare, other_data
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.histogram import Histogram
@@ -24,7 +25,6 @@ from loadgen.metrics.journal import (
     Checked,
     DevicesChosen,
     EngineMeasured,
-    EngineView,
     Finding,
     GpusSampled,
     Happened,

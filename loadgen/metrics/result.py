@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import DataFile, Diagnosis, EngineStage, Finding, RunState, SearchResult
-from loadgen.metrics.samples import Columns, DevicesBy, GpuSeries, GpuStage, GpuStatic
+from loadgen.metrics.engine import EngineStage, TruthCheck
+from loadgen.metrics.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
+from loadgen.metrics.journal import DataFile, Diagnosis, Finding, RunState, SearchResult
+from loadgen.metrics.samples import GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -113,45 +115,6 @@ class Precision(msgspec.Struct, frozen=True):
     `goodput` has the statistic `share`.
     """
     error_percent: dict[str, float]  # the standard errors of requests, output and total tokens per second
-
-
-class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Client against engine over a stage; None where one of them does not know."""
-
-    ttft_client_ms: float | None
-    """Mean over all streams of the stage, warm-up and first wave too; None, as all times, where the server's is of
-    other streams."""
-    ttft_server_ms: float | None
-    ttft_outside_ms: float | None  # the client's less the server's: HTTP, network and client
-    queue_ms: float | None
-    """Mean wait before the engine began a request; this and `prefill_ms` are parts of the server's TTFT."""
-    prefill_ms: float | None
-    frontend_ms: float | None  # the rest of the server's TTFT: tokenizing, and the way to the engine and back
-    requests_client: int
-    requests_server: int | None
-    """Those that the server gave a first token; None, as its tokens, where they may be others."""
-    input_tokens_client: int
-    input_tokens_server: int | None
-    output_tokens_client: int
-    output_tokens_server: int | None
-    agrees: bool | None  # of all that could be compared; None where nothing could
-    why: str  # what does not agree, then what could not be compared and why; empty where everything agrees
-
-
-EnergySource = Literal["counter", "power"]
-
-
-class SocketEnergy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one socket used in a window."""
-
-    socket: str
-    index: int  # the device that carries the socket's figures
-    joules: float | None
-    source: EnergySource | None
-    counter_joules: float | None = None
-    power_joules: float | None = None
-    distrusted: bool = False
-    """The counter is off by more than a tenth against the power over at least ten seconds, so the power counts."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -275,30 +238,6 @@ class InstanceResult(msgspec.Struct, frozen=True):
     """Over the window of the whole stage, so that the parts add up; but for `output_tokens_per_s_per_user`."""
     latency_ms: dict[str, Summary]  # `ttft` and `tpot`
     engine: EngineStage | None
-
-
-class EnergyResult(msgspec.Struct, frozen=True):
-    """What the server's sockets used in the measured window: no CPU, no network, no fans."""
-
-    joules: float | None
-    source: EnergySource | None
-    distrusted: bool  # the counters are far from the integrated power, which therefore counts
-    window_s: float
-    joules_per_output_token: float | None
-    tokens_per_s_per_w: float | None  # output tokens per second for each watt, which is output tokens per joule
-    sockets: tuple[SocketEnergy, ...]
-    devices_by: DevicesBy | None = None
-    """How the server's GPUs were told from others, see `ServerDevices.by`; None in results of before."""
-
-
-class ComputeResult(msgspec.Struct, frozen=True):
-    """What each GPU of the server computed, by the engine's own estimate, beside the most that it could (MFU)."""
-
-    tflops_per_gpu: float  # TFLOP a second between the engine's readings, warm-up and waits too
-    precision: str | None = None  # of the peak: `bf16`, `fp16` or `fp8`
-    peak_tflops: float | None = None  # dense, of one GPU
-    mfu_percent: float | None = None  # the share of the peak
-    why: str = ""  # why there is no peak to compare with
 
 
 class Goodput(msgspec.Struct, frozen=True):

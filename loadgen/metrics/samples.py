@@ -1,5 +1,5 @@
-"""What is known of GPUs and the host, in one schema for every vendor: what telemetry measures, the journal keeps and a
-result says.
+"""What is known of GPUs and the host at a moment, in one schema for every vendor: what telemetry measures, the journal
+keeps and `vramp doctor` finds.
 
 Numbers are numbers or null; what is null has its reason in `missing`, so that absence is visible and never a zero.
 Units are in the names. Times are CLOCK_MONOTONIC, which is one clock for the whole machine. Nothing here needs numpy:
@@ -169,67 +169,6 @@ class ServerDevices(msgspec.Struct, frozen=True):
     """`given`: visible devices, docker's devices and sizes say it; `processes`: those of the server hold their memory;
     `hbm`: their memory grew since the run began, or is in use for a tenth, which others' may be too; `simulated`: all
     are its; `all`: nothing tells them apart."""
-
-
-class GpuFigure(msgspec.Struct, frozen=True):
-    """One quantity of one GPU over a window."""
-
-    min: float
-    mean: float
-    p50: float
-    p95: float
-    max: float
-
-
-class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU over the window of a stage; None was not available, with its reason in `missing`."""
-
-    index: int
-    name: str
-    looks: int
-    of_server: bool | None = None  # whether the server computes on it; None in results of before
-    hbm_used_bytes_max: int | None = None
-    hbm_total_bytes: int | None = None
-    gfx_percent: GpuFigure | None = None
-    memory_percent: GpuFigure | None = None
-    xcp_percent: GpuFigure | None = None
-    sm_percent: GpuFigure | None = None
-    dram_percent: GpuFigure | None = None
-    power_w: GpuFigure | None = None
-    temperature_hotspot_c: GpuFigure | None = None
-    temperature_memory_c: GpuFigure | None = None
-    gfx_clock_mhz: GpuFigure | None = None
-    memory_clock_mhz: GpuFigure | None = None
-    throttled_percent: dict[str, float] = {}
-    """Mean share of the time by reason; reasons that never held it back are left out."""
-    pcie_replays: int | None = None
-    ecc_correctable: int | None = None
-    """New ones, as are all counts here, from the last look before the stage to the first after it: errors are looked
-    for every ten seconds."""
-    ecc_uncorrectable: int | None = None
-    ecc_deferred: int | None = None
-    bad_pages: int | None = None
-    rows_remapped: int | None = None
-    xids: int | None = None
-    xid_last: int | None = None  # the number of the last Xid error, if any is new
-    link_read_bytes_per_s: float | None = None
-    link_write_bytes_per_s: float | None = None
-    missing: dict[str, str] = {}
-
-
-class GpuSeries(msgspec.Struct, frozen=True):
-    """One GPU over the run."""
-
-    index: int
-    columns: Columns
-
-
-Columns = dict[str, list[float | int | None]]
-"""One column is `t_s`, seconds since the run began; all are equally long.
-
-Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
-without `x_min` the two are equal everywhere.
-"""
 
 
 DOCTOR_SCHEMA = "vramp.doctor/1"

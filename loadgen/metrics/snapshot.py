@@ -11,18 +11,10 @@ from typing import Literal
 import msgspec
 
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import Diagnosis, EngineView, Finding, Milestone, SearchResult
-from loadgen.metrics.result import (
-    BaselineView,
-    Comparison,
-    ComputeResult,
-    CurvePoint,
-    EnergyResult,
-    Requests,
-    RunEvent,
-    Throughput,
-    Verdict,
-)
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
+from loadgen.metrics.journal import Diagnosis, Finding, Milestone, SearchResult
+from loadgen.metrics.result import BaselineView, Comparison, CurvePoint, Requests, RunEvent, Throughput, Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 SNAPSHOT_S = 0.25  # A run tells its state so often

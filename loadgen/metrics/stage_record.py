@@ -5,9 +5,10 @@ from __future__ import annotations
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
 from loadgen.metrics.deltas import Summary
+from loadgen.metrics.engine import EngineStage, EngineView
 from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineStage, EngineView, StageEnded, StageSettled, StageStarted
+from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # A window of so many times E2E knows it

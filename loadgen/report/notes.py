@@ -12,7 +12,8 @@ import msgspec
 
 from loadgen.format import counted, significant
 from loadgen.metrics.deltas import OUTCOMES, Summary
-from loadgen.metrics.result import ComputeResult, FirstWave, Requests, Result, StageResult
+from loadgen.metrics.hardware_result import ComputeResult
+from loadgen.metrics.result import FirstWave, Requests, Result, StageResult
 from loadgen.metrics.snapshot import StageView
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}

@@ -18,12 +18,14 @@ from loadgen.errors import ProfileError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.journal import Happened, Line, SearchEnded, StageEnded, StageSettled
 from loadgen.metrics.record import Record
+from loadgen.metrics.snapshot import LoadView
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.from_here import plan_from_here
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.schema import Profile
 from loadgen.run.stage_watch import StageWatch, enough, measured_of
+from loadgen.run.view import load_view
 from loadgen.stream.request import RequestTemplate
 
 TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the requests of a stage, a template for each server
@@ -65,10 +67,10 @@ class LoadController:
         what ran on the one before."""
         self._before_hold: Stage | None = None  # the running stage with its end, while the operator holds it open
         self._finished = False
-        self.current: Stage | None = None
+        self._current: Stage | None = None
         self.index = -1
-        self.manual = False  # the operator set the running stage, which has no end of its own
-        self.stages_planned = len(known)  # as far as that is known, with what the operator begins beside the plan
+        self._manual = False  # the operator set the running stage, which has no end of its own
+        self._stages_planned = len(known)  # as far as that is known, with what the operator begins beside the plan
         self.variant: str | None = None  # of the profile whose server runs
 
     def attach(self, fleet: Fleet, templates_of: TemplatesOf, boundary: Boundary) -> None:
@@ -84,7 +86,7 @@ class LoadController:
 
     def detach(self, reason: str) -> None:
         """The server goes away: end the stage. It begins again, by hand, once there is another."""
-        stage = self.current
+        stage = self._current
         if self._fleet is None:
             return
         if stage is None:
@@ -96,17 +98,6 @@ class LoadController:
         self._fleet = None
 
     @property
-    def last(self) -> Stage:
-        """The stage to show: the paused one, or the last that ran, or the first to come."""
-        waiting = self._paused or self._pending
-        return waiting[0] if waiting is not None else self._last
-
-    @property
-    def present(self) -> Stage:
-        """The load as it stands: of one that moves, where it has come to."""
-        return self.current.at(self._measured_s(self.current)) if self.current is not None else self.last
-
-    @property
     def paused(self) -> bool:
         """The operator wants no streams to be sent."""
         return self._paused is not None
@@ -114,10 +105,34 @@ class LoadController:
     @property
     def over(self) -> bool:
         """Nothing runs, and nothing is to come by itself."""
-        return self._fleet is not None and self.current is None and not self.paused
+        return self._fleet is not None and self._current is None and not self.paused
+
+    def view(self, t_s: float) -> LoadView:
+        """What is asked for and what is held, as the screen shows it."""
+        return load_view(
+            self._current or self._shown,
+            self._record,
+            t_s,
+            stage=self.index + 1,
+            stages_planned=max(self._stages_planned, self.index + 1),
+            paused=self.paused,
+            manual=self._manual,
+            held_open=self._held_open,
+        )
 
     @property
-    def held_open(self) -> bool:
+    def _shown(self) -> Stage:
+        """The stage to show while none runs: the paused one, or the last that ran, or the first to come."""
+        waiting = self._paused or self._pending
+        return waiting[0] if waiting is not None else self._last
+
+    @property
+    def _present(self) -> Stage:
+        """The load as it stands: of one that moves, where it has come to."""
+        return self._current.at(self._measured_s(self._current)) if self._current is not None else self._shown
+
+    @property
+    def _held_open(self) -> bool:
         """The operator lets the running stage go on past its end."""
         return self._before_hold is not None
 
@@ -137,7 +152,7 @@ class LoadController:
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
         """The running or paused stage is over; the plan learns of its own."""
-        stage, manual = self._paused or (self._before_hold or self.current, self.manual)
+        stage, manual = self._paused or (self._before_hold or self._current, self._manual)
         if stage is not None and not manual:
             numbers = measured_of(stage, self._record.stages[self.index], self._record.limits)
             self._done.append(numbers.after(saturated=saturated, abandoned=abandoned))
@@ -158,10 +173,10 @@ class LoadController:
             return
         self._cancel_timer()
         ended = None
-        if self.current is not None:
-            self._last, ended = self.present, self.index
+        if self._current is not None:
+            self._last, ended = self._present, self.index
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
-        self.current, self.manual, self._pending, self._before_hold = stage, manual, None, None
+        self._current, self._manual, self._pending, self._before_hold = stage, manual, None, None
         if stage is None:
             self._fleet.end_load(abort=abort)
             self._boundary(ended, None)
@@ -170,7 +185,7 @@ class LoadController:
 
     def _insert(self, stage: Stage, reason: str, *, manual: bool) -> None:
         """Begin a stage that is none of those that the plan has yet to come."""
-        self.stages_planned += 1
+        self._stages_planned += 1
         self._switch(stage, reason, manual=manual)
 
     def _begin(self, stage: Stage, ended: int | None) -> None:
@@ -181,7 +196,7 @@ class LoadController:
         held = max(self._open_streams, lasting)
         watch = self._watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
         self._last = stage
-        self._log(watch.started(self.index, self._clock_s(), manual=self.manual, variant=self.variant))
+        self._log(watch.started(self.index, self._clock_s(), manual=self._manual, variant=self.variant))
         self._boundary(ended, self.index)
         templates, apart = self._templates_of(stage), watch.first_wave_apart
         self._fleet.begin_stage(self.index, stage, templates, waits=watch.waits, first_wave_apart=apart)
@@ -216,26 +231,26 @@ class LoadController:
     def observe(self, tick: FleetTick, record: StageRecord | None) -> None:
         """React to a tick: open the window of a stage that has settled, end one that has enough or is beyond help."""
         self._open_streams = tick.held
-        stage, watch = self.current, self._watch
+        stage, watch = self._current, self._watch
         if stage is None or watch is None or record is None or record.started.index != self.index:
             return
         known = watch.saturated
         watch.observe(tick, record, self._clock_s() - self._begun_s)
         if watch.saturated is not None and known is None:
             # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
-            if stage.ends_saturated and stage.requests is None and not self.manual:
+            if stage.ends_saturated and stage.requests is None and not self._manual:
                 self.advance(watch.saturated, saturated=True)
             else:
                 self._event("load", watch.saturated)
         elif self._window_s is None and (watch.settled or watch.late):
             self._open_window(watch.settled)
-        elif self._window_s is not None and not self.manual:
+        elif self._window_s is not None and not self._manual:
             why = enough(stage, record, self._clock_s() - self._window_s, self._max_duration_s)
             if why is not None:
                 self.advance(why)
 
     def _open_window(self, settled: bool) -> None:
-        if self._fleet is None or self.current is None or self._window_s is not None:
+        if self._fleet is None or self._current is None or self._window_s is not None:
             return
         self._cancel_timer()
         self._window_s = self._clock_s()
@@ -249,18 +264,18 @@ class LoadController:
 
         Only one that time bounds has a length.
         """
-        stage = self._before_hold or self.current
-        if stage is None or self.manual or stage.duration_s is None:
+        stage = self._before_hold or self._current
+        if stage is None or self._manual or stage.duration_s is None:
             self._refuse("extend", "nothing runs" if stage is None else f"{stage.title} is not bounded by time")
             return
         # One that was held ends that much from now, any other so much later than it would have.
-        before_s = self._measured_s(stage) if self.held_open else stage.duration_s
+        before_s = self._measured_s(stage) if self._held_open else stage.duration_s
         # What is left of its length counts towards what it needs.
         more_s = math.ceil(10 * (self._measured_s(stage) + (needs_s or 0.0) - before_s)) / 10
         if more_s <= 0 or not needs_s:
             more_s = stage.duration_s
         longer = msgspec.structs.replace(stage, duration_s=before_s + more_s)
-        self.current, self._before_hold = longer, None
+        self._current, self._before_hold = longer, None
         self._max_duration_s = max(before_s + self._max_duration_s, longer.duration_s or 0.0)
         self._event("load", f"{stage.title} goes on for {more_s:g} s more")
         if not self._waits:
@@ -269,7 +284,7 @@ class LoadController:
 
     def redo(self) -> None:
         """Measure the running stage of the plan again from its beginning, or else the last one that is done."""
-        own = self._before_hold or (None if self.manual else self.current)
+        own = self._before_hold or (None if self._manual else self._current)
         if self._fleet is None or self._plan is None or (own is None and not self._done):
             self._refuse("redo", "there is no stage of a plan to measure again")
             return
@@ -290,7 +305,7 @@ class LoadController:
         if self._finished:
             self._refuse("load", "the run is ending")
             return
-        before = self.present
+        before = self._present
         stage = before.by_hand(**changes)
         self._event("load", f"{before.title} -> {words}")
         if self._paused is not None:
@@ -308,13 +323,13 @@ class LoadController:
             self._refuse("plan", "the run is ending")
             return
         try:
-            plan, stages = plan_from_here(asked, profile, self.present)
+            plan, stages = plan_from_here(asked, profile, self._present)
         except ProfileError as error:
             self._refuse("plan", str(error))
             return
         self._event("load", f"{asked.words} from here")
         self._plan, self._done = plan, []
-        self.stages_planned = self.index + 1 + stages
+        self._stages_planned = self.index + 1 + stages
         if self._fleet is None:
             self._pending = self._paused = None
         else:
@@ -322,8 +337,8 @@ class LoadController:
 
     def hold(self) -> None:
         """Let the running stage go on without an end of its own."""
-        stage = self.current
-        if stage is None or self.manual or self.held_open:
+        stage = self._current
+        if stage is None or self._manual or self._held_open:
             self._refuse("hold", "nothing runs" if stage is None else f"{stage.title} has no end of its own")
             return
         self._event("load", f"{stage.title} is held")
@@ -333,7 +348,7 @@ class LoadController:
             self._insert(stage.by_hand(rate=stage.rate), "the operator held it", manual=True)
             return
         self._before_hold = stage
-        self.current = msgspec.structs.replace(stage, duration_s=None, ends_saturated=False)
+        self._current = msgspec.structs.replace(stage, duration_s=None, ends_saturated=False)
         if not self._waits:
             self._cancel_timer()
 
@@ -341,10 +356,10 @@ class LoadController:
         """Send nothing more until `resume`; running streams finish."""
         if self._paused is not None:
             return
-        if self.current is None:
+        if self._current is None:
             self._refuse("pause", "nothing runs")
             return
-        stage, manual = self._before_hold or self.current, self.manual
+        stage, manual = self._before_hold or self._current, self._manual
         self._event("pause", "paused")
         self._switch(None, "the operator paused", manual=manual)
         self._paused = (stage, manual)
@@ -362,7 +377,7 @@ class LoadController:
 
     def next_stage(self) -> None:
         """Go on with the plan, whatever is left of the running stage."""
-        if self.current is None and self._paused is None:
+        if self._current is None and self._paused is None:
             self._refuse("next", "nothing runs")
             return
         self._event("load", "next stage")

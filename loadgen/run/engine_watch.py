@@ -18,7 +18,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from loadgen.errors import ServerError
-from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, EngineView, Happened, Line
+from loadgen.metrics.engine import EngineLatencyMs, EngineStage, EngineView
+from loadgen.metrics.journal import EngineMeasured, Happened, Line
 from loadgen.metrics.snapshot import WINDOW_S
 from loadgen.server.vllm.client import ServerClient
 from loadgen.server.vllm.engine_metrics import (

@@ -20,7 +20,7 @@ from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
 from loadgen.fleet.fleet import Fleet
 from loadgen.masking import masked_text
 from loadgen.metrics.baseline import Baseline, BaselineWatch
-from loadgen.metrics.journal import Checked, RunState
+from loadgen.metrics.journal import RunState
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import SNAPSHOT_S, Phase, Snapshot
 from loadgen.plan.from_profile import next_stages, stages_of
@@ -34,9 +34,9 @@ from loadgen.run.servers import Servers
 from loadgen.run.session import Session
 from loadgen.run.stage_views import StageViews
 from loadgen.run.stage_watch import FailureBreaker
-from loadgen.run.view import load_view, snapshot_of
+from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
-from loadgen.server.preflight.check import blocked_words, check_profile
+from loadgen.server.preflight.check import blocked_words
 from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption
 from loadgen.vendors import VendorName
@@ -192,7 +192,7 @@ class Run:
     # The run.
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
-        """Run it, and log_state its state about four times a second; the last snapshot has phase `done`."""
+        """Run it, and tell its state about four times a second; the last snapshot has phase `done`."""
         work = self._running = asyncio.create_task(self._run_to_end())
         try:
             # The first at once: a screen has something to draw before anything has happened.
@@ -230,8 +230,6 @@ class Run:
             stages_planned=len(self.plan),
             data=next((stage.work.data for stage in self.plan), None),
         )
-        if self._record.other_data is not None:
-            self._event("note", self._record.other_data)
         unwatchable = await self._snapshot_server.open()
         if unwatchable is not None:
             self._event("note", unwatchable)
@@ -256,7 +254,7 @@ class Run:
             await self._change_servers()
 
     async def _run_session(self, session: Session) -> None:
-        await self._preflight(session.profile)
+        await self._preflight(session)
         self._enter("starting")
         await session.start()
         self._enter("probing")
@@ -300,11 +298,9 @@ class Run:
         self._phase = phase
         self._due.set()
 
-    async def _preflight(self, profile: Profile) -> None:
+    async def _preflight(self, session: Session) -> None:
         self._enter("checking")
-        findings = await check_profile(profile, self.plan)
-        self._log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
-        blocking = [finding for finding in findings if finding.severity == "blocks"]
+        blocking = await session.preflight()
         if not blocking or self._start_allowed.is_set():
             return
         if not self._hold_open:
@@ -366,7 +362,7 @@ class Run:
     # What the screen draws.
 
     def _snapshot(self) -> Snapshot:
-        record, session, load, t_s = self._record, self._session, self._controller, self._writer.clock_s()
+        record, session, t_s = self._record, self._session, self._writer.clock_s()
         return snapshot_of(
             record,
             self._views,
@@ -375,16 +371,7 @@ class Run:
             phase=self._phase,
             profile=session.profile.name,
             server=session.view(t_s, record.hardware, starting=self._phase == "starting"),
-            load=load_view(
-                load.current or load.last,
-                record,
-                t_s,
-                stage=load.index + 1,
-                stages_planned=max(load.stages_planned, load.index + 1),
-                paused=load.paused,
-                manual=load.manual,
-                held_open=load.held_open,
-            ),
+            load=self._controller.view(t_s),
             workers=session.workers,
             telemetry=self._hardware.words,
             ending=self._ending,

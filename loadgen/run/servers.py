@@ -17,7 +17,8 @@ import msgspec
 
 from loadgen.errors import LoadError, ProfileError, ServerError
 from loadgen.masking import mask_file, masked_text
-from loadgen.metrics.journal import Diagnosis, EngineView, Milestone, ServerInstance
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.journal import Diagnosis, Milestone, ServerInstance
 from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
@@ -153,8 +154,11 @@ class Servers:
         for server in self.managed:
             try:
                 await asyncio.to_thread(mask_file, server.log.path)
+            except FileNotFoundError:
+                pass  # it was never started, such as on a port that is taken
             except OSError as error:
-                tell("error", f"{server.log.path}: may hold secrets, which could not be masked: {error.strerror}")
+                why = f"may hold secrets, which could not be masked: {error.strerror}"
+                tell("error", f"{server.log.path}: {why}; look through it before you share it")
         stopped: ServerState = "died" if self.died else "stopped"
         return stopped if self.managed else None
 

@@ -17,6 +17,7 @@ from loadgen.errors import ProfileError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.format import harmless, plain
 from loadgen.metrics.hardware import HardwareRecord
+from loadgen.metrics.journal import Checked, Finding
 from loadgen.metrics.snapshot import Liveness, ServerView
 from loadgen.plan.stage import Stage, most_workers, workers_for
 from loadgen.profile.schema import Profile
@@ -25,6 +26,7 @@ from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.probe import Served, probe, probe_twin, templates_of, worker_settings
 from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
+from loadgen.server.preflight.check import check_profile
 from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key
 from loadgen.stream.request import ServerAddress
@@ -34,7 +36,7 @@ _LAST_READING_S = 2.0  # A server that hangs is not waited for
 
 
 class Session:
-    """`start`, `learn` and `drive` in this order; `close` at any time, and then stop the servers."""
+    """`preflight`, `start`, `learn` and `drive` in this order; `close` at any time, and then stop the servers."""
 
     def __init__(
         self,
@@ -67,6 +69,12 @@ class Session:
         return Session(profile, variant or self.variant, self._plan, self._writer)
 
     # Its life.
+
+    async def preflight(self) -> list[Finding]:
+        """Look at profile, installation and box; what would make the start fail."""
+        findings = await check_profile(self.profile, self._plan)
+        self._writer.log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
+        return [finding for finding in findings if finding.severity == "blocks"]
 
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""

@@ -9,8 +9,10 @@ import msgspec
 from loadgen.metrics.crosscheck import truth_check
 from loadgen.metrics.curve import LoadCurve, distribution_of
 from loadgen.metrics.deltas import MAIN_LATENCIES
+from loadgen.metrics.engine import TruthCheck
+from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import ComputeResult, CurvePoint, EnergyResult, TruthCheck
+from loadgen.metrics.result import CurvePoint
 from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics

@@ -21,9 +21,9 @@ from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.masking import masked
 from loadgen.metrics.baseline import Baseline, with_baseline
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.journal import (
     DataFile,
-    EngineView,
     Happened,
     Line,
     RunFinished,
@@ -105,6 +105,8 @@ class RunWriter:
                 data=None if data is None else msgspec.convert(data, DataFile, from_attributes=True),
             )
         )
+        if self.record.other_data is not None:
+            self.event("note", self.record.other_data)
 
     def server_changed(self, servers: Servers, served: Served | None, state: ServerState, variant: str | None) -> None:
         """The servers reached a state; `served` is None until they were asked."""

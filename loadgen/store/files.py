@@ -23,17 +23,9 @@ from loadgen.errors import ResultError
 from loadgen.format import harmless
 from loadgen.masking import masked
 from loadgen.metrics.deltas import LATENCIES, StreamRow
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import (
-    EngineView,
-    Line,
-    RunFinished,
-    RunStarted,
-    StageStarted,
-    Ticked,
-    decode_line,
-    encode_line,
-)
+from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked, decode_line, encode_line
 from loadgen.metrics.stage import StageMetrics
 from loadgen.places import PRIVATE, open_file
 

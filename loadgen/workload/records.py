@@ -14,7 +14,7 @@ TextFormat = Literal["sharegpt", "jsonl", "text"]
 
 CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens
 _FEWEST_TOKENS, _MOST_PROMPT_TOKENS, _MOST_TOKENS = 4, 1024, 2048
-"""Of a ShareGPT conversation: least of prompt and of answer, most of a prompt, most of both; those of `vllm bench`."""
+"""Limits of a ShareGPT conversation, as in `vllm bench`: of prompt and of answer, of the prompt, of both together."""
 _LONGEST_ANSWER = 10_000_000  # tokens, as in a profile
 LEFT_OUT = (
     f"fewer than two turns, one of fewer than {_FEWEST_TOKENS} tokens, a prompt of more than {_MOST_PROMPT_TOKENS}, "

@@ -7,8 +7,9 @@ import pytest
 
 from loadgen.metrics.crosscheck import truth_check, truth_verdicts, unintended_hits
 from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.metrics.engine import EngineLatencyMs, EngineStage
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineLatencyMs, EngineMeasured, EngineStage, Line, RunStarted, StageStarted, Ticked
+from loadgen.metrics.journal import EngineMeasured, Line, RunStarted, StageStarted, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult
 from loadgen.metrics.stage_record import StageRecord

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from loadgen.metrics.deltas import StageDelta
+from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.figures import (
     FIGURES,
     LoadShape,
@@ -18,7 +19,7 @@ from loadgen.metrics.figures import (
     without_words,
 )
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import DataFile, EngineStage, StageStarted
+from loadgen.metrics.journal import DataFile, StageStarted
 from loadgen.metrics.result import Comparison, Goodput, Limits
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint

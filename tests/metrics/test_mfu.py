@@ -2,8 +2,8 @@
 
 import pytest
 
+from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.mfu import compute_of, flags_of
-from loadgen.metrics.result import ComputeResult
 from loadgen.metrics.samples import GpuStatic
 
 BF16 = ["vllm", "serve", "m", "--dtype", "bfloat16", "--enable-mfu-metrics"]

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.journal import (
     EngineMeasured,
-    EngineStage,
     Line,
     RunStarted,
     ServerChanged,

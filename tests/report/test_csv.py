@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from loadgen.errors import ResultError
+from loadgen.metrics.hardware_result import GpuFigure, GpuStage
 from loadgen.metrics.result import Result
-from loadgen.metrics.samples import GpuFigure, GpuStage
 from loadgen.report.csv import csv_report
 from tests.report.test_table import result, stage
 

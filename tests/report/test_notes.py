@@ -9,17 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import Summary
+from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import (
-    ComputeResult,
-    EnergyResult,
-    FirstWave,
-    ReferenceResult,
-    StageResult,
-    Target,
-    Throughput,
-    Verdict,
-)
+from loadgen.metrics.result import FirstWave, ReferenceResult, StageResult, Target, Throughput, Verdict
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report

@@ -4,8 +4,9 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.crosscheck import truth_check
+from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineStage, StageStarted
+from loadgen.metrics.journal import StageStarted
 from loadgen.metrics.result import (
     ClientResult,
     Concurrency,

@@ -9,7 +9,8 @@ import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.journal import EngineMeasured, EngineStage, Happened, Line
+from loadgen.metrics.engine import EngineStage
+from loadgen.metrics.journal import EngineMeasured, Happened, Line
 from loadgen.run.engine_watch import EngineWatch, sum_of
 from loadgen.server.vllm.client import ServerClient
 from loadgen.server.vllm.engine_metrics import EngineSample, delta, parse_engine_metrics

@@ -2,13 +2,15 @@
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import psutil
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError
-from loadgen.metrics.journal import EngineView, Milestone
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.journal import Milestone
 from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
 from loadgen.server.process.locks import driver_of
@@ -118,6 +120,16 @@ async def test_what_is_not_there_is_said_once(fake: FakeServer, tmp_path: Path) 
     with pytest.raises(ServerError, match="does not exist"):
         await servers.start(tmp_path)
     await servers.stop()
+
+
+async def test_a_server_that_was_never_started_has_no_log_to_complain_of(fake: FakeServer, tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        servers = Servers(of(fake.profile().model_copy(update={"port": taken.getsockname()[1]})))
+        with pytest.raises(ServerError, match="is taken"):
+            await servers.start(tmp_path)
+        await servers.end(leave=False, tell=lambda kind, text: told.append((kind, text)), show=lambda: None)
+    assert [kind for kind, _ in told] == ["server"]
 
 
 async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.journal import EngineView, Milestone
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import ClientView, Snapshot
 from loadgen.run.run import Run
 from loadgen.run.view import headline

@@ -2,8 +2,9 @@
 
 `fake_docker.py FOLDER daemon` listens in FOLDER until it is killed; its containers, like real ones, are no descendants
 of the client that asked for them. `fake_docker.py FOLDER WORDS...` is the client. Each call's words are appended to
-FOLDER/calls, and a habit is a word in FOLDER/habits: `stop-fails`, `run-hangs` and so on, `goes-when-told` (what rm
-says, the container is gone), `late` (an answer takes a while), `deaf` (containers do not mind SIGINT).
+FOLDER/calls, and a habit is a word in FOLDER/habits: `stop-fails`, `run-hangs`, `rm-lies` (it does nothing, and says
+nothing) and so on, `goes-when-told` (what rm says, the container is gone), `late` (an answer takes a while), `deaf`
+(containers do not mind SIGINT).
 """
 
 import contextlib
@@ -84,6 +85,8 @@ class Daemon:
     def ids(self, kind: str, value: str) -> dict[str, list[str]]:
         if kind == "id":
             return {"ids": [one for one in self.containers if one.startswith(value)]}
+        if kind == "name":
+            return {"ids": [one for one, facts in self.containers.items() if value in facts["name"]]}
         key, _, wanted = value.partition("=")
         labels = {one: facts["label"] for one, facts in self.containers.items()}
         return {"ids": [one for one, has in labels.items() if has == f"{key}={wanted}" or (not wanted and has)]}
@@ -137,8 +140,9 @@ def run(words: list[str]) -> None:
 
 
 def listed(words: list[str]) -> None:
-    kind, _, value = words[words.index("--filter") + 1].partition("=")
-    print(*ask("ids", kind, value)["ids"], sep="\n")
+    filters = [word.split("=", 2)[1:] for word in words if word.startswith("--filter=")]
+    found = [ask("ids", kind, value)["ids"] for kind, value in filters]
+    print(*(one for one in found[0] if all(one in others for others in found)), sep="\n")
 
 
 def end(verb: str, one: str) -> None:
@@ -164,6 +168,8 @@ def main() -> None:
         end(verb, words[-1])
     if f"{verb}-fails" in habits():
         fail("it does not want to", 1)
+    if f"{verb}-lies" in habits():
+        return
     if f"{verb}-hangs" in habits():
         time.sleep(600)
     if verb == "run":

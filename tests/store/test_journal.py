@@ -10,9 +10,9 @@ import pytest
 
 from loadgen.errors import ResultError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
-    EngineView,
     Happened,
     Line,
     RunFinished,

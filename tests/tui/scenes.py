@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import EngineView, Finding, SearchResult
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.journal import Finding, SearchResult
 from loadgen.metrics.result import Comparison, RunEvent
 from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution, ErrorView, GpuView, Snapshot, StageView
 from tests.tui.cockpit import Seat

@@ -14,8 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import EngineView, Milestone
-from loadgen.metrics.result import CurvePoint, EnergyResult, Requests, RunEvent, Throughput, Verdict
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.hardware_result import EnergyResult
+from loadgen.metrics.journal import Milestone
+from loadgen.metrics.result import CurvePoint, Requests, RunEvent, Throughput, Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 from loadgen.metrics.snapshot import (
     ClientView,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.metrics.journal import EngineView
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.result import Comparison
 from loadgen.metrics.series import Floats, Ints, TimeSeries, changes
 from loadgen.metrics.snapshot import WINDOW_S, SeriesPoint, Snapshot

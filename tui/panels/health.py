@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loadgen import format as fmt
-from loadgen.metrics.journal import EngineView
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import InstanceView
 from loadgen.metrics.verdicts import HOST_FULL_PERCENT

@@ -13,9 +13,10 @@ from operator import attrgetter, itemgetter
 
 from loadgen.format import UNKNOWN, gib, grouped, memory
 from loadgen.metrics.deltas import Summary
+from loadgen.metrics.hardware_result import EnergyResult, GpuStage
 from loadgen.metrics.journal import Finding, by_severity
-from loadgen.metrics.result import EnergyResult, Result, RunEvent, StageResult
-from loadgen.metrics.samples import GpuStage, GpuStatic
+from loadgen.metrics.result import Result, RunEvent, StageResult
+from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from loadgen.amd_kernel import text_in
 from loadgen.errors import TelemetryError
 from loadgen.server.process.log import clean_line
-from loadgen.vendors import VENDORS, Platform
+from loadgen.vendors import AMD, VENDORS, Platform
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -50,6 +50,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     links_up: int | None = None  # GPUs reached over XGMI, or NVLinks
     links_expected: int | None = None  # as many as the GPU of the same kind that has the most
     fabric: str | None = None  # of an NVSwitch: Completed, In Progress, Not Started
+
+    @property
+    def split(self) -> bool:
+        """Whether a server's device is a part of it only."""
+        return self.compute_partition not in (None, AMD.whole_gpu)
 
 
 def read_gpus(

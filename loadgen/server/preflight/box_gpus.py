@@ -42,7 +42,8 @@ def gpu_memory(setup: Setup) -> Iterator[Finding]:
     chosen = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
     meant = [gpu for gpu in (setup.gpus if chosen is None else chosen) if gpu.hbm_bytes]
     share = memory_share(normal_args(setup.server.args), setup.vllm)
-    full = [gpu for gpu in meant if _used_share(gpu) > 1 - share]
+    # Of a GPU in partitions, what is in use may all be in others than the server's.
+    full = [gpu for gpu in meant if not gpu.split and _used_share(gpu) > 1 - share]
     if full and len(meant) - len(full) < (needed if chosen is None else len(meant)):
         seen = "; ".join(_shown(setup.box, gpu) for gpu in full)
         why = f"vLLM takes {share:g} of a GPU's memory, and refuses to start where less is free"

@@ -23,7 +23,6 @@ from loadgen.server.vllm.command import devices_each
 from loadgen.vendors import vendor_of
 
 _DATA_PARALLEL = "data-parallel-size"
-_WHOLE = ("SPX", None)  # the compute partitions that are none
 _LITTLE_LOCKED_BYTES = GIB  # Docker's daemon starts containers with 8 MiB
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _EXTENDED, _ACS, _REDIRECTS = 0x100, 0x000D, 0b101100  # requests, completions and egress control
@@ -61,7 +60,7 @@ def _spreads(args: Mapping[str, Any]) -> bool:
 
 
 def partitions(setup: Setup) -> Iterator[Finding]:
-    split = [gpu for gpu in _taken(setup) if gpu.compute_partition not in _WHOLE]
+    split = [gpu for gpu in _taken(setup) if gpu.split]
     needed = devices_each(setup.server.args) * setup.server.instances
     devices = sum(gpu.devices for gpu in setup.gpus)
     if not split or (split[0].compute_partition != "MIG" and needed >= devices):

@@ -158,7 +158,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> int | None:
-        """Of the box, as the runtimes count: each partition of a GPU is one."""
+        """How many the box has, as the runtimes count: each partition of a GPU is one."""
         return sum(gpu.devices for gpu in self.gpus) or None
 
     @property
@@ -173,7 +173,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_share(self) -> float:
-        """Of a GPU's memory, what the server takes."""
+        """The share of a GPU's memory that the server takes."""
         return memory_share(self.args, self.vllm)
 
     @property

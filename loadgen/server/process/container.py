@@ -1,7 +1,8 @@
 """The container of a server, as its daemon knows it: by its id, never by a name that somebody else may have given.
 
 `docker run` writes the id into a file of ours (--cidfile) after the daemon has made the container and before it starts
-it, so that without an id nothing of ours runs there. The label finds what was left where even that file is gone.
+it, so that without an id nothing of ours runs there. The label, with the random name, finds what was left where even
+that file is gone.
 Invariants: every question is answered in bounded time; a daemon that does not answer has not said that there is no
 container.
 """
@@ -42,8 +43,11 @@ class Container(msgspec.Struct, frozen=True):
     @property
     def flags(self) -> list[str]:
         """What `run` needs to make it ours: a name that nobody else has, for people, and what we know it by."""
-        name = f"vramp-{Path(self.id_file).stem}"
-        return ["--name", name, "--label", f"{LABEL}={self.label}", "--cidfile", self.id_file]
+        return ["--name", self.name, "--label", f"{LABEL}={self.label}", "--cidfile", self.id_file]
+
+    @property
+    def name(self) -> str:
+        return f"vramp-{Path(self.id_file).stem}"
 
 
 def container_of(program: str, *, id_file: Path, label: str, environment: Mapping[str, str]) -> Container:
@@ -54,8 +58,9 @@ def container_of(program: str, *, id_file: Path, label: str, environment: Mappin
 def container_ids(container: Container) -> list[str]:
     """The container's id as long as the daemon has it, mostly none; raises `ServerError` if it does not answer."""
     known = read_id(container.id_file)
-    wanted = f"id={known}" if known is not None else f"label={LABEL}={container.label}"
-    return _listed(container.program, wanted, container.environment)
+    # The label alone is not enough: an image that was committed from the container hands it on to others.
+    marked = (f"label={LABEL}={container.label}", f"name={container.name}")
+    return _listed(container.program, container.environment, *(marked if known is None else (f"id={known}",)))
 
 
 def read_id(id_file: str) -> str | None:
@@ -74,10 +79,11 @@ def remove_container(container: Container) -> str:
         # One that goes already (--rm) cannot be removed, and is gone a moment later.
         while ids := container_ids(container):
             if problem and time.monotonic() > give_up_s:
-                break
-            problem = "; ".join(filter(None, (_removed(container, one) for one in ids)))
-            time.sleep(_POLL_S if problem else 0)
-        return problem if ids else ""
+                return problem
+            failures = [failure for one in ids if (failure := _removed(container, one))]
+            problem = "; ".join(failures) or f"the container {ids[0][:12]} is still there after it was removed"
+            time.sleep(_POLL_S if failures else 0)
+        return ""
     except ServerError as error:
         return problem or str(error)
 
@@ -92,13 +98,14 @@ def _removed(container: Container, one: str) -> str:
 
 def labels_of_containers(program: str) -> list[str]:
     """Those of the containers of every vramp that the daemon has; raises `ServerError` if it does not answer."""
-    ids = _listed(program, f"label={LABEL}", {})
+    ids = _listed(program, {}, f"label={LABEL}")
     form = f'{{{{index .Config.Labels "{LABEL}"}}}}'
     return _run([program, "inspect", "--format", form, *ids], {}, within_s=_ANSWER_WAIT_S).split() if ids else []
 
 
-def _listed(program: str, wanted: str, environment: Mapping[str, str]) -> list[str]:
-    words = [program, "ps", "--all", "--quiet", "--no-trunc", "--filter", wanted]
+def _listed(program: str, environment: Mapping[str, str], *filters: str) -> list[str]:
+    """The ids of the containers that all filters let through."""
+    words = [program, "ps", "--all", "--quiet", "--no-trunc", *(f"--filter={wanted}" for wanted in filters)]
     return [line for line in _run(words, environment, within_s=_ANSWER_WAIT_S).split() if _ID.fullmatch(line)]
 
 

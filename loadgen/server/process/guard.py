@@ -44,6 +44,7 @@ _LAST_S = 1.0  # A removal that has not ended this long before the guard gives u
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
+_private = partial(os.open, mode=0o600)
 
 
 class Inbox:
@@ -226,7 +227,8 @@ class Guard:
         self._record |= facts
         new = self._record_path.with_suffix(".new")
         try:
-            new.write_text(json.dumps(self._record))
+            with open(new, "w", opener=_private) as file:
+                file.write(json.dumps(self._record))
             new.replace(self._record_path)
         except OSError as error:  # the server runs as well without it, and its mark is found all the same
             os.write(2, f"vramp: cannot record this server: {error}\n".encode())
@@ -260,7 +262,7 @@ def _start(
     order: dict[str, Any], argv: list[str], *, quiet: bool = False, preexec_fn: Callable[[], None] | None = None
 ) -> subprocess.Popen[bytes]:
     # The log may show what the server was told, keys included: it is for the owner's eyes.
-    with open(order["log_path"], "ab", opener=partial(os.open, mode=0o600)) as log:
+    with open(order["log_path"], "ab", opener=_private) as log:
         return subprocess.Popen(
             argv,
             env=order["env"],

@@ -177,8 +177,8 @@ def find_servers(programs: Iterable[str] = ()) -> Found:
     doubts: list[str] = []
     for path in sorted(servers_folder().glob("*.json")):
         record = _read(path)
-        if isinstance(record, str):
-            doubts.append(record)
+        if not isinstance(record, ServerRecord):
+            doubts += filter(None, [record])
             continue
         record = _up_to_date(record, marked.pop(record.mark, []))
         left, doubt = _left_of(record)
@@ -197,12 +197,17 @@ def find_servers(programs: Iterable[str] = ()) -> Found:
     return Found(sorted(found.values(), key=lambda record: record.port), doubts)
 
 
-def _read(path: Path) -> ServerRecord | str:
-    """The record; or in words why there is none."""
+def _read(path: Path) -> ServerRecord | str | None:
+    """The record, or in words why it cannot be read; None if its guard has just removed it."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
+    except FileNotFoundError:
+        return None
     except msgspec.DecodeError:
-        return f"{path}: written by another version of vramp, which ends its server; remove it if there is none"
+        return (
+            f"{path}: written by another version of vramp; stop its server with that version, or remove the file if "
+            "there is no such server"
+        )
     except OSError as error:
         return f"{path}: cannot be read: {error.strerror}"
 
@@ -292,5 +297,6 @@ def _add_containers(found: dict[Mark, ServerRecord], program: str) -> None:
         if mark is None or mark.owner != _owner() or elsewhere or mark.guarded:
             continue
         container = Container(program, str(id_file(record_path(mark))), label, {})
-        record = found.get(mark) or _unrecorded(mark)
-        found[mark] = msgspec.structs.replace(record, container=record.container or container)
+        record = found.get(mark)
+        if (record is None or record.container is None) and container_ids(container):
+            found[mark] = msgspec.structs.replace(record or _unrecorded(mark), container=container)

@@ -38,9 +38,10 @@ class ProcessInfo:
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
+    """None for one that is gone, or that the kernel hides from this user (`/proc` mounted with hidepid)."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     head, _, tail = text.rpartition(")")  # the name itself may hold blanks and parentheses
     fields = tail.split()

@@ -130,6 +130,17 @@ def test_nvidia_is_judged_alike_and_many_holders_are_counted(tmp_path: Path) -> 
     assert finding.seen == f"GPU 0 (H200): 87.9 GiB of 140.4 GiB in use by {holders}"
 
 
+def test_the_memory_of_other_partitions_blocks_nothing(tmp_path: Path) -> None:
+    box = box_with(tmp_path, MUCH)
+    write(tmp_path / "sys/class/drm/card0/device/current_compute_partition", "CPX")
+    for node in range(9, 16):
+        add_kfd_node(box.sys, node, 100 + node, 0x0500 + node - 8)
+    mig = "0, GPU-a, H200, 90000, 143771, 9.0, 700.00, 700.00, Enabled, Completed\n"
+    add_nvidia_smi(tmp_path / "bin", mig)
+    for platform in ("rocm", "cuda"):
+        assert {one.id for one in check(box, profile_of(tmp_path), platform)} == {"gpu-memory-used", "gpu-partitions"}
+
+
 SERVE = ("/usr/bin/python3", "/opt/vllm/bin/vllm", "serve", "org/model", "--api-key", "secret")
 
 

@@ -71,6 +71,15 @@ def test_what_cannot_be_removed_is_told(docker: FakeDocker, monkeypatch: pytest.
     )
 
 
+def test_one_that_stays_although_it_was_removed_is_told(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "_GOING_WAIT_S", 0.0)
+    ours = started(docker)
+    docker.behave("rm-lies")
+    assert remove_container(ours) == (
+        f"the container {Path(ours.id_file).read_text()[:12]} is still there after it was removed"
+    )
+
+
 def test_one_that_goes_already_is_no_problem(docker: FakeDocker) -> None:
     ours = started(docker)
     docker.behave("rm-fails goes-when-told")  # as of one that --rm removes at the moment

@@ -228,6 +228,7 @@ def test_the_record_is_there_while_the_server_is(fake: FakeServer, guard: Guard)
     record = json.loads(path.read_text())
     assert record["server"]["pid"] == tree[0].pid
     assert (record["port"], record["left"]) == (8000, False)
+    assert path.stat().st_mode & 0o777 == 0o600
     guard.say({"do": "stop"})
     guard.hear("stopped")
     assert not path.exists()

@@ -34,8 +34,7 @@ asyncio.run(main())
 
 
 @pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def no_server_left(own_state: None) -> Iterator[None]:
     yield
     for record in list_servers():  # a test that failed leaves no server either
         kill_seen([record.mark.guard, record.server, *record.tree], within_s=PATIENCE_S)

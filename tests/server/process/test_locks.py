@@ -27,7 +27,7 @@ from loadgen.server.process.locks import (
 )
 from loadgen.server.process.tree import ProcessId
 from tests.engines import PORT
-from tests.server.fakes import sleeping, write_record
+from tests.server.fakes import write_record
 
 ROOT = Path(__file__).parents[3]
 OTHER = """
@@ -38,17 +38,6 @@ print("driving", flush=True)
 sys.stdin.read()
 lock.release()
 """
-
-
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def sleeper() -> Iterator[ProcessId]:
-    with sleeping() as process:
-        yield process
 
 
 @contextmanager

@@ -40,23 +40,10 @@ from tests.server.fakes import (
     fake_docker,
     is_gone,
     kill_at_once,
-    sleeping,
     wait_until,
     write_record,
 )
 from tests.server.test_supervisor import PARENT, ROOT
-
-
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def sleeper() -> Iterator[ProcessId]:
-    with sleeping() as process:
-        yield process
-
 
 # Marks.
 
@@ -98,6 +85,11 @@ def test_records_of_other_versions_stay_and_are_told(sleeper: ProcessId) -> None
     ]
     assert "another version of vramp" in found.doubts[0]
     assert len(list(servers_folder().iterdir())) == 3
+
+
+def test_a_record_that_goes_while_it_is_read_leaves_no_doubt() -> None:
+    (servers_folder() / "8000-x.json").symlink_to("gone")  # listed, and not there to be read
+    assert find_servers() == ([], [])
 
 
 def test_after_another_boot_the_pids_mean_nothing(sleeper: ProcessId) -> None:
@@ -298,6 +290,18 @@ def test_a_record_whose_container_is_gone_is_removed(docker: FakeDocker) -> None
 def test_containers_of_others_are_none_of_ours(docker: FakeDocker, change: dict[str, str]) -> None:
     start_contained(docker, msgspec.structs.replace(new_mark(8000, DEAD), **change))
     assert find_servers([str(docker.executable)]) == ([], [])
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_container_that_got_our_label_from_an_image_is_none_of_ours(docker: FakeDocker, recorded: bool) -> None:
+    mark = new_mark(8000, DEAD)
+    theirs = docker.run("theirs", f"vramp.server={mark}")  # as one from an image that `docker commit` made of ours
+    contained = Container(str(docker.executable), str(id_file(record_path(mark))), str(mark), {})
+    if recorded:
+        write_record(mark=mark, container=contained)
+    assert find_servers([str(docker.executable)]) == ([], [])
+    assert container.remove_container(contained) == ""
+    assert theirs.is_running()
 
 
 def test_a_daemon_that_is_not_there_is_told(docker: FakeDocker) -> None:

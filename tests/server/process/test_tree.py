@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,15 @@ def test_a_name_may_look_like_the_fields_after_it(child: subprocess.Popen[bytes]
     assert info is not None
     assert (info.name, info.parent, info.session, info.alive) == ("a) S (b", os.getpid(), child.pid, True)
     assert info in descendants(os.getpid())
+
+
+def test_a_process_that_the_kernel_hides_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **_: str) -> str:
+        raise PermissionError(errno.EPERM, "hidepid=1", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # from root, as which tests may run, nothing is hidden
+    assert look_at(1) is None
+    assert descendants(os.getpid()) == []
 
 
 @pytest.mark.parametrize("pidfd", [True, False])

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.journal import EngineView
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.result import RunEvent
 from loadgen.metrics.snapshot import Snapshot
 from tests.tui.scenes import afternoon

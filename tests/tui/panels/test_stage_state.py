@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.result import ComputeResult
+from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
 from tests.tui.scripted import NO_REQUESTS, running, summary
