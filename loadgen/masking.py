@@ -29,6 +29,7 @@ MASK = "***"
 _MAX_COMMAND_CHARS = 120
 _SHORTEST_KNOWN = 8  # shorter values are masked by name and form alone: `1` and `true` stand everywhere
 _SHORTEST_START = 6
+_LONGEST_LIST = 2000  # characters; without an end, a line of lists that are never closed would take minutes
 _LONGEST_LINE = 1 << 20
 _LONGEST_FILE = 1 << 30  # takes half a minute
 _DEEPEST = 64  # no document of ours is nested as deep; what is below is masked unseen
@@ -49,21 +50,24 @@ _NOTHING = ("None", "null", "True", "False", "true", "false")
 # What a text must hold to hold a secret by its form: most lines of a log do not.
 _SUSPICIOUS = "key token secret pass pwd _pat -pat auth credential cookie bearer basic :// hf_ sk- gh glpat nv".split()
 _NAME = r"[\w.-]{0,64}(?:key|token|secret|pass|pwd|[_-]pat|auth|credential|cookie)[\w.-]{0,64}"
-_VALUE = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]\n]*\]|[^\s,;&"'(){}\[\]]+"""
+_VALUE = rf""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
 _PAIRS = (
     re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?P<value>{_VALUE})"""),
     re.compile(rf"(?i)(?<![\w.-])(?P<name>--{_NAME})(?P<between> +)(?!-)(?P<value>{_VALUE})"),
 )
 _SCHEME = r"(?:basic|bearer|digest|token)\s+"
 _CREDENTIALS = (
-    (re.compile(r"(?<=://)[^/\s@]+(?=@)"), MASK),
-    (re.compile(rf"(?i)(authorization\s*[:=]\s*(?:{_SCHEME})?)(?!\*|{_SCHEME})[^\s\"',]+"), rf"\1{MASK}"),
+    (re.compile(r'(?<=://)[^/\s?#"]+(?=@)'), MASK),
+    (
+        re.compile(rf"(?i)((?:authorization\s*[:=]|api-key\s*:)\s*(?:{_SCHEME})?)(?!\*|{_SCHEME})[^\s\"',]+"),
+        rf"\1{MASK}",
+    ),
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]+"), rf"\1{MASK}"),
     (re.compile(r"\b([Bb]asic\s+)(?=\S*[A-Z0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{MASK}"),
     (re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_|glpat-|nvapi-)[\w-]{16,}"), MASK),  # as their issuers make them
 )
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""")
-_PASSWORD_IN_URL = re.compile(r"(?<=://)[^/\s@:]*:([^/\s@]+)(?=@)")
+_PASSWORD_IN_URL = re.compile(r'(?<=://)[^/\s@:]*:([^/\s?#"]+)(?=@)')
 
 _TEXTLESS = frozenset({int, float, bool, bytes, type(None)})
 _known: list[str] = []  # values of secrets, the longest first

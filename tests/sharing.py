@@ -22,7 +22,7 @@ class SharingTrace:
         return "".join(json.dumps(row) + "\n" for row in rows)
 
     def hit_rate(self, block: int) -> float:
-        """Of an endless cache with blocks of this size, each prompt after the one before."""
+        """The hit rate of an endless cache with blocks of this size, each prompt after the one before."""
         known: set[tuple[int, ...]] = set()
         hits = 0
         for ids, isl in zip(self._ids, self._lengths, strict=True):

@@ -119,6 +119,9 @@ def test_a_document_deeper_than_any_of_ours_ends_in_a_mask() -> None:
         ('api_key = "a b"', 'api_key = "***"'),
         ("GET /?token=a&x=1 HTTP/1.1", "GET /?token=***&x=1 HTTP/1.1"),
         ("postgres://u:p@host/db", "postgres://***@host/db"),
+        ("proxy=http://u:p@ss@host:1 to x@y", "proxy=http://***@host:1 to x@y"),
+        ('{"url":"http://host","mail":"a@b"}', '{"url":"http://host","mail":"a@b"}'),
+        ("X-API-Key: abc", "X-API-Key: ***"),
         ("Authorization: Basic dTpw", "Authorization: Basic ***"),
         ("authorization: abc", "authorization: ***"),
         ("the token is hf_abcdefghijklmnopqrstuvwxyz", "the token is ***"),
@@ -136,6 +139,11 @@ def test_a_value_that_is_known_is_masked_wherever_it_turns_up() -> None:
     text = "known/value 1, known%2Fvalue%201, known value 2, known-value-3, 12345678, short, base64base64"
     assert masked_text(text) == "***, ***, ***, ***, 12345678, short, ***"
     assert masked({"known value 2": ["x known value 2 y"]}) == {"***": ["x *** y"]}
+
+
+def test_lists_without_an_end_take_no_time() -> None:
+    text = "key=[" * 50_000 + " password=abc"
+    assert masked_text(text) == text.replace("abc", "***")
 
 
 @given(strategies.text(), strategies.text(max_size=20))

@@ -13,6 +13,7 @@ from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
 from loadgen.metrics.hardware_result import ComputeResult, EnergyResult, GpuStage
+from loadgen.metrics.journal import StageLoad
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
     Concurrency,
@@ -52,11 +53,7 @@ def stage_result(
     return StageResult(
         index=started.index,
         label=started.label,
-        target=Target(
-            concurrency=started.concurrency,
-            rate=started.rate,
-            arrival=started.arrival if started.rate is not None else None,
-        ),
+        target=_target(started),
         isl=started.isl,
         osl=started.osl,
         started_at=started_at,
@@ -73,16 +70,7 @@ def stage_result(
         limited=why is not None,
         why=why,
         # A server that took no part in a stage has a part of zeros.
-        instances=[
-            InstanceResult(
-                url=url,
-                requests=requests_of(part),
-                throughput=throughput_of(part),
-                latency_ms=part.summaries("ttft", "tpot"),
-                engine=part.engine,
-            )
-            for part, url in ((stage.part(number), url) for number, url in enumerate(urls))
-        ],
+        instances=[_instance_result(stage.part(number), url) for number, url in enumerate(urls)],
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
@@ -106,6 +94,21 @@ def stage_result(
         e2e_inconclusive=stage.e2e_inconclusive,
         curve=load_curve([stage]) if started.steps else (),
         compute=machine.compute,
+    )
+
+
+def _target(load: StageLoad) -> Target:
+    arrival = load.arrival if load.rate is not None else None
+    return Target(concurrency=load.concurrency, rate=load.rate, arrival=arrival)
+
+
+def _instance_result(part: StageRecord, url: str) -> InstanceResult:
+    return InstanceResult(
+        url=url,
+        requests=requests_of(part),
+        throughput=throughput_of(part),
+        latency_ms=part.summaries("ttft", "tpot"),
+        engine=part.engine,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Required, TypedDict, Unpack
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.engine import EngineView
+from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.journal import Milestone, RunState, StageLoad
 from loadgen.metrics.mfu import compute_of
@@ -89,8 +90,7 @@ def snapshot_of(
         reason=reason.partition("\n")[0],
         waiting_for=waiting_for,
     )
-    hardware = record.hardware
-    found, ours = gpu_verdicts(hardware.facts()), hardware.sockets_of(hardware.now())
+    found = gpu_verdicts(record.hardware.facts())
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -112,17 +112,8 @@ def snapshot_of(
         reference=_references(record, phase),
         other_data=record.other_data is not None,
         verdicts=_verdicts(record, found),
-        gpus=tuple(
-            GpuView(
-                gpu,
-                hardware.latest.get(gpu.index),
-                flags(found, gpu.index),
-                hardware.pace(gpu.index),
-                of_server=gpu in ours,
-            )
-            for gpu in hardware.gpus
-        ),
-        host=hardware.host,
+        gpus=_gpu_views(record.hardware, found),
+        host=record.hardware.host,
         slo_ms=record.limits.latency_ms,
         search=record.search,
         baseline=baseline.view(record) if baseline is not None else None,
@@ -131,11 +122,26 @@ def snapshot_of(
     )
 
 
+def _gpu_views(hardware: HardwareRecord, found: Sequence[Verdict]) -> tuple[GpuView, ...]:
+    ours = hardware.sockets_of(hardware.now())
+    return tuple(
+        GpuView(
+            gpu,
+            hardware.latest.get(gpu.index),
+            flags(found, gpu.index),
+            hardware.pace(gpu.index),
+            of_server=gpu in ours,
+        )
+        for gpu in hardware.gpus
+    )
+
+
 def _compute(record: Record) -> ComputeResult | None:
     engine, server = record.engine, record.server
     if engine is None or server is None:
         return None
-    return compute_of(engine.tflops_per_gpu, server.command, record.hardware.gpus)
+    hardware = record.hardware
+    return compute_of(engine.tflops_per_gpu, server.command, hardware.sockets_of(hardware.now()))
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:

@@ -92,6 +92,8 @@ def index_dataset(name: str, form: Format | None = None, options: TraceOptions =
         if not stat.S_ISREG(status.st_mode):
             raise ProfileError(f"load.data: {path}: is not a file; give one that can be read more than once")
         return _indexed(path, form, options, status.st_size, status.st_mtime_ns)
+    except RecursionError:
+        raise ProfileError(f"load.data: {path}: expected records that are not nested so deeply") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             room = f"no room for its index in {tempfile.gettempdir()}; name another folder in TMPDIR"
@@ -228,7 +230,8 @@ def _line_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
 
 def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
     """The elements of a JSON array, with no more of the file in memory than the longest of them."""
-    decode = json.JSONDecoder().raw_decode
+    # Only where a record ends matters here; int() refuses long numbers.
+    decode = json.JSONDecoder(parse_int=float).raw_decode
     window = _Window(file, path)
     if not window.opens_array():
         raise _malformed(path, 1, "expected a JSON array of conversations")
@@ -237,8 +240,6 @@ def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
             try:
                 _, end = decode(window.text, window.at)
                 break
-            except RecursionError:
-                raise _malformed(path, window.line, "expected a record that is not nested so deeply") from None
             except json.JSONDecodeError as error:
                 at = error.pos - window.at
                 if not window.grow():

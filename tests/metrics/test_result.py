@@ -15,7 +15,7 @@ from loadgen.store.runs import read_result, write_result
 
 
 def result() -> Result:
-    """Of a run that ended before anything was measured: every number that can be unknown is."""
+    """A run that ended before anything was measured: every number that can be unknown is."""
     record = Record()
     record.apply(
         RunStarted(

@@ -18,7 +18,7 @@ KEYS = """
     completed failed total_input_tokens total_output_tokens request_throughput request_goodput output_throughput
     total_token_throughput latencies queue_times max_output_tokens_per_s max_concurrent_requests rtfx
 """.split()
-"""Of `vllm bench serve --save-result` 0.32 without --save-detailed, in its order, before the latencies."""
+"""The keys of `vllm bench serve --save-result` 0.32 without --save-detailed, in its order, before the latencies."""
 
 
 def consumed(document: dict[str, Any], tensor_parallel: int = 1) -> dict[str, Any]:

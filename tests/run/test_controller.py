@@ -74,11 +74,11 @@ async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -
 
 async def test_a_stage_that_settles_is_held_too(engine: Simulator) -> None:
     plan = {"ladder": [3], "settle": "500ms"}
-    act = in_turn((flowing, Hold()), (later_than(2.0), NextStage()))
-    result, _ = await outcome(attach(engine, load=lasting("500ms"), plan=plan), act)
+    act = in_turn((flowing, Hold()), (later_than(2.7), NextStage()))
+    result, _ = await outcome(attach(engine, load=lasting("1s"), plan=plan), act)
     (stage,) = result.stages
     assert (stage.stop_reason, stage.settled_s is not None) == ("the operator went on", True)
-    assert stage.measured_s > 1
+    assert stage.measured_s > 1.5
 
 
 async def test_a_stage_that_counts_requests_is_held_as_one_that_does_not(engine: Simulator) -> None:

@@ -15,6 +15,7 @@ from loadgen.workload.data import DatasetReader, _index_folder, index_dataset
 from loadgen.workload.records import parse_record
 from loadgen.workload.work import record_for
 
+DEEP = "[" * 100_000 + "]" * 100_000
 TALK = {
     "conversations": [{"from": "human", "value": "Grüße an euch alle"}, {"from": "gpt", "value": "four and more of it"}]
 }
@@ -98,6 +99,10 @@ def test_lines(tmp_path: Path) -> None:
         ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
         ('{"prompt": "a"}\n\n{"prompt": 3}', ["line 3", "expected"]),
         ('{"prompt": "a", "output_tokens": 0}', ["line 1", "at least 1"]),
+        ('{"prompt": "a", "more": ' + DEEP + "}", ["not nested so deeply"]),
+        ('{"timestamp": 0, "input_length": 1, "output_length": 1, "more": ' + DEEP + "}", ["not nested so deeply"]),
+        ("[" + DEEP + "]", ["not nested so deeply"]),
+        ("[" + "1" * 10_000 + "]", ["line 1", "expected"]),
         ('{"prompt": "a", "output_tokens": 99999999999999999999}', ["line 1", "at most 10000000"]),
     ],
 )

@@ -11,7 +11,7 @@ from loadgen.telemetry.amd.gpu_metrics import LAYOUTS, Table, decode, links, rea
 from loadgen.telemetry.readings import Missing
 
 SIZES = {(1, 3): 120, (1, 4): 288, (1, 5): 360, (1, 6): 1664, (1, 7): 2208, (1, 8): 3872}
-"""Of the whole table, as the driver writes it."""
+"""Bytes of the whole table, as the driver writes it, by version."""
 Version = tuple[int, int]
 
 
