@@ -8,7 +8,7 @@ share, and the reason is told: the wrong precision would be off by a factor of t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from loadgen.metrics.hardware_result import ComputeResult
@@ -18,6 +18,8 @@ from loadgen.vendors import VENDORS
 _WHOLE = {None, "", *(vendor.whole_gpu for vendor in VENDORS)}  # the partition modes that leave a GPU in one piece
 _SIXTEEN_BIT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}  # bf16 and fp16 have one peak on all of these
 _FP8_QUANTIZATIONS = ("fp8", "fbgemm_fp8", "ptpc_fp8")
+# vLLM takes the quantization from such a model's own configuration, whatever the command states.
+_QUANTIZED_MODEL = re.compile(r"fp8|fp4|int8|int4|w[48]a|awq|gptq", re.IGNORECASE)
 
 
 class _Peak(NamedTuple):
@@ -83,9 +85,17 @@ def _precision(command: Sequence[str] | None) -> str:
         return "fp8"
     if quantization is not None:
         raise _UnknownError(f"the precision in which {quantization} computes is not known")
+    model = _model(command, flags)
+    if _QUANTIZED_MODEL.search(model):
+        raise _UnknownError(f"{model} is quantized, and the server's command does not state how: give quantization")
     if dtype not in _SIXTEEN_BIT:
         raise _UnknownError("the server's command does not state its precision: give server.args.dtype or quantization")
     return _SIXTEEN_BIT[dtype]
+
+
+def _model(command: Sequence[str], flags: Mapping[str, str]) -> str:
+    after_serve = command[command.index("serve") + 1 :] if "serve" in command else []
+    return flags.get("model") or next(iter(after_serve), "")
 
 
 def _peak_tflops(gpus: Sequence[GpuStatic], precision: str) -> float:

@@ -140,7 +140,8 @@ def _compute(record: Record) -> ComputeResult | None:
     engine, server = record.engine, record.server
     if engine is None or server is None:
         return None
-    return compute_of(engine.tflops_per_gpu, server.command, record.hardware.gpus)
+    hardware = record.hardware
+    return compute_of(engine.tflops_per_gpu, server.command, hardware.sockets_of(hardware.now()))
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:

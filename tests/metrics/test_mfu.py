@@ -50,6 +50,8 @@ def test_a_gpu_has_the_peak_of_its_name_and_precision(name: str, sixteen_bit: fl
         (["vllm", "serve", "m"], gpus("AMD Instinct MI300X"), "does not state its precision"),
         ([*BF16[:-2], "auto"], gpus("AMD Instinct MI300X"), "does not state its precision"),
         ([*BF16, "--quantization", "mxfp4"], gpus("AMD Instinct MI300X"), "in which mxfp4 computes is not known"),
+        (["vllm", "serve", "a/m-FP8-KV", *BF16[3:]], gpus("AMD Instinct MI300X"), "a/m-FP8-KV is quantized"),
+        (["api_server", "--model", "m-w8a8", *BF16[3:]], gpus("AMD Instinct MI300X"), "m-w8a8 is quantized"),
         (BF16, gpus(), "no GPU is measured"),
         (BF16, gpus("NVIDIA GB200"), "no peak is known of NVIDIA GB200"),
         (BF16, gpus("NVIDIA H20"), "no peak is known of NVIDIA H20"),

@@ -6,11 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.metrics.deltas import ClientDelta
 from loadgen.metrics.engine import EngineView
-from loadgen.metrics.journal import Milestone
+from loadgen.metrics.journal import DevicesChosen, Milestone, ServerChanged, TelemetryChanged, Ticked
+from loadgen.metrics.record import Record
+from loadgen.metrics.samples import GpuStatic, ServerDevices
 from loadgen.metrics.snapshot import ClientView, Snapshot
 from loadgen.run.run import Run
-from loadgen.run.view import headline
+from loadgen.run.view import _compute, headline
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish
 
@@ -67,3 +70,21 @@ async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_bes
 )
 def test_the_headline(changes: dict[str, object], text: str, healthy: bool) -> None:
     assert headline(**CALM | changes) == (text, healthy)
+
+
+def test_the_share_of_the_peak_is_that_of_the_servers_gpus() -> None:
+    names = ("AMD Instinct MI300X", "AMD Instinct MI210")
+    gpus = tuple(GpuStatic(index=index, vendor="amd", name=name) for index, name in enumerate(names))
+    command = ["vllm", "serve", "m", "--dtype", "bfloat16"]
+    engine = EngineView(tflops_per_gpu=130.74)
+    tick = Ticked(t_s=1.0, span_s=0.25, stages={}, client=ClientDelta(), held=0, queued=0, engine=engine)
+    record = Record()
+    for line in (
+        TelemetryChanged(0.0, gpus, {}),
+        ServerChanged(0.0, "ready", "vllm", "http://localhost", command=command),
+        DevicesChosen(0.0, ServerDevices((0,), "given")),
+        tick,
+    ):
+        record.apply(line)
+    compute = _compute(record)
+    assert compute is not None and compute.mfu_percent == pytest.approx(10.0)
