@@ -6,9 +6,9 @@ processes is one server or what is left of it; those that descend from this proc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
 from loadgen.server.process.tree import ProcessInfo, look_at
-from loadgen.server.vllm.command import devices_each
+from loadgen.server.vllm.command import devices_each, find_container_program
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
 _SHOWN = 3  # processes of a GPU or a server that are named
@@ -91,9 +91,11 @@ def orphans(setup: Setup) -> Iterator[Finding]:
         seen, _, fix = str(error).partition("; ")
         yield Finding("state-folder", "blocks", seen, "what is written there decides which processes are ended", fix)
         return
-    docker = setup.server.docker
-    program = shutil.which(docker.executable, path=setup.environment.get("PATH")) if docker is not None else None
-    found = find_servers([program] if program is not None else [])
+    programs: list[str] = []
+    if setup.server.docker is not None:
+        with contextlib.suppress(ServerError):  # the check of the container says that there is no such program
+            programs.append(find_container_program(setup.server, setup.server.docker))
+    found = find_servers(programs)
     for record in found.servers:
         if record.orphaned:
             seen = f"{orphan_words(record)}{_holding(setup, {process.pid for process in record.tree})}"

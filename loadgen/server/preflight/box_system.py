@@ -15,10 +15,10 @@ from loadgen.errors import ServerError
 from loadgen.format import GIB, memory
 from loadgen.metrics.journal import Finding, Severity
 from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
-from loadgen.server.preflight.facts import Setup, read_setting
+from loadgen.server.preflight.facts import Box, Setup, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_container_program
-from loadgen.vendors import NVIDIA, Vendor, vendor_of
+from loadgen.vendors import AMD, NVIDIA, Vendor, vendor_of
 
 _QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
@@ -161,11 +161,17 @@ def container(setup: Setup) -> Iterator[Finding]:
     paths = [device.partition(":")[0] for device in docker.devices if device.startswith("/dev/")]
     gone = [path for path in paths if not (setup.box.dev / path.removeprefix("/dev/")).exists()]
     named = [f"server.docker.devices: there is no {', '.join(gone)}"] if gone else []
-    if docker.gpus is not None and not NVIDIA.computes_here(setup.box.dev):
-        named.append(f"server.docker.gpus = {docker.gpus}: there is no GPU of NVIDIA")
+    if docker.gpus is not None and not _has_gpus_flag(setup.box):
+        named.append(f"server.docker.gpus = {docker.gpus}: no NVIDIA GPU, nor AMD's with its container toolkit")
     if named:
         why = "no container is started with a device that the box does not have"
         yield Finding("no-container-device", "blocks", "; ".join(named), why, "load the driver, or take it out")
+
+
+def _has_gpus_flag(box: Box) -> bool:
+    """Whether `--gpus` has GPUs to give: NVIDIA's, or AMD's with its runtime installed (moby pull request 49952)."""
+    runtime = shutil.which("amd-container-runtime", path=box.environ.get("PATH"))
+    return NVIDIA.computes_here(box.dev) or (runtime is not None and AMD.computes_here(box.dev))
 
 
 def shared_memory(setup: Setup) -> Iterator[Finding]:

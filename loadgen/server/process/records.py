@@ -222,7 +222,8 @@ def _left_of(record: ServerRecord) -> tuple[bool, str]:
     """Whether anything of it is left, and in words what could not be told."""
     mark = record.mark
     if mark.boot == _here()[0] and not mark.is_here:
-        return False, f"port {mark.port}: started in another container (pid namespace), and can be ended only there"
+        where = "started in another container (pid namespace), and can be ended only there"
+        return False, f"port {mark.port}: {where}; if that is gone, remove {record_path(mark)}"
     if mark.guarded or record.tree:
         return True, ""
     try:

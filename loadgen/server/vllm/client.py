@@ -186,7 +186,7 @@ def api_key(server: Server) -> str | None:
     key = server.env.get(server.api_key_env) or os.environ.get(server.api_key_env)
     if not key and not server.api_key_env.isidentifier():
         raise ServerError(
-            "server.api_key_env: is no name of an environment variable; the key itself never stands there"
+            "server.api_key_env: not the name of an environment variable; put the key into one, and give its name"
         )
     if not key:
         raise ServerError(f"server.api_key_env = {server.api_key_env!r}: this environment variable is not set")

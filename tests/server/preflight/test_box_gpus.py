@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from loadgen.plan.from_profile import stages_of
 from loadgen.server.preflight.box_gpus import is_vllm, leftovers
+from loadgen.server.preflight.check import look_at_box
 from loadgen.server.preflight.facts import Box
-from loadgen.server.process.records import servers_folder
+from loadgen.server.process.records import new_mark, record_path, servers_folder
 from loadgen.server.process.tree import look_at
-from tests.server.fakes import DEAD, sleeping, write_record
+from tests.server.fakes import DEAD, fake_docker, sleeping, write_record
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_nvidia_smi, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, only, profile_of
 
@@ -243,6 +245,20 @@ def test_a_server_that_vramp_left_is_ended_by_vramp(
         said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
         process.kill()
     assert said.splitlines() == [told]
+
+
+def test_a_container_that_was_left_is_found_whatever_path_the_image_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    profile = profile_of(tmp_path, engine="docker", model="/in/the/image", docker={"image": "i", "ipc": "host"})
+    mark = new_mark(18_766, DEAD)
+    with fake_docker(tmp_path) as docker:
+        docker.run(f"vramp-{record_path(mark).stem}", f"vramp.server={mark}")
+        image = {"PATH": "/opt/venv/bin"}
+        _, findings = look_at_box(profile, stages_of(profile), healthy_box(tmp_path), "cpu", image=image)
+    assert [(finding.id, finding.fix) for finding in findings] == [("orphaned-server", "vramp stop 18766")]
 
 
 def test_a_state_folder_that_others_can_write_to_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,16 @@ def test_a_container_with_a_device_that_is_not_there(tmp_path: Path) -> None:
     assert "/dev/neuron0" in finding.seen
 
 
+@pytest.mark.parametrize(("toolkit", "expected"), [(False, ["no-container-device"]), (True, [])])
+def test_the_gpus_flag_on_a_box_of_amd(tmp_path: Path, toolkit: bool, expected: list[str]) -> None:
+    box = healthy_box(tmp_path)
+    (box.dev / "nvidia0").unlink()
+    if toolkit:
+        write(tmp_path / "bin/amd-container-runtime", "#!/bin/sh")
+        (tmp_path / "bin/amd-container-runtime").chmod(0o755)
+    assert ids(box, docker(tmp_path, gpus="all")) == expected
+
+
 def test_nothing_that_runs_containers(tmp_path: Path) -> None:
     finding = only(healthy_box(tmp_path), docker(tmp_path, executable="no-such-docker"))
     assert (finding.id, finding.severity) == ("no-container-program", "blocks")
