@@ -5,7 +5,8 @@
  *   lost           the second GPU falls off the bus after it was opened
  *   lost-at-start  it had before; lost-all: both had
  *   empty          a driver without GPUs
- *   failing        the first GPU has Xid errors 48 and 79 at the third look, and remapped rows, but no memory for GPM; the second is an older one
+ *   failing        the first GPU has Xid errors 48 and 79 at the third look, and remapped rows, but no memory for GPM;
+ *                  the second is an older one
  *   status N       nvmlInit returns N
  * With -DOLD it lacks the functions of newer drivers. What it lacks is FunctionNotFound to pynvml, which binds lazily.
  */
