@@ -64,7 +64,8 @@ class Gpm:
         if not self._absent and not supported:
             self._absent = Missing("the library tells it of Hopper and newer GPUs only")
         if self._absent is None:
-            self._before, self._now = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+            self._before, self._now = (read(pynvml.nvmlGpmSampleAlloc) for _ in range(2))
+            self._absent = next((each for each in (self._before, self._now) if isinstance(each, Missing)), None)
             self._asked = pynvml.c_nvmlGpmMetricsGet_t()
             self._sampled = False
 

@@ -107,6 +107,8 @@ def test_xid_errors_are_counted_as_they_come_and_retired_memory_is_told(library:
     older = heard.samples[0].gpus[1]
     assert (older.rows_remapped, older.bad_pages, older.xids) == (None, 1, 0)
     assert older.missing["rows_remapped"] == "not supported by this GPU"
+    # What cannot be had of the one is no reason to do without the rest.
+    assert first[0].missing["sm_percent"] == "Insufficient Memory"
 
 
 def test_the_slow_tier_is_not_read_at_each_beat(library: Path) -> None:

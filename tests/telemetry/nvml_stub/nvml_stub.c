@@ -5,7 +5,7 @@
  *   lost           the second GPU falls off the bus after it was opened
  *   lost-at-start  it had before; lost-all: both had
  *   empty          a driver without GPUs
- *   failing        the first GPU has Xid errors 48 and 79 at the third look, and remapped rows; the second is an older one
+ *   failing        the first GPU has Xid errors 48 and 79 at the third look, and remapped rows, but no memory for GPM; the second is an older one
  *   status N       nvmlInit returns N
  * With -DOLD it lacks the functions of newer drivers. What it lacks is FunctionNotFound to pynvml, which binds lazily.
  */
@@ -154,7 +154,11 @@ struct metric { u32 id, status; double value; char *names[3]; };
 struct metrics { u32 version, count; int *first, *second; struct metric all[4]; };
 static int samples[16], allocated, readings;
 u32 nvmlGpmQueryDeviceSupport(Device d, struct support *s) { ASK(d, s->supported = d == &gpus[0]); }
-u32 nvmlGpmSampleAlloc(int **sample) { *sample = &samples[allocated++]; return OK; }
+u32 nvmlGpmSampleAlloc(int **sample) {
+    if (scenario("failing")) return 20; /* no memory */
+    *sample = &samples[allocated++];
+    return OK;
+}
 u32 nvmlGpmSampleGet(Device d, int *sample) { ASK(d, *sample = ++readings); }
 u32 nvmlGpmMetricsGet(struct metrics *asked) {
     int apart = *asked->second - *asked->first;
