@@ -153,13 +153,20 @@ class Cockpit(App[None]):
     @work(group="orphans")
     async def _settle_orphans(self) -> None:
         if await self.push_screen_wait(AskOrphans([orphan_words(record) for record in self._orphans])) is not None:
-            for record in self._orphans:
-                report = await stop_server(record, timeout_s=0.0)
-                words = f"port {record.port}: {report.sentence}"
-                severity: Literal["information", "error"] = "information" if report.clean else "error"
-                self.notify(words, severity=severity, timeout=8, markup=False)
+            self.notify("ending what was left; a container may take a while", timeout=8, markup=False)
+            await asyncio.gather(*(self._end_orphan(record) for record in self._orphans))
         if self._run_screen is not None:
             self._feed = self._follow(self._run_screen)
+
+    async def _end_orphan(self, record: ServerRecord) -> None:
+        severity: Literal["information", "error"] = "error"
+        try:
+            report = await stop_server(record, timeout_s=0.0)
+            words = f"port {record.port}: {report.sentence}"
+            severity = "information" if report.clean else "error"
+        except VrampError as error:
+            words = str(error)
+        self.notify(words, severity=severity, timeout=8, markup=False)
 
     def get_default_screen(self) -> Screen[None]:
         return self._run_screen if self._run_screen is not None else PickerScreen(api_key_env=self._api_key_env)

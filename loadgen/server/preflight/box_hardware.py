@@ -106,7 +106,10 @@ def links(setup: Setup) -> Iterator[Finding]:
         kind, what = ("xgmi", "GPUs over XGMI") if setup.platform == "rocm" else ("nvlink", "NVLinks")
         seen = "; ".join(f"GPU {gpu.index} has {gpu.links_up} of {gpu.links_expected} {what}" for gpu in short)
         why = "what its siblings have is missing: tensor parallelism goes at the pace of the slowest way, or over PCIe"
-        fix = f"sudo dmesg | grep -i {kind}; restart the box, and look at the baseboard if it stays so"
+        fix = (
+            f"sudo dmesg | grep -i {kind}; restart the box, and look at the baseboard if it stays so; where only some "
+            "cards have a bridge, choose those"
+        )
         yield Finding("links-down", "warns", seen, why, fix)
 
 
