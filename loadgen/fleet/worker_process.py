@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from loadgen.errors import WorkerError
+from loadgen.format import counted
 from loadgen.metrics.deltas import StageDelta
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, Tick
@@ -172,7 +173,8 @@ class WorkerProcess:
             self._lost = {last.running: StageDelta(unfinished=last.open_sent, lost=last.open_sent)}
         if not self._closing or self._lost:
             streams = last.held if last is not None else 0
-            self.death = why if not streams else f"{why}; {streams} streams are lost with it"
+            lost = f"; {counted(streams, 'stream')} {'is' if streams == 1 else 'are'} lost with it" if streams else ""
+            self.death = why + lost
         self._on_change()
 
     async def _read_stderr(self, errors: asyncio.StreamReader) -> None:
