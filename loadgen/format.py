@@ -8,6 +8,7 @@ move the cursor, hide itself or change the direction of writing.
 from __future__ import annotations
 
 import math
+import pwd
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -146,6 +147,14 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             found.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def user_name(number: int) -> str:
+    """A user by name; by number where there is no name, as for a user of another machine or container."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def counted(number: int, noun: str) -> str:

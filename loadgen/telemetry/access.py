@@ -5,13 +5,13 @@ from __future__ import annotations
 import grp
 import os
 import platform
-import pwd
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import loadgen
 from loadgen.amd_kernel import installed_rocm
+from loadgen.format import user_name
 from loadgen.metrics.samples import DeviceFile
 from loadgen.telemetry.backends import package_version
 from loadgen.vendors import VENDORS, Vendor, matched
@@ -33,7 +33,7 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
 
 
 def user_words() -> str:
-    return f"{_user_name(os.geteuid())} (uid {os.geteuid()})"
+    return f"{user_name(os.geteuid())} (uid {os.geteuid()})"
 
 
 def groups() -> tuple[str, ...]:
@@ -58,17 +58,10 @@ def _device_files(vendor: Vendor, root: Path) -> Iterator[DeviceFile]:
             name = f"/{path.relative_to(root)}"
             try:
                 status = path.stat()
-                owner = f"{stat.filemode(status.st_mode)} {_user_name(status.st_uid)}:{_group_name(status.st_gid)}"
+                owner = f"{stat.filemode(status.st_mode)} {user_name(status.st_uid)}:{_group_name(status.st_gid)}"
             except OSError as error:
                 owner = error.strerror or ""
             yield DeviceFile(name, "usable" if usable else "denied", owner, "" if usable else vendor.denied_fix)
-
-
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:  # in a container, numbers of the host have no name
-        return str(number)
 
 
 def _group_name(number: int) -> str:

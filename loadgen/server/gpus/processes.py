@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from loadgen.format import user_name
 from loadgen.masking import shown_command
 from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.server.gpus.gpu import has_host_pids
@@ -38,13 +38,6 @@ def _described(process: GpuProcess, of_server: bool | None, proc: Path) -> GpuPr
     except OSError:  # it has ended, or the kernel hides it from this user
         return msgspec.structs.replace(process, of_server=of_server)
     return msgspec.structs.replace(process, user=user, command=shown_command(words), of_server=of_server)
-
-
-def user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:  # a user of a container
-        return str(number)
 
 
 def attached_pids(urls: Iterable[str]) -> set[int]:

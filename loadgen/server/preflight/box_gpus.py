@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from loadgen.amd_kernel import text_in
 from loadgen.errors import ServerError
-from loadgen.format import memory
+from loadgen.format import memory, user_name
 from loadgen.masking import shown_command
 from loadgen.metrics.journal import ORPHANED, Finding
 from loadgen.server.gpus.given import server_gpus
 from loadgen.server.gpus.gpu import Gpu, Holder
-from loadgen.server.gpus.processes import user_name
 from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder

@@ -13,7 +13,6 @@ import errno
 import hashlib
 import ipaddress
 import os
-import pwd
 import socket
 import struct
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Self
 import psutil
 
 from loadgen.errors import ServerError
+from loadgen.format import user_name
 from loadgen.masking import shown_command
 from loadgen.server.process.records import list_servers
 
@@ -97,7 +97,7 @@ def driver_of(host: str, port: int) -> str:
         since = f", since {started:%Y-%m-%d %H:%M:%S}"
     except psutil.Error:
         pass  # Gone just now, or hidden: the number is all there is to say
-    return f"a vramp ({_described(pid)} of {_user_name(user)}{since})"
+    return f"a vramp ({_described(pid)} of user {user_name(user)}{since})"
 
 
 def _driven(host: str, port: int) -> ServerError:
@@ -207,10 +207,3 @@ def _described(pid: int) -> str:
         return f"pid {pid} ({shown_command(psutil.Process(pid).cmdline())})"
     except psutil.Error:
         return f"pid {pid}"
-
-
-def _user_name(user: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(user).pw_name}"
-    except KeyError:
-        return f"user {user}"
