@@ -240,7 +240,8 @@ def _marked_processes() -> dict[Mark, list[ProcessId]]:
     for pid, mark in marks.items():
         info = processes[pid]
         # A server has sessions of its own: who shares one with a stranger was started by hand in a copied environment.
-        alone = info.session in marks or not _has_environment(info.session)
+        # Session 0 is one from outside this pid namespace: a container's shell.
+        alone = info.session in marks or (info.session != 0 and not _has_environment(info.session))
         if info.alive and alone and info.id.start_ticks >= mark.guard.start_ticks:
             found.setdefault(mark, []).append(info.id)
     return {mark: sorted(ids, key=lambda one: one.start_ticks) for mark, ids in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -31,7 +32,7 @@ from loadgen.server.process.records import (
     record_path,
     servers_folder,
 )
-from loadgen.server.process.tree import ProcessId, look_at
+from loadgen.server.process.tree import ProcessId, all_processes, look_at
 from tests.server.fakes import (
     DEAD,
     PATIENCE_S,
@@ -176,27 +177,55 @@ def test_a_server_that_obeys_ends_with_its_guard(fake: FakeServer) -> None:
     assert find_servers() == ([], [])
 
 
-def start_marked(mark: Mark, *, session: bool) -> subprocess.Popen[bytes]:
+def start_marked(mark: Mark) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], VARIABLE: str(mark)}
-    return subprocess.Popen(["sleep", "600"], env=environment, start_new_session=session)
+    return subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
 
 
 @pytest.mark.parametrize(
-    ("change", "session", "found"),
+    ("change", "found"),
     [
-        ({}, True, True),
-        ({}, False, False),  # by hand, in an environment that was copied from the server's
-        ({"owner": "0" * 12}, True, False),
-        ({"boot": "0" * 36}, True, False),
-        ({"namespace": "1"}, True, False),
-        ({"guard": ProcessId(1, 2**62)}, True, False),  # older than the guard that it names
+        ({}, True),
+        ({"owner": "0" * 12}, False),
+        ({"boot": "0" * 36}, False),
+        ({"namespace": "1"}, False),
+        ({"guard": ProcessId(1, 2**62)}, False),  # older than the guard that it names
     ],
 )
-def test_which_marks_are_ours(change: dict[str, str], session: bool, found: bool) -> None:
+def test_which_marks_are_ours(change: dict[str, str], found: bool) -> None:
     mark = msgspec.structs.replace(new_mark(8000, DEAD), **change)
-    with start_marked(mark, session=session) as process:
+    with start_marked(mark) as process:
         try:
             assert [record.server.pid for record in list_servers()] == ([process.pid] if found else [])
+        finally:
+            process.kill()
+
+
+@contextmanager
+def started_by_hand(mark: Mark) -> Iterator[int]:
+    """A marked process in the session of a stranger, as in a terminal with an environment copied from the server's."""
+    words = ["sh", "-c", f"{VARIABLE}='{mark}' sleep 600 & echo $!; wait"]
+    with subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE) as leader:
+        assert leader.stdout is not None
+        child = psutil.Process(int(leader.stdout.readline()))
+        wait_until(lambda: child.name() == "sleep")
+        yield child.pid
+        child.kill()
+
+
+def test_a_process_in_the_session_of_a_stranger_is_not_ours() -> None:
+    with started_by_hand(new_mark(8000, DEAD)):
+        assert list_servers() == []
+
+
+def test_a_session_from_outside_the_namespace_is_a_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A session of another pid namespace cannot be had without root: what the kernel says of one is put in its place.
+    with start_marked(new_mark(8000, DEAD)) as process:
+        try:
+            found = all_processes()
+            found[process.pid] = dataclasses.replace(found[process.pid], session=0)
+            monkeypatch.setattr(records, "all_processes", lambda: found)
+            assert list_servers() == []
         finally:
             process.kill()
 
