@@ -32,6 +32,12 @@ def listener() -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
             yield process, port
 
 
+def proc_in_namespace(folder: Path, namespace: str) -> Path:
+    (folder / "self/ns").mkdir(parents=True)
+    (folder / "self/ns/pid").symlink_to(namespace)
+    return folder
+
+
 def test_the_processes_of_an_attached_server_are_those_that_listen(
     listener: tuple["subprocess.Popen[bytes]", int],
 ) -> None:
@@ -41,18 +47,19 @@ def test_the_processes_of_an_attached_server_are_those_that_listen(
 
 
 def test_a_process_has_its_user_and_its_command_without_secrets(
-    listener: tuple["subprocess.Popen[bytes]", int],
+    listener: tuple["subprocess.Popen[bytes]", int], tmp_path: Path
 ) -> None:
     process, _ = listener
+    proc = proc_in_namespace(tmp_path, "pid:[4026531836]")  # the first one, also where the tests run in a container
+    (proc / str(process.pid)).symlink_to(f"/proc/{process.pid}")
     sample = GpuSample(0, 1.0, processes=(GpuProcess(process.pid, "python3", 5), GpuProcess(2**22 + 1, "gone", 6)))
-    seen, gone = described(sample, {process.pid}).processes or ()
+    seen, gone = described(sample, {process.pid}, proc=proc).processes or ()
     assert (seen.name, seen.hbm_bytes, seen.of_server) == ("python3", 5, True)
     assert seen.user and "--api-key ***" in seen.command and "hunter2" not in seen.command
     assert gone == GpuProcess(2**22 + 1, "gone", 6, of_server=False)
 
 
 def test_in_a_container_the_drivers_pids_are_somebody_elses(tmp_path: Path) -> None:
-    (tmp_path / "self/ns").mkdir(parents=True)
-    (tmp_path / "self/ns/pid").symlink_to("pid:[4026532999]")
+    proc = proc_in_namespace(tmp_path, "pid:[4026532999]")
     sample = GpuSample(0, 1.0, processes=(GpuProcess(os.getpid(), "python3", 5),))
-    assert described(sample, {os.getpid()}, proc=tmp_path) == sample
+    assert described(sample, {os.getpid()}, proc=proc) == sample
