@@ -55,6 +55,14 @@ class Docker(Table):
     """`["seccomp=unconfined"]`, as AMD's images ask for (`--security-opt`)."""
 
 
+def _is_base_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are not closed, or a port that is none
+        return False
+
+
 class Server(Table):
     """Where the server is, or how to start it."""
 
@@ -108,8 +116,7 @@ class Server(Table):
             if self.url is None and not self.urls:
                 raise ValueError('engine "attach" needs url = "http://host:port"')
             for url in self.attached:
-                parts = urlsplit(url)
-                if parts.scheme not in ("http", "https") or not parts.hostname:
+                if not _is_base_url(url):
                     raise ValueError(f"url must look like http://host:port, not {url!r}")
         elif self.url is not None or self.urls:
             raise ValueError(f'url is for engine "attach"; engine "{self.engine}" takes host and port')

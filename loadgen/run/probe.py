@@ -29,6 +29,7 @@ from loadgen.stream.request import (
     ServerAddress,
     common_fields,
     endpoint_url,
+    host_and_port,
     model_shares,
     own_fields,
     request_template,
@@ -103,9 +104,7 @@ async def probe_twin(client: ServerClient, first: Served, load: Load) -> ServerA
 
 async def resolve_target(url: str) -> ServerAddress:
     """Resolve a URL's host to the first address that answers; raises `ServerError`."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host, port = host_and_port(url)
     loop = asyncio.get_running_loop()
     try:
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -122,7 +121,7 @@ async def resolve_target(url: str) -> ServerAddress:
         writer.close()
         with contextlib.suppress(OSError):  # it answered; how it says goodbye does not matter
             await writer.wait_closed()
-        tls_name = host if parts.scheme == "https" else None
+        tls_name = host if urlsplit(url).scheme == "https" else None
         return ServerAddress(family=int(family), ip=str(address[0]), port=port, tls_name=tls_name)
     raise ServerError(f"{url}: nobody listens there ({reason}); start the server, or check host and port")
 

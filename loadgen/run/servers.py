@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -31,6 +30,7 @@ from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
 from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_start, start_key, with_expectations
+from loadgen.stream.request import host_and_port
 
 _LOG_LINES = 200
 _LOOK_S = 1.0
@@ -67,9 +67,7 @@ class Servers:
         Attached servers become ours to drive, or this raises `ServerError` with who drives one of them.
         """
         for url in self.settings.attached:
-            parts = urlsplit(url)
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-            self._locks.append(drive_lock(parts.hostname or "", port))
+            self._locks.append(drive_lock(*host_and_port(url)))
         if self.settings.engine == "attach":
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
@@ -236,7 +234,7 @@ class Servers:
     def given(self, gpus: Sequence[GpuStatic]) -> tuple[int, ...] | None:
         """The numbers of the GPUs that all servers together were given; None where only their processes can tell."""
         if self.settings.engine == "attach":
-            here = any(is_this_machine(urlsplit(url).hostname or "") for url in self.settings.attached)
+            here = any(is_this_machine(host_and_port(url)[0]) for url in self.settings.attached)
             return None if here else ()
         if self.settings.engine == "simulator":
             return ()

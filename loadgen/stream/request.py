@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -36,6 +37,12 @@ class ServerAddress(msgspec.Struct, frozen=True):
     ip: str
     port: int
     tls_name: str | None = None  # the name to verify for https; None for http
+
+
+def host_and_port(url: str) -> tuple[str, int]:
+    """Who is asked at this URL, with the port of its scheme where it names none."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class ModelShare(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loadgen.stream.request import (
     RequestTemplate,
     common_fields,
+    host_and_port,
     model_shares,
     own_fields,
     request_template,
@@ -44,6 +45,19 @@ def test_the_body_of_each_endpoint(endpoint: str, path: bytes, own: dict[str, An
     assert head.startswith(b"POST /base%b HTTP/1.1\r\n" % path)
     assert own.items() >= own_fields(endpoint, "hi", 9).items()
     assert body == {"model": "m", "temperature": 0.5, "stream": True, "ignore_eos": True, "top_k": 3, **own}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:8000/v1", ("127.0.0.1", 8000)),
+        ("http://box", ("box", 80)),
+        ("https://box/", ("box", 443)),
+        ("https://[::1]:81", ("::1", 81)),
+    ],
+)
+def test_the_port_of_a_url_is_its_schemes_unless_it_names_one(url: str, expected: tuple[str, int]) -> None:
+    assert host_and_port(url) == expected
 
 
 @given(st.text(min_size=1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 import psutil
@@ -15,6 +14,7 @@ from loadgen.masking import shown_command
 from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.server.process import tree
+from loadgen.stream.request import host_and_port
 
 
 def described(sample: GpuSample, server: Collection[int] | None = None, *, proc: Path = Path("/proc")) -> GpuSample:
@@ -45,7 +45,7 @@ def attached_pids(urls: Iterable[str]) -> set[int]:
 
     It looks at every process of the box, which takes a while.
     """
-    ports = {parts.port or (443 if parts.scheme == "https" else 80) for parts in map(urlsplit, urls)}
+    ports = {host_and_port(url)[1] for url in urls}
     listening = {
         connection.pid
         for connection in psutil.net_connections("tcp")
