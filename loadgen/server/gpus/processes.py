@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from loadgen.format import user_name
 from loadgen.masking import shown_command
 from loadgen.metrics.samples import GpuProcess, GpuSample
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.server.process import tree
+from loadgen.server.process.locks import listeners
 from loadgen.stream.request import host_and_port
 
 
@@ -31,13 +31,12 @@ def described(sample: GpuSample, server: Collection[int] | None = None, *, proc:
 
 
 def _described(process: GpuProcess, of_server: bool | None, proc: Path) -> GpuProcess:
-    folder = proc / str(process.pid)
     try:
-        words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        user = user_name(folder.stat().st_uid)
+        user = user_name((proc / str(process.pid)).stat().st_uid)
     except OSError:  # it has ended, or the kernel hides it from this user
         return msgspec.structs.replace(process, of_server=of_server)
-    return msgspec.structs.replace(process, user=user, command=shown_command(words), of_server=of_server)
+    command = shown_command(tree.command_line(process.pid, proc))
+    return msgspec.structs.replace(process, user=user, command=command, of_server=of_server)
 
 
 def attached_pids(urls: Iterable[str]) -> set[int]:
@@ -46,11 +45,6 @@ def attached_pids(urls: Iterable[str]) -> set[int]:
     It looks at every process of the box, which takes a while.
     """
     ports = {host_and_port(url)[1] for url in urls}
-    listening = {
-        connection.pid
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port in ports
-    }
+    roots = listeners(ports) - {os.getpid()}
     processes = tree.all_processes()
-    roots = {pid for pid in listening if pid is not None} - {os.getpid()}
     return roots | {info.id.pid for root in roots for info in tree.descendants(root, processes)}

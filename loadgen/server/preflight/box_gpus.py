@@ -20,10 +20,10 @@ from loadgen.masking import shown_command
 from loadgen.metrics.journal import ORPHANED, Finding
 from loadgen.server.gpus.given import server_gpus
 from loadgen.server.gpus.gpu import Gpu, Holder
-from loadgen.server.preflight.facts import Box, Setup, command_of, memory_share
+from loadgen.server.preflight.facts import Box, Setup, memory_share
 from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
-from loadgen.server.process.tree import ProcessInfo, look_at
+from loadgen.server.process.tree import ProcessInfo, command_line, look_at
 from loadgen.server.vllm.command import devices_each, find_container_program
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
@@ -72,7 +72,7 @@ def _shown(box: Box, gpu: Gpu) -> str:
 def _shown_holder(box: Box, holder: Holder) -> str:
     amount = "" if holder.used_bytes is None else f" with {memory(holder.used_bytes)}"
     # Without a name the pid is another namespace's, and ours of that number is somebody else.
-    words = command_of(box, holder.pid) if holder.name else []
+    words = command_line(holder.pid, box.proc) if holder.name else []
     if not words:
         return f"{holder}{amount}"
     try:
@@ -131,7 +131,7 @@ def leftovers(box: Box) -> list[list[Leftover]]:
     groups: dict[int, list[Leftover]] = {}
     pids = sorted(int(name) for name in os.listdir(box.proc) if name.isdecimal())  # noqa: PTH208 - names suffice
     for pid in pids:
-        words = command_of(box, pid)
+        words = command_line(pid, box.proc)
         info = look_at(pid, box.proc) if is_vllm(words) else None
         if info is not None and info.alive and not _is_ours(box.proc, info):
             groups.setdefault(info.group, []).append(Leftover(info, words))

@@ -111,15 +111,6 @@ def read_setting(path: Path) -> str | None:
         return None
 
 
-def command_of(box: Box, pid: int) -> list[str]:
-    """The words of a process's command line; empty if it is gone, is the kernel's, or cannot be seen."""
-    try:
-        data = (box.proc / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return []
-    return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]
-
-
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a rule may look at; None is unknown, and then the rules that need it stay silent."""
 

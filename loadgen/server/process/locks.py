@@ -15,6 +15,7 @@ import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -25,6 +26,7 @@ from loadgen.errors import ServerError
 from loadgen.format import user_name
 from loadgen.masking import shown_command
 from loadgen.server.process.records import list_servers
+from loadgen.server.process.tree import command_line
 
 _BACKLOG = 4096  # who asks for the holder stays in its queue; beyond this, the holder has no name
 _CREDENTIALS = struct.Struct("3i")  # pid, user, group
@@ -192,18 +194,21 @@ def _why_not(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}"
 
 
-def _listener(port: int) -> str:
-    pids = {
+def listeners(ports: Collection[int]) -> set[int]:
+    """The processes that listen on one of these ports, as far as this user may see."""
+    return {
         connection.pid
         for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port in ports
+        if connection.pid is not None
     }
-    known = ", ".join(_described(pid) for pid in sorted(pid for pid in pids if pid is not None))
+
+
+def _listener(port: int) -> str:
+    known = ", ".join(_described(pid) for pid in sorted(listeners([port])))
     return f" by {known or 'a process that only its owner or root can see'}"
 
 
 def _described(pid: int) -> str:
-    try:
-        return f"pid {pid} ({shown_command(psutil.Process(pid).cmdline())})"
-    except psutil.Error:
-        return f"pid {pid}"
+    words = command_line(pid)
+    return f"pid {pid} ({shown_command(words)})" if words else f"pid {pid}"

@@ -27,7 +27,7 @@ from loadgen.errors import ServerError
 from loadgen.masking import masked_command
 from loadgen.places import state_folder
 from loadgen.server.process.container import Container, container_ids, labels_of_containers
-from loadgen.server.process.tree import ProcessId, all_processes, lives, look_at
+from loadgen.server.process.tree import ProcessId, all_processes, command_line, lives, look_at
 
 VARIABLE = "VRAMP_SERVER"
 _PROC = Path("/proc")
@@ -272,10 +272,6 @@ def _mark_of(pid: int, owner: str) -> Mark | None:
 
 def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Container | None = None) -> ServerRecord:
     first, *_ = processes or [mark.guard]
-    try:
-        line = (_PROC / str(first.pid) / "cmdline").read_bytes() if processes else b""
-    except OSError:
-        line = b""
     return ServerRecord(
         mark=mark,
         server=first,
@@ -283,7 +279,7 @@ def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Cont
         url=f"http://127.0.0.1:{mark.port}",
         profile="",
         model=None,
-        command=masked_command(line.decode("utf-8", "replace").rstrip("\0").split("\0")),
+        command=masked_command(command_line(first.pid, _PROC) if processes else []),
         container=container,
         log_path="",
         started_unix_s=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + first.start_ticks / _TICKS_PER_S,

@@ -1,7 +1,7 @@
 """Which processes belong to a server, and how to signal exactly those.
 
-Everything comes from `/proc/PID/stat`: one read gives identity, parent, session and state. A process is known by its
-pid and its start time in clock ticks since boot, which no step of the wall clock moves and no reuse of the pid repeats.
+Relations come from `/proc/PID/stat`: one read gives identity, parent, session and state. A process is known by its pid
+and its start time in clock ticks since boot, which no step of the wall clock moves and no reuse of the pid repeats.
 Standard library only, because the guard imports it and must start fast.
 """
 
@@ -56,6 +56,15 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
         alive=state not in "ZX" or threads > 1,
         ignores_sigterm=bool(int(fields[30]) >> (signal.SIGTERM - 1) & 1),
     )
+
+
+def command_line(pid: int, proc: Path = Path("/proc")) -> list[str]:
+    """The words of a process's command line; empty if it is gone, is the kernel's, or cannot be seen."""
+    try:
+        data = (proc / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]
 
 
 def lives(target: ProcessId) -> bool:

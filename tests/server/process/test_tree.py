@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.server.process.tree import descendants, kill_seen, lives, look_at, send_signal
+from loadgen.server.process.tree import command_line, descendants, kill_seen, lives, look_at, send_signal
 
 SLEEPER = "open('/proc/self/comm', 'w').write('a) S (b'); print(flush=True); import time; time.sleep(600)"
 
@@ -29,6 +29,13 @@ def test_a_name_may_look_like_the_fields_after_it(child: subprocess.Popen[bytes]
     assert info is not None
     assert (info.name, info.parent, info.session, info.alive) == ("a) S (b", os.getpid(), child.pid, True)
     assert info in descendants(os.getpid())
+
+
+def test_a_command_line_of_one_that_lives_and_of_one_that_does_not(child: subprocess.Popen[bytes]) -> None:
+    assert command_line(child.pid) == [sys.executable, "-S", "-c", SLEEPER]
+    child.kill()
+    child.wait()
+    assert command_line(child.pid) == []
 
 
 def test_a_process_that_the_kernel_hides_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
