@@ -27,6 +27,11 @@ class Device(NamedTuple):
     file: str = ""
 
 
+def environment_of(server: Server, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that the server will see: what is set around vramp does not get into a container."""
+    return {**({} if server.docker is not None else environ), **server.env}
+
+
 def server_gpus(
     server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
 ) -> list[Gpu] | None:
@@ -71,8 +76,7 @@ def _measured(server: Server, gpus: Sequence[GpuStatic], environ: Mapping[str, s
     own = [gpu for gpu in gpus if vendor is not None and gpu.vendor == vendor.name]
     if vendor is None or not own:
         return None
-    # What is set around vramp does not get into a container.
-    environment = {**({} if server.docker is not None else environ), **server.env}
+    environment = environment_of(server, environ)
     devices = [
         Device(gpu.index, gpu.engine_name or "", gpu.device_file or "")
         for gpu in sorted(own, key=lambda gpu: gpu.engine_index or 0)

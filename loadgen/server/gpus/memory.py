@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from loadgen.errors import VrampError
 from loadgen.format import memory
 from loadgen.profile.schema import Server
-from loadgen.server.gpus.given import server_gpus
+from loadgen.server.gpus.given import environment_of, server_gpus
 from loadgen.server.gpus.gpu import Gpu, read_gpus
 from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.vendors import Platform, platform_here
@@ -53,9 +52,7 @@ HeldSince = Callable[[], str]
 def gpu_level(server: Server, platform: Platform, read: Callable[[], list[Gpu]]) -> HeldSince:
     """Note the level of the GPUs that the server and its instances will take, of all if that cannot be told."""
     gpus = read()
-    # What is set around vramp does not get into a container.
-    environment = {**({} if server.docker is not None else os.environ), **server.env}
-    taken = server_gpus(server, platform, environment, gpus)
+    taken = server_gpus(server, platform, environment_of(server), gpus)
     before = gpus if taken is None else taken
     ids = {gpu.id for gpu in before}
 
