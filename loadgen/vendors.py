@@ -151,6 +151,12 @@ NVIDIA = Vendor(
     library="libnvidia-ml.so.1",
 )
 VENDORS = (AMD, NVIDIA)
+_WHOLE = frozenset(vendor.whole_gpu for vendor in VENDORS)
+
+
+def is_partition(mode: str | None) -> bool:
+    """Whether a device in this compute partition mode is a part of a GPU only; an unknown mode is none."""
+    return bool(mode) and mode not in _WHOLE
 
 
 def vendor_of(platform: str | None) -> Vendor | None:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.samples import GpuStatic
-from loadgen.vendors import VENDORS
+from loadgen.vendors import is_partition
 
-_WHOLE = {None, "", *(vendor.whole_gpu for vendor in VENDORS)}  # the partition modes that leave a GPU in one piece
 _SIXTEEN_BIT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}  # bf16 and fp16 have one peak on all of these
 _FP8_QUANTIZATIONS = ("fp8", "fbgemm_fp8", "ptpc_fp8")
 # vLLM takes the quantization from such a model's own configuration, whatever the command states.
@@ -102,7 +101,7 @@ def _peak_tflops(gpus: Sequence[GpuStatic], precision: str) -> float:
     names = {gpu.name for gpu in gpus}
     if len(names) != 1:
         raise _UnknownError(f"the box has GPUs of {len(names)} kinds" if names else "no GPU is measured")
-    if any(gpu.compute_partition not in _WHOLE for gpu in gpus):
+    if any(is_partition(gpu.compute_partition) for gpu in gpus):
         raise _UnknownError("these devices are partitions of a GPU, whose peak is not known")
     (name,) = names
     known = next((peak for peak in _PEAKS if peak.name.search(name)), None)

@@ -15,7 +15,7 @@ from loadgen.format import counted
 from loadgen.metrics.hardware_result import GpuStage
 from loadgen.metrics.result import Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic
-from loadgen.vendors import VENDORS
+from loadgen.vendors import VENDORS, is_partition
 
 MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word
 POWER_LIMITS = frozenset({"power", "current"})  # reasons that hold back every GPU under full load: it is made so
@@ -232,7 +232,7 @@ def _used_before(gpu: GpuFacts) -> str | None:
 def _partitioned(gpu: GpuFacts) -> str | None:
     whole = next((vendor.whole_gpu for vendor in VENDORS if vendor.name == gpu.static.vendor), "")
     mode = gpu.static.compute_partition
-    if not whole or mode in (None, "", whole) or gpu.static.partition != 0:
+    if not whole or not is_partition(mode) or gpu.static.partition != 0:
         return None
     return f"compute partition {mode}, not {whole}"
 

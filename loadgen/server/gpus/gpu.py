@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from loadgen.amd_kernel import text_in
 from loadgen.errors import TelemetryError
 from loadgen.server.process.log import clean_line
-from loadgen.vendors import AMD, VENDORS, Platform
+from loadgen.vendors import VENDORS, Platform, is_partition
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def split(self) -> bool:
         """Whether a server's device is a part of it only."""
-        return self.compute_partition not in (None, AMD.whole_gpu)
+        return is_partition(self.compute_partition)
 
 
 def read_gpus(

@@ -24,7 +24,7 @@ from loadgen.telemetry.amd.amdsmi_library import Library, open_library
 from loadgen.telemetry.amd.gpu_metrics import ELSEWHERE, TWO_DIES, Residency, Table, counted_once, pair_dies
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, split, text, value_of, watts
-from loadgen.vendors import AMD
+from loadgen.vendors import is_partition
 
 _MIB = 1024**2
 _ECC = {
@@ -167,7 +167,7 @@ def _sample_all(library: Library, devices: list[_AmdDevice], *, slow: bool, proc
 
 
 def _xcp_percent(library: Library, static: GpuStatic, table: Table | Missing) -> dict[str, Measured]:
-    if static.compute_partition in (None, AMD.whole_gpu):
+    if not is_partition(static.compute_partition):
         return {}
     if not library.tells_partitions:
         return {"xcp_percent": Missing(f"{library.found} does not know where this library tells it")}
