@@ -99,6 +99,19 @@ MI250 = """\
 """
 """Listed in another order than that of PCI addresses."""
 
+
+def _partitions(devices: int, *, of_socket: int) -> str:
+    """Where each device stands: so many of a socket have one bus, and count up in its functions."""
+    return "".join(
+        f"""\
+{device} bus {16 * (device // of_socket) + 12:#x}
+{device} function {device % of_socket}
+{device} kfd_info.current_partition_id {device % of_socket}
+"""
+        for device in range(devices)
+    )
+
+
 CPX = (
     BUSY_MI300X
     + """\
@@ -109,14 +122,7 @@ CPX = (
 * vram_usage.vram_used 20000
 """
     + "".join(f"* gpu_metrics.xcp_stats.{n}.gfx_busy_inst {10 * n},na,na,na,na,na,na,na\n" for n in range(8))
-    + "".join(
-        f"""\
-{device} bus {16 * (device // 8) + 12:#x}
-{device} function {device % 8}
-{device} kfd_info.current_partition_id {device % 8}
-"""
-        for device in range(64)
-    )
+    + _partitions(64, of_socket=8)
 )
 """Every partition repeats the figures of its socket, as drivers before 6.4.1 did."""
 
@@ -131,14 +137,7 @@ DPX = (
 * gpu_metrics.xcp_stats.0.gfx_busy_inst 100,90,80,70,na,na,na,na
 * gpu_metrics.xcp_stats.1.gfx_busy_inst 0,0,0,0,na,na,na,na
 """
-    + "".join(
-        f"""\
-{device} bus {16 * (device // 2) + 12:#x}
-{device} function {device % 2}
-{device} kfd_info.current_partition_id {device % 2}
-"""
-        for device in range(16)
-    )
+    + _partitions(16, of_socket=2)
 )
 
 GUEST = """\
