@@ -85,11 +85,12 @@ def write_record(
 
 
 def kill_at_once(*processes: psutil.Process) -> None:
-    """None of them has time to do anything about the end of the others."""
+    """None of them has time to do anything about the end of the others; returns when all are gone."""
     for process in processes:
         process.suspend()
     for process in processes:
         process.kill()
+    wait_until(lambda: all(map(is_gone, processes)))
 
 
 @dataclass(frozen=True)

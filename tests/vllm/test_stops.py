@@ -18,7 +18,7 @@ from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.process.records import list_servers, servers_folder
-from tests.server.fakes import is_gone, kill_at_once, wait_until
+from tests.server.fakes import is_gone, kill_at_once
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
 
@@ -72,23 +72,27 @@ def test_what_is_left_when_vramp_and_guard_are_killed_at_once_is_found_and_ended
     of_server = [server, *server.children(recursive=True)]
     engine = next(process for process in of_server if "EngineCore" in process.name())
     engine.suspend()  # so that it cannot end in order, whatever its server tells it
-    kill_at_once(psutil.Process(running.pid), guard, *([server] if also == "the server" else []))
-    running.communicate(timeout=120)
-    if also == "the server":  # the marks alone tell
-        wait_until(lambda: is_gone(server))
-        for path in servers_folder().iterdir():
-            path.unlink()
-    (record,) = list_servers()
-    assert record.orphaned
-    assert engine.pid in [process.pid for process in record.tree]
-    assert engine.is_running(), "ended although nobody asked for it"
-    with pytest.raises(SystemExit) as ended:
-        main(["stop", str(record.port)])
-    assert ended.value.code == 0
-    assert f"port {record.port}" in capsys.readouterr().err
-    _, left = psutil.wait_procs(of_server, timeout=60)
-    assert (left, list_servers()) == ([], [])
-    assert require_free_port("127.0.0.1", record.port) == record.port
+    try:
+        kill_at_once(psutil.Process(running.pid), guard, *([server] if also == "the server" else []))
+        running.communicate(timeout=120)
+        if also == "the server":  # the marks alone tell
+            for path in servers_folder().iterdir():
+                path.unlink()
+        (record,) = list_servers()
+        assert record.orphaned
+        assert engine.pid in [process.pid for process in record.tree]
+        assert engine.is_running(), "ended although nobody asked for it"
+        with pytest.raises(SystemExit) as ended:
+            main(["stop", str(record.port)])
+        assert ended.value.code == 0
+        assert f"port {record.port}" in capsys.readouterr().err
+        _, left = psutil.wait_procs(of_server, timeout=60)
+        assert (left, list_servers()) == ([], [])
+        assert require_free_port("127.0.0.1", record.port) == record.port
+    finally:
+        for process in of_server:
+            if not is_gone(process):
+                process.kill()
 
 
 async def test_an_attached_server_is_never_stopped(url: str) -> None:

@@ -142,7 +142,6 @@ def orphaned(
         assert guard is not None
         kill_at_once(psutil.Process(vramp.pid), guard)
         vramp.wait()
-        wait_until(lambda: is_gone(guard))
     try:
         yield tree
     finally:
