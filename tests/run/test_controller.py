@@ -44,7 +44,7 @@ async def test_a_stage_that_is_held_goes_on_past_its_end_until_the_next(engine: 
     seen: list[Snapshot] = []
     steps = in_turn(
         (flowing, Hold()),
-        (later_than(1.2), NextStage()),
+        (later_than(2.0), NextStage()),
         (at_stage(2), Stop()),
     )
 
@@ -63,7 +63,7 @@ async def test_a_stage_that_is_held_goes_on_past_its_end_until_the_next(engine: 
 
 
 async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -> None:
-    act = in_turn((flowing, Hold()), (later_than(1.0), Extend()))
+    act = in_turn((flowing, Hold()), (later_than(2.0), Extend()))
     result, error = await outcome(attach(engine, load=lasting("500ms")), act)
     assert error is None
     (stage,) = result.stages
