@@ -41,6 +41,7 @@ bench: $(INSTALLED_DEV)  ## measured beside truth, and beside the least it can c
 	$(BIN)/python -m benchmarks.truth
 	$(BIN)/python -m benchmarks.arrivals
 	$(BIN)/python -m benchmarks.published
+	$(BIN)/python -m benchmarks.extras
 	$(BIN)/python -m benchmarks.telemetry
 
 screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew

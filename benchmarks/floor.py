@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from loadgen.server.vllm.engine_metrics import parse_engine_metrics
+from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.stream.request import common_fields, request_template
 from loadgen.workload.prompts import token_prompts
 

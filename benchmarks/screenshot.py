@@ -1,7 +1,8 @@
-"""`make screenshot`: the manual's pictures, taken from real runs on the simulator: an operator at the keys, and a page.
+"""`make screenshot`: the manual's pictures, taken from real runs on the simulator: an operator at the keys, and pages.
 
-The page (with chromium only) is of a published recipe: its loads and what was published with it, on a simulated engine,
-with fewer requests, which takes nine minutes. What it measures says nothing of the GPUs of the publication.
+The pages (with chromium only) are of two variants of a server, and of a published recipe: its loads and what was
+published with it, on a simulated engine, with fewer requests, which takes nine minutes. What it measures says nothing
+of the GPUs of the publication.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from loadgen.metrics.result import Result
 from loadgen.profile.document import build_profile, load_profile
 from loadgen.profile.schema import Profile
+from loadgen.report.compare import compare_runs
+from loadgen.report.html.compare import compare_page
 from loadgen.report.html.document import html_report
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
@@ -39,6 +43,11 @@ SIMULATED = {
         "gflop-per-token": 10.2,  # 5.1 billion active parameters
     },
 }
+
+
+VARIANTS = {"quick": {"base-ms": 10.0, "per-seq-ms": 1.2}, "wide": {"base-ms": 18.0, "per-seq-ms": 0.35}}
+"""Short steps that grow with every stream, and long ones that take many: neither is the better one at every load."""
+STEPS = {"concurrency": [1, 2, 4, 8, 16, 32], "isl": 256, "osl": 64, "duration": "8s", "warmup": "1s"}
 
 
 async def take() -> None:
@@ -65,6 +74,33 @@ async def _picture(pilot: Pilot[None], cockpit: Cockpit, name: str, keys: tuple[
     (ROOT / f"docs/images/{name}.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
 
 
+async def take_monitor() -> None:
+    """Watch a server that another run drives: in a large terminal, then in a small one."""
+    overrides = ["load.seed=1", "load.concurrency=[4, 16, 32]", 'load.duration="15s"', "canary.enabled=false"]
+    driver = Run(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot", hold_open=True)
+    url = asyncio.get_running_loop().create_future()
+
+    async def drive() -> None:
+        async for snapshot in driver.snapshots():
+            if snapshot.stages and not url.done():
+                url.set_result(snapshot.server.url)
+
+    driving = asyncio.create_task(drive())
+    server = {"engine": "attach", "url": await url}
+    document = {"name": "monitor", "server": server, "load": {"concurrency": 0}, "telemetry": "off"}
+    run = Run(build_profile(document, where="screenshot"), where="screenshot", hold_open=True)
+    cockpit = Cockpit(run)
+    async with cockpit.run_test(size=(200, 50)) as pilot:
+        await asyncio.sleep(5 * _STAGE_S)
+        await _picture(pilot, cockpit, "monitor", ())
+        await pilot.resize_terminal(80, 24)
+        await _picture(pilot, cockpit, "monitor-small", ())
+        run.apply(Stop())
+        await run.close()
+    driver.apply(Stop())
+    await driving
+
+
 def recipe() -> Profile:
     """The recipe on a simulated engine: one or two waves of requests for each of its loads."""
     document = tomllib.loads(RECIPE.read_text(encoding="utf-8"))
@@ -80,13 +116,31 @@ def recipe() -> Profile:
     )
 
 
-async def take_page(folder: Path) -> None:
-    run = Run(recipe(), where="screenshot")
+async def finished(profile: Profile) -> Result:
+    run = Run(profile, where="screenshot")
     async for _ in run.snapshots():
         pass
     assert run.result is not None
+    return run.result
+
+
+async def take_frontier(folder: Path) -> None:
+    runs = []
+    for name, args in VARIANTS.items():
+        server = {"engine": "simulator", "served_model_name": "simulated-8b", "args": args}
+        document = {"name": name, "server": server, "telemetry": "sim", "load": STEPS, "cost": {"gpu_hour": 2.1}}
+        runs.append((name, await finished(build_profile(document, where="screenshot"))))
+    (_, a), (_, b) = runs
+    page = folder / "compare.html"
+    page.write_text(compare_page(runs, [compare_runs(("quick", a), ("wide", b))]), encoding="utf-8")
+    with chromium(folder, width=1280, height=1000) as browser:
+        browser.open(page.as_uri())
+        browser.screenshot(ROOT / "docs/images/frontier.png")
+
+
+async def take_page(folder: Path) -> None:
     page = folder / "report.html"
-    page.write_text(html_report(run.result), encoding="utf-8")
+    page.write_text(html_report(await finished(recipe())), encoding="utf-8")
     with chromium(folder, width=1280, height=1140) as browser:
         browser.open(page.as_uri())
         browser.run("document.querySelector('main > section').scrollIntoView()")
@@ -97,5 +151,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         asyncio.run(take())
+        asyncio.run(take_monitor())
         if shutil.which("chromedriver"):
+            asyncio.run(take_frontier(Path(name)))
             asyncio.run(take_page(Path(name)))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 UNKNOWN = "-"
+NO_LOAD = "no load"  # what a load of concurrency 0 is called
 AT_LEAST = "≥"  # one cell, so that a lower bound takes the room of a number and no more than one of the blank before it
 GIB = 1024**3
 
@@ -86,6 +87,21 @@ def setting(value: float | None) -> str:
     return number(value)
 
 
+def interval(bounds: tuple[float, float | None] | None) -> str:
+    """Between which bounds something lies: 80-100, <10 in the first bucket, >640 beyond the last bound."""
+    if bounds is None:
+        return UNKNOWN
+    low, high = bounds
+    if high is None:
+        return f">{_bound(low)}"
+    return f"{_bound(low)}-{_bound(high)}" if low else f"<{_bound(high)}"
+
+
+def _bound(value: float) -> str:
+    """As round as it was chosen: 0.8, 37.5, 2500."""
+    return f"{value:.4g}" if value < 9_999.5 else number(value)
+
+
 def percent(share: float | None) -> str:
     """A share of 1 as a percentage; small ones keep a decimal."""
     if share is None or not math.isfinite(share):
@@ -114,7 +130,7 @@ def target(concurrency: int | None, rate: float | None) -> str:
     """The load in two words: `conc 64`, `rate 2.5/s`."""
     if rate is not None:
         return f"rate {setting(rate)}/s"
-    return f"conc {count(concurrency)}"
+    return NO_LOAD if concurrency == 0 else f"conc {count(concurrency)}"
 
 
 def gib(count_bytes: float | None) -> float | None:

@@ -60,9 +60,10 @@ def simulator(*flags: str) -> Iterator[Simulator]:
 
 
 def profile(server: dict[str, Any], **parts: Any) -> Profile:
-    """A small load on some server; `parts` overrides."""
+    """A small load on some server, without canaries; `parts` overrides."""
     load = {"isl": 16, "osl": 8, "concurrency": 4, "requests": 20, "workers": 1, "seed": 1} | parts.pop("load", {})
-    return build_profile({"name": "test", "server": server, "load": load, **parts}, where="test")
+    quiet = {"canary": {"enabled": False}}  # they would double the requests of most tests
+    return build_profile({"name": "test", "server": server, "load": load, **quiet, **parts}, where="test")
 
 
 def attach(engine: Simulator, **parts: Any) -> Profile:

@@ -136,7 +136,7 @@ def _interactive(shown: Shown, profile: str) -> None:
         (folder,) = shown.folder.glob("runs/*")
         watcher = Thread(target=lambda: shown.texts.update(watcher=_watched(folder)))
         watcher.start()
-        for key in b"1234567890":
+        for key in b"123456789d":
             terminal.press(bytes([key]))
         wait_until(lambda: journal_has(shown.folder, "the plan is done") or journal_has(shown.folder, "StageEnded"))
         terminal.press(b"q")

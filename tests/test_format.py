@@ -54,6 +54,22 @@ def test_count(value: float | None, text: str) -> None:
     assert fmt.count(value) == text
 
 
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        (None, "-"),
+        ((80.0, 100.0), "80-100"),
+        ((0.0, 10.0), "<10"),
+        ((640.0, None), ">640"),
+        ((0.0, None), ">0"),
+        ((2.5, 7.5), "2.5-7.5"),
+        ((80_000.0, 160_000.0), "80.0k-160k"),
+    ],
+)
+def test_an_interval(bounds: tuple[float, float | None] | None, text: str) -> None:
+    assert fmt.interval(bounds) == text
+
+
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (64.0, "64"), (2.5, "2.50"), (12_000, "12.0k")])
 def test_setting(value: float | None, text: str) -> None:
     assert fmt.setting(value) == text

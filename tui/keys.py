@@ -34,7 +34,7 @@ PAGES = (
     Page("7", "errors", "Failures with their messages and what to do"),
     Page("8", "events", "All that happened, and your notes"),
     Page("9", "verdicts", "What is the limit, what is wrong, and what the preflight found"),
-    Page("0", "results", "What came of the run, once it is done"),
+    Page("d", "results", "What came of the run, once it is done"),
 )
 
 
@@ -51,6 +51,7 @@ COCKPIT = _bindings(
     ("double", "]", "scale(2.0)", "double", "Double the load"),
     ("half", "[", "scale(0.5)", "half", "Halve the load"),
     ("number", "n", "number", "number", "Type the load as a number"),
+    ("no_load", "0", "no_load", "no load", "Send nothing more; what others send is watched as before"),
     ("pause", "space", "pause", "pause", "Pause the load, or go on"),
     ("next", ".", "next_stage", "next", "End this stage and begin the plan's next"),
     (
@@ -74,13 +75,15 @@ COCKPIT = _bindings(
     *((page.name, page.key, f"show('{page.name}')", page.name, page.what) for page in PAGES),
     ("full", "z", "full", "full screen", "The view over the whole screen, and back; its own key does it too"),
     ("back", "escape", "back", "back", "Close a dialog, a large panel or a view; never quits"),
-    ("metric", "t", "metric", "metric", "Views curve and latency: TTFT, TPOT, ITL, E2E"),
+    ("metric", "t", "metric", "metric", "Views curve and latency: TTFT, TPOT, ITL, E2E; curve: the frontier"),
     ("copy", "y", "copy", "copy", "Copy the table of the view as Markdown, through the terminal too"),
     ("to_picker", "b", "app.to_picker", "list", "Back to the list that it was chosen from, once it is over"),
     ("leave", "q", "leave", "quit", "Leave; asks while a run is live"),
     ("help", "?", "help", "help", "This list"),
 )
-STEERING = frozenset({"step", "scale", "number", "pause", "next_stage", "ask", "steer", "note", "start_anyway"})
+STEERING = frozenset(
+    {"step", "scale", "number", "no_load", "pause", "next_stage", "ask", "steer", "note", "start_anyway"}
+)
 """Actions that change the run: not for a watcher who may only look."""
 
 LOG = _bindings(
@@ -179,14 +182,14 @@ def cockpit_hints(operator: Operator, page: str, keymap: Mapping[str, str], heig
         bindings = [_BY_ID[f"cockpit.{id}"] for id in ids.split()]
         return Hint(tuple((written(binding, keymap), binding.action) for binding in bindings), label, role)
 
-    note = [hint("note", "note")] if operator in ("owner", "guest") else []
+    note = [hint("note", "note"), hint("no_load", "no load")] if operator in ("owner", "guest") else []
     views = [hint(each.name, each.name, "strong" if each.name == page else "dim") for each in PAGES]
     own = [hint(*item) for item in _OWN_HINTS.get(operator, _LOAD_HINTS)]
     leave = [hint(*item) for item in _LEAVE_HINTS]
     rest = [Hint(((PALETTE.key, PALETTE.action),), PALETTE.description), *(hint(*item) for item in _OTHER_HINTS)]
     if height < 2:
-        first, last = views[0].keys[0][0], views[-1].keys[0][0]
-        return [[*own, Hint(((f"{first}-{last}", ""),), "views"), *leave, *note, *rest]]
+        (first, *_, last), done = (each.keys[0][0] for each in views[:-1]), views[-1].keys[0][0]
+        return [[*own, Hint(((f"{first}-{last} {done}", ""),), "views"), *leave, *note, *rest]]
     return [views, [*own, *note, *leave, *rest]]
 
 

@@ -6,6 +6,7 @@ waited for, and what it brings later is merged then: nothing is lost.
 
 Each worker drives one server, and a stage has as many for each, so its shares are even and a server's figures are those
 of its workers. A stage that takes more workers than there are has them started; they take part from the next one on.
+A stage of no load needs no worker: the fleet itself tells how long it has been measured.
 """
 
 from __future__ import annotations
@@ -46,17 +47,16 @@ class FleetTick(TickNumbers, frozen=True, kw_only=True):
 
 
 class Fleet:
-    """The workers of a run: `start`, `wait_ready`, then commands and `tick` in any order, then `close` and `rest`."""
+    """The workers of a run: `start`, `wait_ready`, then commands and `tick` in any order, then `close` and `rest`.
 
-    def __init__(
-        self, settings: Configure, addresses: Sequence[ServerAddress], workers: int, *, most: int | None = None
-    ) -> None:
-        """Workers have `settings`, but for their number and address; there may be `most` of them, None: no more."""
-        self._settings = settings
-        self._addresses = addresses
-        self._servers = len(addresses)
-        self._begin_with = workers
-        self._most = workers if most is None else most
+    Until it is started it has none, and takes the commands of stages without load alone.
+    """
+
+    def __init__(self, servers: int) -> None:
+        self._settings: Configure | None = None
+        self._addresses: Sequence[ServerAddress] = ()
+        self._servers = servers
+        self._most = 0
         self._workers: list[WorkerProcess] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -68,6 +68,9 @@ class Fleet:
         self._checked_s = time.monotonic()
         self._held_s, self._tokens = 0.0, 0  # stream seconds of the running stage, and the tokens that came in them
         self._token_s: float | None = None  # seconds a token of a stream, in the last stage that had enough of them
+        self._no_load: int | None = None  # the running stage, where nothing is sent in it
+        self._no_load_windows: dict[int, tuple[int, int | None]] = {}
+        """When such stages began and ended to be measured, until that is told."""
 
     @property
     def size(self) -> int:
@@ -89,9 +92,15 @@ class Fleet:
 
     # Its workers.
 
-    async def start(self) -> None:
-        """Start and configure the workers that a run begins with; raises `WorkerError`."""
-        for worker in self._add(self._begin_with):
+    async def start(
+        self, settings: Configure, addresses: Sequence[ServerAddress], workers: int, *, most: int | None = None
+    ) -> None:
+        """Start and configure the workers to begin with; raises `WorkerError`.
+
+        They have `settings`, but for their number and address; there may be `most` of them, None: no more.
+        """
+        self._settings, self._addresses, self._most = settings, addresses, workers if most is None else most
+        for worker in self._add(workers):
             await self._start(worker)
 
     async def wait_ready(self) -> None:
@@ -132,6 +141,7 @@ class Fleet:
 
     async def _start(self, worker: WorkerProcess) -> None:
         await worker.start()
+        assert self._settings is not None
         address = self._addresses[worker.instance]
         worker.send(msgspec.structs.replace(self._settings, worker=worker.number, address=address))
 
@@ -164,6 +174,13 @@ class Fleet:
 
         One that `waits` is measured from `open_window` on.
         """
+        if stage.no_load:
+            self.end_load(abort=False)
+            self._no_load = index
+            if not waits:
+                self.open_window(index)
+            return
+        self._end_no_load()
         self._learn_pace()
         self.grow(workers_for(None, [stage], servers=self._servers, token_s=self._token_s))
         self._running, self._sharing = index, self._sharers(stage)
@@ -206,16 +223,32 @@ class Fleet:
 
     def open_window(self, index: int) -> None:
         """Measure the running stage from now on."""
+        if index == self._no_load:
+            self._no_load_windows[index] = (time.monotonic_ns(), None)
         for worker in self._workers:
             worker.send(OpenWindow(index=index))
 
     def end_load(self, *, abort: bool) -> None:
         """Send no more; with `abort`, cut the running streams off."""
+        self._end_no_load()
         self._learn_pace()
         self._running = None
         for worker in self._workers:
             worker.share = None
             worker.send(EndLoad(abort=abort))
+
+    def _end_no_load(self) -> None:
+        index, self._no_load = self._no_load, None
+        if index is not None and index in self._no_load_windows:
+            self._no_load_windows[index] = (self._no_load_windows[index][0], time.monotonic_ns())
+
+    def _take_no_load_windows(self) -> dict[int, StageDelta]:
+        now_ns, windows = time.monotonic_ns(), self._no_load_windows
+        self._no_load_windows = {index: window for index, window in windows.items() if window[1] is None}
+        return {
+            index: StageDelta(window_start_ns=start_ns, window_end_ns=now_ns if end_ns is None else end_ns)
+            for index, (start_ns, end_ns) in windows.items()
+        }
 
     def _learn_pace(self) -> None:
         """Little's law of the stage that ends: a stream's time for a token says how many streams a rate will be."""
@@ -227,7 +260,8 @@ class Fleet:
 
     async def tick(self) -> FleetTick:
         """The next merged tick, about every 250 ms; comes without a worker that is more than a tick late."""
-        deadline_s = (time.monotonic_ns() // TICK_NS + 2) * TICK_NS / 1e9
+        late = 1 if self._ready else 0
+        deadline_s = (time.monotonic_ns() // TICK_NS + 1 + late) * TICK_NS / 1e9
         await self._wait(
             lambda: bool(self._ready) and all(worker.has_ticked for worker in self._ready),
             deadline_s - time.monotonic(),
@@ -272,20 +306,19 @@ class Fleet:
             if tick.rows:
                 rows.setdefault(tick.worker, []).extend(tick.rows)
         before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
-        sharing = [worker.last for worker in self._sharing if worker.alive]
-        begun = [tick.first_wave_waiting for tick in sharing if tick is not None and tick.running == self._running]
         finished_why = self._finished_why()
         news, self._news = tuple(self._news), []
         return FleetTick(
             span_s=(self._last_number - before if before else 1) * TICK_NS / 1e9,
-            stages=_merge_stages(instances, peak=sum),
+            behind_s=_seconds_behind(last),
+            stages=_merge_stages([*instances, self._take_no_load_windows()], peak=sum),
             instances=instances if self._servers > 1 else (),
             client=msgspec.structs.replace(client.encode(), workers_lost=len(deaths)),
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
             open_sent=dict(open_sent),
-            first_wave_waiting=sum(begun) if begun and len(begun) == len(sharing) else None,
+            first_wave_waiting=self._first_wave_waiting(),
             finished=self._running if finished_why else None,
             finished_why=finished_why,
             deaths=deaths,
@@ -293,6 +326,13 @@ class Fleet:
             rss_bytes=sum(tick.rss_bytes for tick in last),
             rows=rows,
         )
+
+    def _first_wave_waiting(self) -> int | None:
+        if self._no_load is not None:
+            return 0
+        sharing = [worker.last for worker in self._sharing if worker.alive]
+        begun = [tick.first_wave_waiting for tick in sharing if tick is not None and tick.running == self._running]
+        return sum(begun) if begun and len(begun) == len(sharing) else None
 
     def _finished_why(self) -> str:
         """Why the running stage is over; empty while one who has a share of it is not done and lives."""
@@ -303,6 +343,12 @@ class Fleet:
         if not any(done):
             return "no worker is left that had a share of it"
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
+
+
+def _seconds_behind(last: Sequence[Tick]) -> float:
+    """How long ago the slowest worker's last word was."""
+    oldest = min((tick.number for tick in last), default=None)
+    return 0.0 if oldest is None else round(max(0.0, (time.monotonic_ns() - oldest * TICK_NS) / 1e9), 3)
 
 
 def _merge_stages(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.metrics.comparison import BaselineView, Compared, Difference
 from loadgen.metrics.curve import recorded_distribution
 from loadgen.metrics.difference import Estimate
 from loadgen.metrics.figures import (
@@ -26,7 +27,7 @@ from loadgen.metrics.figures import (
 )
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import BaselineView, Compared, Difference, Result, StageResult
+from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.snapshot import Distribution
 from loadgen.metrics.stage_result import StageHardware, stage_result
 
@@ -108,7 +109,14 @@ class BaselineWatch:
             return self._known[2]
         nothing = StageHardware()  # energy is known when the stage is over
         result = stage_result(
-            stage, started_at="", now_s=now_s, limits=record.limits, urls=(), machine=nothing, with_hdr=False
+            stage,
+            started_at="",
+            now_s=now_s,
+            limits=record.limits,
+            urls=(),
+            machine=nothing,
+            canaries=record.canaries,
+            with_hdr=False,
         )
         model = record.server.model if record.server is not None else None
         view = _beside(self._baseline, result, model, stage.metrics.latency)

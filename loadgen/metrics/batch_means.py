@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from loadgen.metrics.comparison import Precision
 from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Precision
 from loadgen.metrics.stage import StageMetrics
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}

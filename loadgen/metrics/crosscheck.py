@@ -4,14 +4,18 @@ The engine counts whatever happened between two readings. Its figures stand besi
 the same streams: nothing was open at either reading, neither here nor at the server, and both saw as many first tokens.
 The client's mean is then over all of them, warm-up and first wave too. Totals also need that none was left out of the
 client's: no warm-up, nothing failed. What is not compared is not told at all; why stands in `why`, and is no
-disagreement. Nor is what the engine says and cannot be (`EngineStage.doubts`).
+disagreement. Nor is what the engine says and cannot be (`EngineStage.doubts`), nor what it served to others. Canaries
+are taken out of the engine's counts, and out of its mean TTFT as this process saw theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from loadgen.metrics.engine import EngineStage, TruthCheck
+import msgspec
+
+from loadgen.metrics.canary import CanaryTraffic
+from loadgen.metrics.engine import EngineStage, SpecDecode, TruthCheck
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Verdict
 from loadgen.metrics.stage_record import FIRST_TOKENS, StageRecord
@@ -25,6 +29,7 @@ PREFIX_HIT_RATE = 0.01
 
 def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
     """Compare what both say of a stage."""
+    told, engine = engine, _without_canaries(engine, stage.canaries)
     ttft, counters = Histogram(), stage.counters
     for name in FIRST_TOKENS:
         ttft.add(stage.histogram(name))
@@ -40,7 +45,7 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
         ttft_outside_ms=outside_ms,
         queue_ms=timed.queue_mean_ms,
         prefill_ms=timed.prefill_mean_ms,
-        frontend_ms=_frontend_ms(timed),
+        frontend_ms=_frontend_ms(told) if other_streams is None else None,
         requests_client=counters["completed"],
         requests_server=counted.ttft_count,
         input_tokens_client=counters["input_tokens"],
@@ -52,12 +57,42 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
     )
 
 
+def _without_canaries(engine: EngineStage, canaries: CanaryTraffic) -> EngineStage:
+    """The engine's figures of the load alone; its means of queue and prefill stay those of all requests."""
+    count, mean_ms = engine.ttft_count, engine.ttft_mean_ms
+    if not canaries.requests or count is None or count < canaries.requests:
+        return engine
+    left = count - canaries.requests
+    if mean_ms is not None:
+        mean_ms = max(0.0, count * mean_ms - canaries.ttft_ms) / left if left else None
+    return msgspec.structs.replace(
+        engine,
+        ttft_count=left,
+        ttft_mean_ms=mean_ms,
+        prompt_tokens=_less(engine.prompt_tokens, canaries.input_tokens),
+        generation_tokens=_less(engine.generation_tokens, canaries.output_tokens),
+    )
+
+
+def _less(total: int | None, part: int) -> int | None:
+    return None if total is None else total - part
+
+
 def truth_verdicts(
-    subject: str, check: TruthCheck | None, engine: EngineStage | None, *, meant_hits: float = 0.0
+    subject: str,
+    check: TruthCheck | None,
+    engine: EngineStage | None,
+    *,
+    meant_hits: float = 0.0,
+    random_prompts: bool = False,
 ) -> list[Verdict]:
     """What an operator must know before trusting a stage's numbers; `meant_hits` as of `unintended_hits`."""
     hits = unintended_hits(engine.prefix_hit_rate, intended=meant_hits) if engine is not None else None
-    found = {"truth": check.why if check is not None and check.agrees is False else None, "prefix-cache": hits}
+    found = {
+        "truth": check.why if check is not None and check.agrees is False else None,
+        "prefix-cache": hits,
+        "spec-decode-random": _guessed(engine.spec) if engine is not None and random_prompts else None,
+    }
     return [Verdict(name, subject, words) for name, words in found.items() if words is not None]
 
 
@@ -72,6 +107,17 @@ def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | N
     )
 
 
+def _guessed(spec: SpecDecode | None) -> str | None:
+    """Why speculation was neither as fast nor as slow as it is, in words; None where there was none."""
+    if spec is None:
+        return None
+    share = "an unknown share" if spec.acceptance is None else f"{spec.acceptance:.0%}"
+    return (
+        f"speculative decoding accepted {share} of its drafts on random prompts, which tells nothing of real text: nor "
+        "do TPOT and throughput; give a dataset as load.data"
+    )
+
+
 def _first(reasons: Iterable[tuple[str | None, bool]]) -> str | None:
     return next((words for words, holds in reasons if holds and words is not None), None)
 
@@ -80,7 +126,9 @@ def _open_around(stage: StageRecord, engine: EngineStage) -> str | None:
     """Why the engine may have counted other streams than the client; None where it cannot."""
     reasons = (
         (f"the server cannot be believed: {engine.doubts.get('all')}", "all" in engine.doubts),
+        ("the server was restarted", engine.restarts > 0),
         ("the server does not say", engine.ttft_count is None and engine.generation_tokens is None),
+        (beside := stage.beside(stage.others), beside is not None),
         ("streams of the stage before were open when it began", not stage.alone),
         ("streams were open when the stage ended", stage.counters["carried_over"] + stage.counters["unfinished"] > 0),
         ("the server does not say whether it was idle", engine.idle_around is None),
@@ -95,9 +143,14 @@ def _other_streams(stage: StageRecord, ours: int, engine: EngineStage) -> str | 
         (f"the server cannot be believed: {engine.doubts.get('ttft')}", "ttft" in engine.doubts),
         (_open_around(stage, engine), True),
         ("the server does not say", theirs is None),
-        (f"the client saw {ours} first tokens, the server made {theirs}", not ours or ours != theirs),
+        (_others_words(ours, theirs), not ours or ours != theirs),
     )
     return _first(reasons)
+
+
+def _others_words(ours: int, theirs: int | None) -> str:
+    others = f"; others use it, too: {theirs - ours} of them are theirs" if theirs is not None and theirs > ours else ""
+    return f"the client saw {ours} first tokens, the server made {theirs}{others}"
 
 
 def _not_compared(streams: str | None, requests: str | None) -> list[str]:
@@ -124,6 +177,7 @@ def _other_requests(stage: StageRecord, engine: EngineStage) -> str | None:
         ("warm-up is in the server's only", counters["warmup"] > 0),
         ("streams failed", counters["failed"] + counters["warmup_failed"] > 0),
         ("the server reported no usage, events were counted", counters["counted_by_events"] > 0),
+        (_others_words(counters["completed"], engine.ttft_count), (engine.ttft_count or 0) > counters["completed"]),
     )
     return _first(reasons)
 
@@ -134,10 +188,11 @@ def _total_words(counters: Mapping[str, int], engine: EngineStage) -> list[str]:
         ("input tokens", counters["input_tokens"], engine.prompt_tokens),
         ("output tokens", counters["output_tokens"], engine.generation_tokens),
     )
-    differing = [(what, ours, theirs) for what, ours, theirs in pairs if theirs is not None and ours != theirs]
-    others = engine.ttft_count is not None and engine.ttft_count > counters["completed"]
-    words = [f"{what}: client {ours}, server {theirs}" for what, ours, theirs in differing]
-    return [*words, *(["somebody else uses this server"] if others else [])]
+    return [
+        f"{what}: client {ours}, server {theirs}"
+        for what, ours, theirs in pairs
+        if theirs is not None and ours != theirs
+    ]
 
 
 def _frontend_ms(engine: EngineStage) -> float | None:

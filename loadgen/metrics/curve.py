@@ -85,7 +85,7 @@ def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
 
 def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
     started = stage.started
-    if (started.pass_number or 1) > 1:
+    if started.no_load or (started.pass_number or 1) > 1:
         return  # a warm prefix cache would be another curve
     load = started.rate if started.rate is not None else started.concurrency
     place = _Place(started.isl, started.osl, direction_of(started.steps), float(load or 0))

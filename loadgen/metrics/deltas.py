@@ -126,6 +126,9 @@ class StageCounts(msgspec.Struct):
     output_tokens: int = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
     counted_by_events: int = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
+    answers: int = 0  # whose beginning was looked at: a sample
+    degenerate: dict[str, int] = {}  # of those, the ones with text that no healthy engine writes, by its kind
+    loops: dict[str, int] = {}  # of those that repeat themselves: by what
     models: dict[str, int] = {}  # streams sent, by their model; empty where there is only one
     errors: dict[str, int] = {}
     messages: dict[str, list[str]] = {}
@@ -164,6 +167,7 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """Streams whose TTFT may be more than a millisecond too long: the client had no core while it sent the request, or
     read the first token together with later ones, whose stamp it then has."""
     requests: int = 0  # streams that completed, measured or not
+    input_tokens: int = 0  # those of prompts, with their first tokens; where the server tells them late, with the last
     output_tokens: int = 0  # output tokens that arrived, measured or not
     connects: int = 0
     read_lag: EncodedHistogram | None = None

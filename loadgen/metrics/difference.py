@@ -25,8 +25,9 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
+from loadgen.metrics.comparison import Difference, Word
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Difference, Limits, Word
+from loadgen.metrics.result import Limits
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
 CONFIDENCE = 0.99  # of each interval by itself: of a hundred comparisons of equals, about one may say otherwise

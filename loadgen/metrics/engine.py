@@ -1,12 +1,38 @@
-"""What the engine's own /metrics say, now and over a stage, and whether the client agrees with it."""
+"""What the engine's own /metrics say, now and over a stage; what of it is others', and whether the client agrees."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from loadgen.format import number
+
+EngineKind = Literal["vllm", "sglang", "tgi"]
+
+
+class EngineLatencyMs(msgspec.Struct, frozen=True):
+    """One latency as the engine counted it, in buckets: of a percentile they tell the interval and no more."""
+
+    count: int
+    mean: float
+    within: dict[str, tuple[float, float | None]] = {}
+    """`p50`, `p90`, `p99`: between which two bounds each lies; the upper one is None beyond the last bucket."""
+
+
+class SpecDecode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Speculative decoding over a span of time; None where the engine does not count that."""
+
+    drafts: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+    acceptance: float | None = None  # 0 to 1, accepted of drafted tokens
+    mean_accepted_length: float | None = None  # tokens a step yields: those accepted, and the one of the model itself
+    acceptance_by_position: tuple[float, ...] = ()  # 0 to 1, of the drafts, by position in the draft
 
 
 class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The engine's /metrics: gauges now, and rates over the last `WINDOW_S` seconds."""
+    """The engine's /metrics: gauges now, and counts and rates over the last `WINDOW_S` seconds."""
 
     running: float | None = None
     waiting: float | None = None
@@ -19,19 +45,22 @@ class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
     generation_tokens_per_s: float | None = None
     tflops_per_gpu: float | None = None  # TFLOP a second by the engine's estimate; None where it does not tell
     engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
-
-
-class EngineLatencyMs(msgspec.Struct, frozen=True):
-    """One latency over a stage as the engine saw it; percentiles are interpolated within its coarse buckets.
-
-    None where they are too coarse to tell: in the first bucket, or beyond the last bound.
-    """
-
-    count: int
-    mean: float
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
+    kind: EngineKind | None = None  # None where it is not known, or where several servers differ
+    lacks: dict[str, str] = {}  # why a figure is missing, by its name in `server/engines/names.py`
+    latency_ms: dict[str, EngineLatencyMs] = {}  # by name as in `EngineStage`; not of the engines apart
+    since_start: dict[str, EngineLatencyMs] = {}  # the same since the server started
+    requests_per_s: float | None = None  # that ended
+    finished: dict[str, int] = {}  # requests by how they ended: stop, length, abort, error
+    errors: dict[str, int] = {}  # answers by status: 4xx, 503
+    spec: SpecDecode | None = None  # None also where nothing was drafted
+    external_prefix_hit_rate: float | None = None  # 0 to 1, of the tokens looked up in a KV cache outside the engine
+    prompt_tokens_by_source: dict[str, int] = {}  # local_compute, local_cache_hit, external_kv_transfer
+    hbm_bytes_per_s: float | None = None  # of each GPU, read and written, by the engine's estimate
+    kv_offload_bytes: dict[str, int] = {}  # `load` and `store`: moved from and to where the KV cache is offloaded
+    between_s: tuple[float, float] | None = None
+    """Between which moments of the run it was read, the readings themselves included; None before the second one."""
+    reading_s: float = 0.0  # how long the last reading took: its gauges are of any moment of it
+    span_s: float | None = None  # what its rates are over: from the middle of the first reading to that of the last
 
 
 class EngineStage(msgspec.Struct, frozen=True):
@@ -62,6 +91,74 @@ class EngineStage(msgspec.Struct, frozen=True):
     """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
     tflops_per_gpu: float | None = None
     """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
+    kind: EngineKind | None = None
+    lacks: dict[str, str] = {}  # as in `EngineView`
+    between_s: tuple[float, float] | None = None  # as in `EngineView`
+    requests: int | None = None  # that ended
+    finished: dict[str, int] = {}  # as in `EngineView`
+    errors: dict[str, int] = {}
+    spec: SpecDecode | None = None
+    external_prefix_hit_rate: float | None = None
+    prompt_tokens_by_source: dict[str, int] = {}
+    hbm_bytes_per_s: float | None = None
+    kv_offload_bytes: dict[str, int] = {}
+    restarts: int = 0
+    """How often the counters began anew; what the server did between the last reading and that is missing."""
+
+    @property
+    def requests_per_s(self) -> float | None:
+        return self._per_s(self.requests)
+
+    @property
+    def prompt_tokens_per_s(self) -> float | None:
+        return self._per_s(self.prompt_tokens)
+
+    @property
+    def generation_tokens_per_s(self) -> float | None:
+        return self._per_s(self.generation_tokens)
+
+    def _per_s(self, count: int | None) -> float | None:
+        if count is None or self.between_s is None:
+            return None
+        began_s, ended_s = self.between_s
+        return count / (ended_s - began_s) if ended_s > began_s else None
+
+
+class OwnRequests(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Requests of ours that are no load: a server's first ones, and canaries."""
+
+    open: int = 0  # now
+    requests: int = 0  # that ended since the last look, and so what they took
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: OwnRequests) -> OwnRequests:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return OwnRequests(*(one + two for one, two in pairs))
+
+
+class OthersTraffic(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Requests of others on the same engine; 0 where there is no evidence of any, None where nobody can tell."""
+
+    running: float | None = None  # requests in the engine, running or waiting; of a stage their mean
+    requests_per_s: float | None = None  # that ended
+    prompt_tokens_per_s: float | None = None
+    generation_tokens_per_s: float | None = None
+
+    @property
+    def seen(self) -> bool:
+        return any((self.running, self.requests_per_s, self.prompt_tokens_per_s, self.generation_tokens_per_s))
+
+    @property
+    def words(self) -> str:
+        """What is known of it: 3.1 running, 2.4 req/s, 820 tok/s in, 310 tok/s out."""
+        told = {
+            "running": self.running,
+            "req/s": self.requests_per_s,
+            "tok/s in": self.prompt_tokens_per_s,
+            "tok/s out": self.generation_tokens_per_s,
+        }
+        return ", ".join(f"{number(value)} {unit}" for unit, value in told.items() if value)
 
 
 class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,12 +7,14 @@ disagree.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.metrics.batch_means import PERCENTS
+from loadgen.metrics.comparison import Compared, Comparison, Precision
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.difference import (
     CONFIDENCE,
@@ -24,10 +26,11 @@ from loadgen.metrics.difference import (
     rate_estimate,
     share_estimate,
 )
+from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import DataFile, StageStarted
-from loadgen.metrics.result import Compared, Comparison, Precision, Result, StageResult
+from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
 
@@ -44,14 +47,14 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class LoadShape(msgspec.Struct, frozen=True):
-    """What a stage asked for: stages of the same load and shape can be compared."""
+    """What a stage asked for: stages of the same load and shape can be compared; of no load, those of one label."""
 
     concurrency: int | None
     rate: float | None
     arrival: str | None
     isl: int
     osl: int
-    moves: str = ""  # from where to where, of a load that does
+    moves: str = ""  # from where to where, of a load that does; the label of no load
     pass_number: int | None = None
 
     @property
@@ -60,6 +63,8 @@ class LoadShape(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
+        if self.concurrency == 0:
+            return self.moves
         rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
         load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
         again = f", pass {self.pass_number}" if self.pass_number is not None else ""
@@ -83,22 +88,36 @@ FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the 
 def load_of(stage: StageResult) -> LoadShape:
     """What a stage of a result asked for."""
     target = stage.target
+    if target.concurrency == 0:
+        return _no_load(stage.label)
     moves = stage.label if stage.curve else ""
     return LoadShape(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves, stage.pass_number)
 
 
 def load_asked(stage: StageStarted) -> LoadShape:
     """What a stage that runs asks for."""
+    if stage.no_load:
+        return _no_load(stage.label)
     arrival = stage.arrival if stage.rate is not None else None
     moves = stage.label if stage.steps else ""
     return LoadShape(stage.concurrency, stage.rate, arrival, stage.isl, stage.osl, moves, stage.pass_number)
 
 
+def _no_load(label: str) -> LoadShape:
+    """Whatever would have been sent."""
+    return LoadShape(0, None, None, 0, 0, label)
+
+
 def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
-    """The stages in which something was measured; several may have one load."""
+    """The stages in which something was measured; several may have one load, but each of no load is one by itself."""
     found: dict[LoadShape, list[StageResult]] = {}
+    labels = Counter[str]()
     for stage in result.stages:
-        if stage.requests.completed or (stage.measured_s and stage.tokens.output):
+        if stage.target.concurrency == 0 and stage.measured_s:
+            labels[stage.label] += 1
+            again = f" ({labels[stage.label]})" if labels[stage.label] > 1 else ""
+            found[_no_load(stage.label + again)] = [stage]
+        elif stage.requests.completed or (stage.measured_s and stage.tokens.output):
             found.setdefault(load_of(stage), []).append(stage)
     return found
 
@@ -113,8 +132,11 @@ def figures_of(
 ) -> dict[str, Estimate]:
     """The figures of a stage, over or not; raises `ResultError` for a histogram that is none.
 
-    Its `histograms` are decoded from the result where they are not at hand.
+    Its `histograms` are decoded from the result where they are not at hand. Of no load they are the engine's own, whose
+    percentiles are intervals and are not compared.
     """
+    if stage.target.concurrency == 0:
+        return _served(stage.engine) if stage.engine is not None else {}
     summaries = {
         name: summary
         for name, summary in stage.latency_ms.items()
@@ -137,6 +159,14 @@ def figures_of(
     for name, summary in summaries.items():
         found |= _latencies(name, summary, histograms.get(name), stage.precision, confidence)
     return {name: estimate for name in FIGURES if (estimate := found.get(name)) is not None}
+
+
+def _served(engine: EngineStage) -> dict[str, Estimate]:
+    known = {"output_tok_s": engine.generation_tokens_per_s, "req_s": engine.requests_per_s}
+    if engine.prompt_tokens_per_s is not None and engine.generation_tokens_per_s is not None:
+        known["total_tok_s"] = engine.prompt_tokens_per_s + engine.generation_tokens_per_s
+    known |= {f"{name}_mean": engine.latency_ms[name].mean for name in MAIN_LATENCIES if name in engine.latency_ms}
+    return {name: Estimate(value) for name in FIGURES if (value := known.get(name)) is not None}
 
 
 def _rate(value: float | None, name: str, precision: Precision | None, confidence: float) -> Estimate | None:

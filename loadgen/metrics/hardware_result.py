@@ -107,3 +107,4 @@ class ComputeResult(msgspec.Struct, frozen=True):
     peak_tflops: float | None = None  # dense, of one GPU
     mfu_percent: float | None = None  # the share of the peak
     why: str = ""  # why there is no peak to compare with
+    hbm_bytes_per_s: float | None = None  # read and written by each GPU, by the same estimate

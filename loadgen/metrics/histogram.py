@@ -41,6 +41,8 @@ _OUR_KIND = struct.pack(">iqq", SIGNIFICANT_DIGITS, LOWEST_US, HIGHEST_US)
 _LONGEST_PAYLOAD = 40 + 9 * HISTOGRAM_LENGTH
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _SUMS = ("count", "sum_us", "sum_squares_us", "min_us", "max_us", "clipped")
+EXPORTED_BOUNDS_US = tuple((4 + quarter << octave - 2) - 1 for octave in range(7, 32) for quarter in range(4))
+"""Four bounds in each doubling from 128 us to over an hour, each the top of a counter: counts up to them are exact."""
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
@@ -134,6 +136,12 @@ class Histogram:
     def mean_ms(self) -> float | None:
         """The exact mean in milliseconds, None when nothing was recorded."""
         return self.sum_us / self.count / 1000 if self.count else None
+
+    def counts_within(self, bounds_us: Sequence[int]) -> list[int]:
+        """How many values are at most as large as each bound, rising; exact for bounds that are tops of counters."""
+        cumulative = np.concatenate([[0], np.cumsum(self._counts)])
+        past = _index(np.array(bounds_us, dtype=np.int64)) + 1
+        return [int(count) for count in cumulative[np.minimum(past, len(cumulative) - 1)]]
 
     def share_above(self, limit_ms: float) -> float:
         """The share of values in buckets wholly above a limit, 0 when empty."""

@@ -11,14 +11,16 @@ an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from loadgen.format import counted
+from loadgen.metrics.canary import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.engine import EngineStage, EngineView
+from loadgen.metrics.engine import EngineStage, EngineView, OwnRequests
+from loadgen.metrics.finding import Finding
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName
 
@@ -32,28 +34,6 @@ Steps = tuple[tuple[float, float], ...]
 
 def load_at(steps: Steps, measured_s: float) -> float:
     return next(load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s))
-
-
-Severity = Literal["blocks", "warns", "info"]
-ORPHANED = "orphaned-server"  # the id of the finding that something is left of a run that was killed
-
-
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the preflight saw of profile, installation or box, why it matters, and what to do about it."""
-
-    id: str  # stable, for scripts: `unknown-flag`, `port-taken`
-    severity: Severity
-    """`blocks`: the start would fail, or harm; `warns`: it works, but not as meant; `info`: good to know."""
-    seen: str
-    why: str
-    fix: str = ""  # the command or the change that removes it; empty where nothing has to be done
-    source: str = ""  # where the claim comes from, for what a publication says
-
-
-def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, otherwise in the order in which they were found; before all, servers that nobody ends."""
-    order = get_args(Severity)
-    return sorted(findings, key=lambda finding: (finding.id != ORPHANED, order.index(finding.severity)))
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -153,9 +133,11 @@ class Checked(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of several servers: where it is and how it was started."""
+    """One of several servers: where it is, how it was started and what it serves, as far as that is known."""
 
     url: str
+    model: str | None = None
+    version: str | None = None
     pid: int | None = None
     command: list[str] | None = None
     env: dict[str, str] | None = None
@@ -206,6 +188,11 @@ class StageLoad(msgspec.Struct, frozen=True):
     """Whether the streams that fill a closed loop all at once are in its statistics."""
     pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
 
+    @property
+    def no_load(self) -> bool:
+        """Nothing is sent: engine, GPUs and host are watched under what others send."""
+        return self.concurrency == 0
+
 
 class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     """A stage began; one with `settle_s`, or that waits for something, is measured from the line `StageSettled` on."""
@@ -217,6 +204,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     """More streams were open than it wants, which have to go first."""
     awaits_first_wave: bool = False  # many of its streams begin at once, which need their first tokens first
     variant: str | None = None  # of the server that it ran on; None for a profile without any
+    random_prompts: bool = False  # of random tokens or words, not of a dataset
     meant_hits: float = 0.0  # the share of the prompt tokens that a prefix cache is meant to have, at most
 
     def load_at(self, measured_s: float) -> float | None:
@@ -241,6 +229,7 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
+    behind_s: float = 0.0  # how long ago the slowest worker's last word was: on a busy machine more than a tick
     open_sent: dict[int, int] = {}
     """Open streams that count in `sent`, by their stage: the running one, or the one before on workers that are behind.
     """
@@ -257,6 +246,7 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     t_s: _RunS
     workers: int = 1
     engine: EngineView | None = None
+    own: OwnRequests = OwnRequests()  # beside the load
     engine_again: bool = False  # in a file only: `engine` is what it was in the tick before
 
 
@@ -276,6 +266,39 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     engine: EngineStage  # of all servers together
     instances: tuple[EngineStage | None, ...] = ()
     """Each server's own, where there are several; None for one that could not be read."""
+
+
+class CanaryMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A canary was answered, or was not."""
+
+    t_s: _RunS
+    name: str  # of its text or prompt
+    kind: CanaryKind
+    when: CanaryMoment
+    index: int | None = None  # the stage in which it was sent and answered
+    instance: int = 0
+    method: ScoreMethod | None = None
+    score: float | None = None  # mean log probability in nats a token
+    scored_tokens: int = 0
+    answer: str | None = None  # of a greedy one
+    ttft_ms: float | None = None  # None for one that was not answered
+    input_tokens: int = 0
+    output_tokens: int = 0
+    problem: str = ""  # why it says nothing
+
+    @property
+    def traffic(self) -> CanaryTraffic:
+        if self.ttft_ms is None:
+            return CanaryTraffic()
+        return CanaryTraffic(1, self.input_tokens, self.output_tokens, self.ttft_ms)
+
+
+class ReferenceDisturbed(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Others used a server while it should have been idle for its canaries."""
+
+    t_s: _RunS
+    others: float  # requests that ran or waited
+    instance: int = 0
 
 
 class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
@@ -344,6 +367,8 @@ Line = (
     | HostSampled
     | StageEnded
     | EngineMeasured
+    | CanaryMeasured
+    | ReferenceDisturbed
     | SearchEnded
     | Happened
     | RunFinished

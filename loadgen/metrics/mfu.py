@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from loadgen.metrics.engine import EngineStage, EngineView
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.samples import GpuStatic
 from loadgen.vendors import is_partition
@@ -52,21 +53,23 @@ _PEAKS = (
 
 
 def compute_of(
-    tflops_per_gpu: float | None, command: Sequence[str] | None, gpus: Sequence[GpuStatic]
+    engine: EngineView | EngineStage, command: Sequence[str] | None, gpus: Sequence[GpuStatic]
 ) -> ComputeResult | None:
     """What each of these GPUs computed for the server of this command; None where the engine does not tell."""
+    tflops_per_gpu, hbm_bytes_per_s = engine.tflops_per_gpu, engine.hbm_bytes_per_s
     if tflops_per_gpu is None:
         return None
     try:
         precision = _precision(command)
         peak_tflops = _peak_tflops(gpus, precision)
     except _UnknownError as unknown:
-        return ComputeResult(tflops_per_gpu=tflops_per_gpu, why=str(unknown))
+        return ComputeResult(tflops_per_gpu=tflops_per_gpu, hbm_bytes_per_s=hbm_bytes_per_s, why=str(unknown))
     return ComputeResult(
         tflops_per_gpu=tflops_per_gpu,
         precision=precision,
         peak_tflops=peak_tflops,
         mfu_percent=100 * tflops_per_gpu / peak_tflops,
+        hbm_bytes_per_s=hbm_bytes_per_s,
     )
 
 

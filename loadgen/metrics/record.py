@@ -6,30 +6,32 @@ killed becomes a result by folding what it left, and screen, table and JSON cann
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from datetime import UTC, datetime
-from math import inf
 from typing import Any, Literal
 
 import msgspec
 from pydantic import ValidationError
 
 from loadgen.errors import ResultError
+from loadgen.metrics.canary_record import CanaryRecord
+from loadgen.metrics.comparison import Comparison, ReferenceResult
 from loadgen.metrics.curve import load_curve
-from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
-from loadgen.metrics.engine import EngineView
+from loadgen.metrics.engine import EngineView, OthersTraffic
 from loadgen.metrics.figures import compare, other_data
+from loadgen.metrics.finding import Finding
+from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
+    CanaryMeasured,
     Checked,
     DevicesChosen,
     EngineMeasured,
-    Finding,
     GpusSampled,
     Happened,
     HostSampled,
     Line,
+    ReferenceDisturbed,
     RunFinished,
     RunStarted,
     RunState,
@@ -42,21 +44,17 @@ from loadgen.metrics.journal import (
     TelemetryChanged,
     Ticked,
 )
-from loadgen.metrics.result import ClientResult, Comparison, Limits, ReferenceResult, Result, RunEvent, StageResult
-from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.others import LAG_S, Traffic
+from loadgen.metrics.result import ClientResult, Limits, Result, RunEvent, StageResult
 from loadgen.metrics.slo import limits_of
-from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, SeriesPoint
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import StageHardware, stage_compute, stage_hardware, stage_result
+from loadgen.metrics.timeline import Timeline
 from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 
-_SERIES = tuple(name for name in SeriesPoint.__struct_fields__ if name != "t_s")
-_SERIES_CAPACITY = 6_000
-_SERIES_RAW = 1_200  # five minutes at four points a second
-_POINTS_KEPT = 31
 _EVENTS_OF_A_KIND = 1_000
 _LONG_OVER_S = 600.0  # nothing more is heard of a stage that ended so long ago: its streams, its engine, its GPUs
 
@@ -70,6 +68,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
     slo: dict[str, float] | None = None
     plan: _AskedPlan | None = None
+    cost: Price | None = None
 
 
 class Record:
@@ -87,17 +86,16 @@ class Record:
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
         """All of them; but of a kind that repeats itself without end, only the first few."""
-        self.points: list[SeriesPoint] = []  # the newest; all of them are in `series`
-        self.series = TimeSeries(_SERIES, capacity=_SERIES_CAPACITY, kept_raw=_SERIES_RAW)
+        self.timeline = Timeline()
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
         self.search: SearchResult | None = None
+        self.traffic = Traffic()
+        self.canaries = CanaryRecord()
         self._reference: Reference | None = None
         self._machines: dict[int, StageHardware] = {}
         """What stages long over did to the machine, in place of the samples that say so."""
         self._events_by_kind: Counter[str] = Counter()
-        self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
-        """The latencies of the ticks of the last `RECENT_S` seconds, warm-up too."""
 
     def apply(self, line: Line) -> None:
         match line:
@@ -134,8 +132,15 @@ class Record:
             case EngineMeasured():
                 stage = self.stages[line.index]
                 stage.engine = line.engine
+                stage.others = self.traffic.of_stage(line.engine, stage.others_running)
                 for number, engine in enumerate(line.instances):
                     stage.part(number).engine = engine
+            case CanaryMeasured():
+                self.canaries.apply(line)
+                if line.index in self.stages:
+                    self.stages[line.index].canaries += line.traffic
+            case ReferenceDisturbed():
+                self.canaries.disturbed(line)
             case Happened():
                 self._happened(line)
             case ServerChanged():
@@ -175,61 +180,36 @@ class Record:
             for index, delta in stages.items():
                 if index in self.stages:
                     self.stages[index].part(number).metrics.add(delta)
-        latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
-        for index, delta in line.stages.items():
-            metrics = StageMetrics.of(delta)
+                    self.stages[index].part(number).add_answers(delta, line.t_s)
+        told = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
+        for index, metrics in told.items():
             if index in self.stages:
                 self.stages[index].metrics.merge(metrics)
+                self.stages[index].add_answers(line.stages[index], line.t_s)
                 self.stages[index].blocks.add(metrics, self.stages[index].window_s)
                 self.total.merge(metrics)
-            for name, histograms in latency.items():
-                histograms += [metrics.latency[key] for key in (name, f"warmup_{name}") if key in metrics.latency]
-        self._recent.append((line.t_s, latency))
-        while self._recent[0][0] <= line.t_s - RECENT_S:
-            self._recent.popleft()
         self.client.add(line.client)
+        self._see_others(line)
         if self.current is not None:
             self.current.workers = line.workers
             self.current.client.add(line.client)
             self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
             self.current.add_gauges(line.engine)
-        point = self._point(line)
-        self.points = [*self.points[-_POINTS_KEPT:], point]
-        self.series.add(point.t_s, {name: getattr(point, name) for name in _SERIES})
+        self.timeline.add(line, told.values(), running=self.current, others=self.others)
 
-    def _point(self, line: Ticked) -> SeriesPoint:
-        ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
-        current, engine = self.current, line.engine or EngineView()
-        return SeriesPoint(
-            t_s=round(line.t_s, 3),
-            held=line.held,
-            target=None if current is None else current.started.load_at(current.measured_s(line.t_s)),
-            output_tokens_per_s=round(line.client.output_tokens / line.span_s, 2) if line.span_s else None,
-            requests_per_s=round(line.client.requests / line.span_s, 2) if line.span_s else None,
-            ttft_p50_ms=ttft.percentile_ms(50),
-            ttft_p99_ms=ttft.percentile_ms(99),
-            tpot_p50_ms=tpot.percentile_ms(50),
-            tpot_p99_ms=tpot.percentile_ms(99),
-            errors=sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values()),
-            engine_running=engine.running,
-            engine_waiting=engine.waiting,
-            kv_usage=engine.kv_usage,
-            read_lag_p99_ms=Histogram.decode(line.client.read_lag).percentile_ms(99),
-            client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
-            client_cpu_percent=round(100 * line.client.cpu_ns / 1e9 / line.span_s, 1) if line.span_s else None,
-        )
+    def _see_others(self, line: Ticked) -> None:
+        if self.traffic.tick(line) and self.current is not None and self.others is not None:
+            self.current.add_others(self.others)
+        for stage in list(self.stages.values())[-2:]:
+            told = stage.engine.between_s if stage.engine is not None else None
+            if stage.engine is not None and told is not None and line.t_s < told[1] + 2 * LAG_S:
+                # Ticks of its last moments come after the engine's word on it.
+                stage.others = self.traffic.of_stage(stage.engine, stage.others_running)
 
-    def _over(self, name: str, after_s: float) -> Histogram:
-        """A latency over the recent ticks after a moment."""
-        total = Histogram()
-        for t_s, latency in self._recent:
-            for histogram in latency[name] if t_s > after_s else ():
-                total.add(histogram)
-        return total
-
-    def recent(self) -> dict[str, Summary]:
-        """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""
-        return {name: self._over(name, -inf).summary() for name in MAIN_LATENCIES}
+    @property
+    def others(self) -> OthersTraffic | None:
+        """What others send beside us, over the last seconds; None where nobody can tell."""
+        return self.traffic.others
 
     @property
     def shown(self) -> StageRecord | None:
@@ -247,6 +227,11 @@ class Record:
     def limits(self) -> Limits:
         """What the run's profile asks of each stage."""
         return limits_of(self.run.profile) if self.run is not None else Limits()
+
+    @property
+    def price(self) -> Price:
+        """What the run's profile says of its GPUs' cost."""
+        return price_of(self.run.profile) if self.run is not None else Price()
 
     @property
     def engine(self) -> EngineView | None:
@@ -285,6 +270,7 @@ class Record:
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
+            kind="monitor" if self.stages and all(one.started.no_load for one in self.stages.values()) else "load",
             started_at=_iso(run.unix_s),
             finished_at=finished_at,
             state=state,
@@ -293,7 +279,7 @@ class Record:
             environment=run.environment | self._server_environment(),
             client=self._client_result(),
             stages=[self._stage_result(stage, run) for stage in self.stages.values()],
-            series=self.series.columns(),
+            series=self.timeline.series.columns(),
             events=self.events,
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
@@ -303,20 +289,29 @@ class Record:
             gpus=list(self.hardware.gpus),
             gpu_series=self.hardware.series(),
             host_series=self.hardware.host_series(),
-            verdicts=gpu_verdicts(self.hardware.facts()),
+            verdicts=[*gpu_verdicts(self.hardware.facts()), *self.canaries.run_verdicts()],
             search=self.search,
             curve=load_curve(self.stages.values()),
+            canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
         )
 
     def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
         return stage_result(
             stage,
             started_at=_iso(run.unix_s + stage.started.t_s),
-            now_s=self.points[-1].t_s if self.points else stage.started.t_s,
+            now_s=self.timeline.points[-1].t_s if self.timeline.points else stage.started.t_s,
             limits=self.limits,
+            price=self.price,
             machine=self._machines.get(stage.started.index) or stage_hardware(stage, self.hardware),
-            urls=[instance.url for instance in self.server.instances] if self.server is not None else [],
+            canaries=self.canaries,
+            urls=self.urls,
+            stages=self.stages.values(),
         )
+
+    @property
+    def urls(self) -> list[str]:
+        """Those of the servers, where there are several."""
+        return [instance.url for instance in self.server.instances] if self.server is not None else []
 
     def compared(self, stage: StageRecord) -> list[Comparison]:
         """What was published for the load of this stage, beside what it measured."""

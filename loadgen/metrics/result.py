@@ -13,10 +13,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from loadgen.metrics.canary import Answers, CanaryResult, CanaryStage
+from loadgen.metrics.comparison import BaselineView, Precision, ReferenceResult
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.engine import EngineStage, TruthCheck
+from loadgen.metrics.engine import EngineStage, OthersTraffic, TruthCheck
+from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
-from loadgen.metrics.journal import DataFile, Diagnosis, Finding, RunState, SearchResult
+from loadgen.metrics.journal import DataFile, Diagnosis, RunState, SearchResult
 from loadgen.metrics.samples import GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
@@ -54,67 +57,6 @@ class CurvePoint(msgspec.Struct, frozen=True):
     output_tokens_per_s_per_user: float | None
     ttft_ms: Summary
     itl_ms: Summary
-
-
-class Comparison(msgspec.Struct, frozen=True):
-    """One published figure beside what a stage measured."""
-
-    stage: int  # index of the stage
-    of: str  # hardware or column of the publication, where it has several
-    figure: str
-    published: float
-    measured: float | None
-    difference_percent: float | None  # measured against published; None where there is nothing to compare
-
-
-Word = Literal["better", "worse", "no evidence"]
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """How far B is from A, in the unit of the figure and in percent of A; None is unknown, or an open end."""
-
-    absolute: float
-    low: float | None
-    high: float | None
-    percent: float | None
-    low_percent: float | None
-    high_percent: float | None
-    word: Word  # on B
-
-
-class Compared(msgspec.Struct, frozen=True):
-    """One figure of A and B; None where one of them does not have it."""
-
-    figure: str
-    unit: str
-    a: float | None
-    b: float | None
-    difference: Difference | None
-    a_at_least: bool = False  # A's is only a lower bound
-    b_at_least: bool = False
-
-
-class BaselineView(msgspec.Struct, frozen=True):
-    """A stage beside the stage of the same load in the baseline."""
-
-    name: str
-    verdict: str  # in words; or why nothing is compared
-    bad: bool = False  # something is worse, and evidently so
-    load: str | None = None  # what was matched; None where the baseline has no such stage
-    figures: tuple[Compared, ...] = ()  # A is the baseline
-
-
-class Precision(msgspec.Struct, frozen=True):
-    """What the numbers of a stage are worth, from how they vary between its blocks."""
-
-    blocks: int
-    block_s: float  # their mean length
-    effective: dict[str, dict[str, float]]
-    """By latency and statistic (`mean`, `p50`, `p90`, `p99`): as many independent values would be as precise.
-
-    `goodput` has the statistic `share`.
-    """
-    error_percent: dict[str, float]  # the standard errors of requests, output and total tokens per second
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -209,7 +151,17 @@ class Throughput(msgspec.Struct, frozen=True):
     total_tokens_per_s: float | None
     output_tokens_per_s_per_user: float | None  # divided by the mean concurrency
     output_tokens_per_s_per_gpu: float | None = None
-    """Divided by the sockets on which the server computes; None where they are not known."""
+    """Divided by the sockets that the server was given; None where they are not known."""
+    total_tokens_per_s_per_gpu: float | None = None
+
+
+class CostResult(msgspec.Struct, frozen=True):
+    """What tokens cost at the price of an hour of each of the server's GPUs; no other price is in it."""
+
+    gpu_hour_usd: float
+    usd_per_million_output_tokens: float | None
+    usd_per_million_total_tokens: float | None  # prompts and answers alike
+    why: str = ""  # why the two are not known although tokens came
 
 
 SloVerdict = Literal["met", "missed", "unresolved"]
@@ -238,6 +190,7 @@ class InstanceResult(msgspec.Struct, frozen=True):
     """Over the window of the whole stage, so that the parts add up; but for `output_tokens_per_s_per_user`."""
     latency_ms: dict[str, Summary]  # `ttft` and `tpot`
     engine: EngineStage | None
+    answers: Answers | None = None
 
 
 class Goodput(msgspec.Struct, frozen=True):
@@ -300,6 +253,7 @@ class StageResult(msgspec.Struct, frozen=True):
     host: dict[str, float | None] = {}  # means over the measured window
     verdicts: list[Verdict] = []
     truth: TruthCheck | None = None  # client against engine; None where the engine's numbers are not known
+    others: OthersTraffic | None = None  # beside ours on the engine; None where nobody can tell
     goodput: Goodput | None = None  # none without limits for each stream
     failures: FailureCheck | None = None  # none in results of before
     settled_s: float | None = None  # how long its transient took; None for a stage that is measured from a fixed moment
@@ -317,14 +271,9 @@ class StageResult(msgspec.Struct, frozen=True):
     curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves
     pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
     compute: ComputeResult | None = None  # None where the engine does not tell its operations
-
-
-class ReferenceResult(msgspec.Struct, frozen=True):
-    """The publication of the profile, and every comparison with it."""
-
-    source: str
-    notes: list[str]
-    comparisons: list[Comparison]
+    cost: CostResult | None = None  # None without a price
+    answers: Answers | None = None  # none where none was looked at, and in results of before
+    canary: CanaryStage | None = None  # None where none was sent in this stage
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -333,6 +282,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["vramp.result/1"] = SCHEMA
     vramp_version: str
     run_id: str
+    kind: Literal["load", "monitor"] = "load"  # `monitor`: nothing was sent in any stage
     started_at: str
     finished_at: str | None
     state: RunState
@@ -358,6 +308,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()
     """Against the streams held: all stages of one load together, however the load came there."""
+    measured_by: str | None = None  # another tool, with its version, whose result this was read from
+    definitions: dict[str, str] = {}  # how that tool measures, by latency, and `throughput`
+    canary: CanaryResult | None = None  # None where none was sent
 
 
 def json_schema() -> str:

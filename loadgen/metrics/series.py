@@ -52,8 +52,11 @@ class TimeSeries:
     def highs(self) -> Floats:
         return self._highs[:, : self._length]
 
-    def add(self, t_s: float, values: Mapping[str, float | None]) -> None:
-        """Append a moment; one that is not later than the last is dropped."""
+    def add(self, t_s: float, values: Mapping[str, float | tuple[float, float] | None]) -> None:
+        """Append a moment; one that is not later than the last is dropped.
+
+        A value that is only known to lie between two bounds is given as these.
+        """
         if self._length and t_s <= self._times[self._length - 1]:
             return
         if self._length == self._capacity:
@@ -65,7 +68,8 @@ class TimeSeries:
         self._times[here] = t_s
         for column, row in self.rows.items():
             value = values.get(column)
-            self._lows[row, here] = self._highs[row, here] = np.nan if value is None else value
+            bounds = value if isinstance(value, tuple) else (value, value)
+            self._lows[row, here], self._highs[row, here] = (np.nan if one is None else one for one in bounds)
         self._length += 1
 
     def last(self, column: str) -> float | None:
@@ -74,6 +78,14 @@ class TimeSeries:
             return None
         value = float(self._highs[self.rows[column], self._length - 1])
         return None if np.isnan(value) else value
+
+    def last_bounds(self, column: str) -> tuple[float, float] | None:
+        """Between which bounds the newest value lies; None where it is known or unknown as a whole."""
+        row = self.rows[column]
+        low, high = (
+            float(values[row, self._length - 1]) if self._length else 0.0 for values in (self._lows, self._highs)
+        )
+        return (low, high) if low < high else None
 
     def columns(self) -> Columns:
         columns: Columns = {"t_s": _plain(self.times)}

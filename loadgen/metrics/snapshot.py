@@ -10,11 +10,13 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.metrics.comparison import BaselineView, Comparison
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.engine import EngineView
+from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
-from loadgen.metrics.journal import Diagnosis, Finding, Milestone, SearchResult
-from loadgen.metrics.result import BaselineView, Comparison, CurvePoint, Requests, RunEvent, Throughput, Verdict
+from loadgen.metrics.journal import Diagnosis, Milestone, SearchResult
+from loadgen.metrics.result import CostResult, CurvePoint, Requests, RunEvent, Throughput, Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 SNAPSHOT_S = 0.25  # A run tells its state so often
@@ -57,11 +59,15 @@ class Liveness(msgspec.Struct, frozen=True):
     hbm_used_bytes: int | None = None
 
 
+SeenState = Literal["starting", "ready", "stopping", "stopped", "died", "unreachable"]
+"""`unreachable`: a server that is not ours answered before, and does not now."""
+
+
 class InstanceView(msgspec.Struct, frozen=True):
     """One of several servers of a run; the gauges are those of its /metrics."""
 
     url: str
-    state: Literal["starting", "ready", "stopping", "stopped", "died"]
+    state: SeenState
     pid: int | None = None
     running: float | None = None
     waiting: float | None = None
@@ -73,7 +79,7 @@ class ServerView(msgspec.Struct, frozen=True):
 
     engine: str
     url: str
-    state: Literal["starting", "ready", "stopping", "stopped", "died"]
+    state: SeenState
     model: str | None = None
     version: str | None = None
     variant: str | None = None  # of the profile; None where it has none
@@ -106,6 +112,11 @@ class LoadView(msgspec.Struct, frozen=True):
     stage_elapsed_s: float = 0.0
     stage_progress: float | None = None  # 0 to 1 for a bounded stage
 
+    @property
+    def no_load(self) -> bool:
+        """Nothing is asked for: what is to be seen is others' traffic."""
+        return self.concurrency == 0 and self.rate is None
+
 
 class SeriesPoint(msgspec.Struct, frozen=True):
     """One moment of the time series; percentiles over the last `WINDOW_S` seconds."""
@@ -126,6 +137,7 @@ class SeriesPoint(msgspec.Struct, frozen=True):
     read_lag_p99_ms: float | None = None
     client_cpu_percent: float | None = None
     client_rss_mb: float | None = None  # memory of all workers
+    others_tokens_per_s: float | None = None  # output that others got; None while there is no sign of any beside a load
 
 
 class GpuPace(msgspec.Struct, frozen=True):
@@ -164,6 +176,7 @@ class StageView(msgspec.Struct, frozen=True):
     latency_ms: dict[str, Summary] = {}  # by name: ttft, tpot, itl, e2e
     energy: EnergyResult | None = None  # none before five seconds of the window
     compute: ComputeResult | None = None  # once the engine has told its operations in the stage
+    cost: CostResult | None = None  # none without a price
     slo_met: bool | None = None
     slo_needs: str = ""  # what it takes to be sure, such as "ttft_p99 needs 120 more streams"; empty once that is so
     stop_reason: str | None = None
@@ -176,6 +189,9 @@ class StageView(msgspec.Struct, frozen=True):
     moves: tuple[float, float] | None = None  # from where to where its load moves; None for one that stands
     curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves: the steps so far
     notes: tuple[str, ...] = ()  # what its figures are of and what they are not, once it has ended
+    others: OthersTraffic | None = None  # beside ours on the engine; while the stage runs, over the last seconds
+    engine: EngineStage | None = None
+    """The engine's word on it, once it has ended; while it runs without load, on the last seconds."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -231,6 +247,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     point: SeriesPoint
     client: ClientView
     engine: EngineView | None = None
+    others: OthersTraffic | None = None  # of its traffic, what is not ours; a second behind
     compute: ComputeResult | None = None  # over the engine's last seconds; None where it does not tell
     stages: tuple[StageView, ...] = ()  # all stages so far, oldest first; the last may be running
     whole: StageView | None = None  # all stages together

@@ -25,6 +25,8 @@ import msgspec
 from loadgen.metrics.deltas import CLIENT_COUNTERS, COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
 
+_COUNTED_BY_NAME = ("models", "errors", "degenerate", "loops")
+
 
 class LoadSum:
     """What was measured while so many streams were held; `LoadSum()` is zero."""
@@ -68,6 +70,8 @@ class StageMetrics:
         self.bins: dict[int, LoadSum] = {}
         self.models: dict[str, int] = {}
         self.errors: dict[str, int] = {}
+        self.degenerate: dict[str, int] = {}
+        self.loops: dict[str, int] = {}
         self.messages: dict[str, list[str]] = {}
         self.latency: dict[str, Histogram] = {}
 
@@ -82,9 +86,10 @@ class StageMetrics:
         self.peak = max(self.peak, delta.peak)
         for step, part in delta.bins.items():
             self.bins.setdefault(step, LoadSum()).add(LoadSum.decode(part))
-        for counts, more in ((self.models, delta.models), (self.errors, delta.errors)):
-            for name, count in more.items():
-                counts[name] = counts.get(name, 0) + count
+        for name in _COUNTED_BY_NAME:
+            counts = getattr(self, name)
+            for key, count in getattr(delta, name).items():
+                counts[key] = counts.get(key, 0) + count
         for kind, messages in delta.messages.items():
             kept = self.messages.get(kind, [])
             # Which messages came first is not known across workers; the smallest few are, in any order of merging.
@@ -124,6 +129,8 @@ class StageMetrics:
             bins={step: part.encode() for step, part in sorted(self.bins.items())},
             models=dict(sorted(self.models.items())),
             errors=dict(sorted(self.errors.items())),
+            degenerate=dict(sorted(self.degenerate.items())),
+            loops=dict(sorted(self.loops.items())),
             messages=dict(sorted(self.messages.items())),
         )
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from loadgen.metrics.batch_means import BatchMeans
+from loadgen.metrics.canary import Answers, CanaryTraffic
 from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.engine import EngineStage, EngineView
+from loadgen.metrics.deltas import StageDelta, Summary
+from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # A window of so many times E2E knows it
+ANSWERS_BLOCK_S = 30.0
 FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 
 
@@ -23,6 +27,7 @@ class StageRecord:
         self.started = started
         self.metrics = StageMetrics()
         self.blocks = BatchMeans()
+        self.answers: dict[int, Answers] = {}  # those looked at, by the half minute of the run
         self.parts: list[StageRecord] = []  # by server, where there are several
         self._whole = whole
         self.client = ClientMetrics()
@@ -35,6 +40,9 @@ class StageRecord:
         self.open_sent = 0  # streams that count in `sent` and are not over
         self.alone = True  # no stream of an earlier stage was open when it began
         self.hardware_samples = HardwareSamples({})
+        self.canaries = CanaryTraffic()  # beside its load, and in none of its numbers but the engine's
+        self.others: OthersTraffic | None = None  # once the engine has told of it
+        self._others_running, self._others_looks = 0.0, 0
         self._waiting = self._waiting_ticks = 0.0  # requests in the engine's queue, added over so many ticks
         self.kv_usage_max: float | None = None
 
@@ -53,6 +61,21 @@ class StageRecord:
             self.parts.append(StageRecord(self.started, self))
         return self.parts[number]
 
+    @property
+    def meant_hits(self) -> float:
+        """The share of the engine's prompt tokens that may come from its prefix cache: canaries repeat themselves."""
+        total = self.engine.prompt_tokens if self.engine is not None else None
+        return self.started.meant_hits + (self.canaries.input_tokens / total if total else 0.0)
+
+    def add_answers(self, delta: StageDelta, t_s: float) -> None:
+        """Take in what a tick says of the answers that were looked at."""
+        if delta.answers:
+            block = int(t_s // ANSWERS_BLOCK_S)
+            before = self.answers.get(block, Answers(0))
+            degenerate = Counter(before.degenerate) + Counter(delta.degenerate)
+            loops = Counter(before.loops) + Counter(delta.loops)
+            self.answers[block] = Answers(before.read + delta.answers, dict(degenerate), dict(loops))
+
     def add_gauges(self, view: EngineView | None) -> None:
         """Take the engine's word at a tick; without it nothing changes."""
         if view is None or view.waiting is None:
@@ -61,6 +84,16 @@ class StageRecord:
         self._waiting_ticks += 1
         if view.kv_usage is not None:
             self.kv_usage_max = max(view.kv_usage, self.kv_usage_max or 0.0)
+
+    def add_others(self, seen: OthersTraffic) -> None:
+        if seen.running is not None:
+            self._others_running += seen.running
+            self._others_looks += 1
+
+    @property
+    def others_running(self) -> float | None:
+        """Mean of others' requests in the engine."""
+        return self._others_running / self._others_looks if self._others_looks else None
 
     @property
     def waiting_mean(self) -> float | None:
@@ -153,9 +186,17 @@ class StageRecord:
             return None
         return min(1.0, self.metrics.tail_s / self.window_s)
 
+    def beside(self, others: OthersTraffic | None) -> str | None:
+        """That its engine served others, too, in words; None where it asked for no load, which everything is beside."""
+        if others is None or not others.seen or self.started.no_load:
+            return None
+        return f"others use this server, too: {others.words}"
+
     def limit(self) -> str | None:
-        """Why the client could not keep up in this stage; None when it could."""
+        """Why the client could not keep up in this stage; None when it could, and where nothing was asked of it."""
         started, window_s = self.started, self.window_s
+        if started.no_load:
+            return None
         stands = started.requests is None and not started.steps
         client, span_ns = self.client, self.client_span_ns
         # Where a cap held requests back they were sent as slots came free, as in a closed loop, and by no schedule.

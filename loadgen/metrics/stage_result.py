@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from loadgen.metrics.answers import answer_verdicts, summed
+from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.crosscheck import truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.energy import sockets, window_energy
+from loadgen.metrics.frontier import Price, cost_of
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
 from loadgen.metrics.hardware_result import ComputeResult, EnergyResult, GpuStage
 from loadgen.metrics.journal import StageLoad
@@ -31,6 +34,7 @@ from loadgen.metrics.slo import judge
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, stage_verdicts
 
+_NO_PRICE = Price()
 MOST_TAIL = 0.2  # of the window: with more, the figures are also those of a lower load
 _REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
 
@@ -43,13 +47,20 @@ def stage_result(
     limits: Limits,
     urls: Sequence[str],
     machine: StageHardware,
+    canaries: CanaryRecord,
+    price: Price = _NO_PRICE,
+    stages: Iterable[StageRecord] = (),
     with_hdr: bool = True,
 ) -> StageResult:
-    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several."""
+    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several.
+
+    `stages` are all of its run, beside which its answers are held.
+    """
     started, counters, why = stage.started, stage.counters, stage.limit()
     judgement = judge(stage, limits)
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
     end_s = stage.ended.t_s if stage.ended is not None else now_s
+    throughput = throughput_of(stage, sockets=price.gpus or machine.sockets)
     return StageResult(
         index=started.index,
         label=started.label,
@@ -63,7 +74,7 @@ def stage_result(
         requests=requests_of(stage),
         concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
         tokens=_tokens(stage),
-        throughput=throughput_of(stage, sockets=machine.sockets),
+        throughput=throughput,
         latency_ms=stage.summaries(*LATENCIES, with_hdr=with_hdr),
         slo=judgement.slo,
         engine=stage.engine,
@@ -76,10 +87,19 @@ def stage_result(
         host=machine.host,
         verdicts=[
             *machine.verdicts,
-            *truth_verdicts(f"stage {started.index + 1}", truth, stage.engine, meant_hits=started.meant_hits),
+            *truth_verdicts(
+                f"stage {started.index + 1}",
+                truth,
+                stage.engine,
+                meant_hits=stage.meant_hits,
+                random_prompts=started.random_prompts,
+            ),
+            *canaries.stage_verdicts(started.index),
             *_account_verdicts(stage),
+            *answer_verdicts(stage, stages, urls),
         ],
         truth=truth,
+        others=stage.others,
         goodput=judgement.goodput,
         failures=judgement.failures,
         settled_s=stage.settled_s,
@@ -94,6 +114,9 @@ def stage_result(
         e2e_inconclusive=stage.e2e_inconclusive,
         curve=load_curve([stage]) if started.steps else (),
         compute=machine.compute,
+        canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
+        cost=cost_of(throughput, price),
+        answers=summed(stage.answers.values()),
     )
 
 
@@ -109,6 +132,7 @@ def _instance_result(part: StageRecord, url: str) -> InstanceResult:
         throughput=throughput_of(part),
         latency_ms=part.summaries("ttft", "tpot"),
         engine=part.engine,
+        answers=summed(part.answers.values()),
     )
 
 
@@ -128,7 +152,7 @@ def _tokens(stage: StageRecord) -> Tokens:
 def first_wave_of(stage: StageRecord) -> FirstWave | None:
     """The streams that began all at once; None where there were none."""
     started, streams = stage.started, stage.counters["first_wave"]
-    if started.concurrency is None:
+    if started.concurrency is None or started.no_load:
         return None
     if started.first_wave == "counted":
         return FirstWave(streams=started.concurrency, counted=True, ttft_ms=None)
@@ -159,14 +183,16 @@ def requests_of(stage: StageRecord) -> Requests:
 def throughput_of(stage: StageRecord, *, sockets: int = 0) -> Throughput:
     """The rates of its window; `sockets` are those on which the server computed, 0 if that is not known."""
     output = stage.per_second("window_output_tokens")
+    total = stage.per_second("window_input_tokens", "window_output_tokens")
     held = stage.held_mean
     return Throughput(
         requests_per_s=stage.per_second("window_requests"),
         input_tokens_per_s=stage.per_second("window_input_tokens"),
         output_tokens_per_s=output,
-        total_tokens_per_s=stage.per_second("window_input_tokens", "window_output_tokens"),
+        total_tokens_per_s=total,
         output_tokens_per_s_per_user=output / held if output is not None and held else None,
         output_tokens_per_s_per_gpu=output / sockets if output is not None and sockets else None,
+        total_tokens_per_s_per_gpu=total / sockets if total is not None and sockets else None,
     )
 
 
@@ -190,18 +216,20 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     if start_ns is None or end_ns is None:
         return StageHardware()
     start_s, end_s = start_ns / 1e9, end_ns / 1e9
-    devices = hardware.of_stage(stage.hardware_samples)
-    used = hardware.sockets_of(devices)
     samples = stage.hardware_samples
-    indices = {gpu.index for gpu in used}
+    indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
     gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
     host = host_means(stage.hardware_samples.host, start_s, end_s)
     subject = f"stage {stage.started.index + 1}"
     verdicts = [*stage_verdicts(subject, _facts(stage, gpus, host)), *error_verdicts(subject, gpus)]
-    known = len(sockets(used)) if devices.by != "all" else 0
-    return StageHardware(
-        gpus, stage_energy(stage, hardware), stage_compute(stage, hardware), host, verdicts, sockets=known
-    )
+    energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
+    return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
+
+
+def server_sockets(stage: StageRecord, hardware: HardwareRecord) -> int:
+    """How many GPUs the server was given, partitions of one counted once; 0 where that is not known."""
+    devices = hardware.of_stage(stage.hardware_samples)
+    return len(sockets(hardware.sockets_of(devices))) if devices.by != "all" else 0
 
 
 def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult | None:
@@ -211,6 +239,8 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
         return None
     samples = stage.hardware_samples.by_gpu
     tokens = stage.counters["window_output_tokens"]
+    if stage.started.no_load and stage.engine is not None:
+        tokens = stage.engine.generation_tokens or 0
     devices = hardware.of_stage(stage.hardware_samples)
     used = window_energy(hardware.sockets_of(devices), samples, start_ns / 1e9, end_ns / 1e9, tokens)
     return None if used is None else msgspec.structs.replace(used, devices_by=devices.by)
@@ -221,7 +251,7 @@ def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult
     if stage.engine is None:
         return None
     gpus = hardware.sockets_of(hardware.of_stage(stage.hardware_samples))
-    return compute_of(stage.engine.tflops_per_gpu, stage.server_command, gpus)
+    return compute_of(stage.engine, stage.server_command, gpus)
 
 
 def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:
@@ -231,6 +261,7 @@ def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, floa
     return StageFacts(
         client_limit=stage.limit(),
         capped=stage.capped(),
+        others=stage.beside(stage.others),
         waiting=stage.waiting_mean,
         kv_usage=stage.kv_usage_max,
         preemptions=engine.preemptions if engine is not None else None,

@@ -47,6 +47,7 @@ class StageFacts(msgspec.Struct, frozen=True):
 
     client_limit: str | None = None
     capped: str | None = None  # what `max_concurrency` kept back
+    others: str | None = None  # the traffic that somebody else sent meanwhile
     waiting: float | None = None
     kv_usage: float | None = None  # highest
     preemptions: float | None = None
@@ -286,6 +287,7 @@ _NEW_ERRORS = (
 _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] = (
     ("client-limited", True, lambda stage: stage.client_limit),
     ("capped", False, lambda stage: stage.capped),
+    ("other-traffic", False, lambda stage: stage.others),
     ("kv-limited", False, lambda stage: kv_limit(stage.waiting, stage.kv_usage, stage.preemptions)),
     ("queueing", False, lambda stage: queueing(stage.waiting)),
     ("host-limited", True, _host_limited),

@@ -38,7 +38,7 @@ def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> tupl
     if planned.plan.search is None:
         stages = [_as_now(stage, present) for stage in stages_of(planned)]
         return listed(stages), len(stages)
-    search = search_plan(planned, present.load)
+    search = search_plan(planned, _load_of(present))
     # What is wrong with a probe shows before the present stage is over.
     search([])
 
@@ -64,7 +64,7 @@ def _settings(asked: PlanRequest, before: PlanSettings, present: Stage) -> PlanS
     by = "concurrency" if present.rate is None else "rate"
     if before.by != by:
         before = before.model_copy(update={name: PlanSettings.model_fields[name].default for name in ("least", "most")})
-    changes = {"by": by, **dict.fromkeys(PLAN_KEYS), **_own_settings(asked, before, present.load)}
+    changes = {"by": by, "every": None, **dict.fromkeys(PLAN_KEYS), **_own_settings(asked, before, _load_of(present))}
     if before.settle is None and changes["search"] is None:
         changes["completed"] = None
     try:
@@ -74,6 +74,11 @@ def _settings(asked: PlanRequest, before: PlanSettings, present: Stage) -> PlanS
         message = details["msg"].removeprefix("Value error, ")
         key = ".".join(str(part) for part in details["loc"] if part in _KEYS)
         raise ProfileError(f"{key}: {message[:1].lower()}{message[1:]}" if key else message) from None
+
+
+def _load_of(present: Stage) -> float:
+    """Where a plan begins: from no load, with one stream."""
+    return max(1.0, present.load) if present.no_load else present.load
 
 
 def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict[str, Any]:

@@ -27,12 +27,16 @@ SETTLED_S = 10.0  # measured time of a settled stage that nothing bounds
 SEARCH_SETTLE_S = 30.0
 SEARCH_COMPLETED = 50  # enough to see where the answer lies; the probes that bound it go on until they are sure
 _SHORTEST_S = 1.0
+_SHORTEST_PIECE_S = 0.001
 
 
 def stages_of(profile: Profile) -> list[Stage]:
     """The stages of a fixed plan, each with its passes; of a search, its first and the furthest that it may come to."""
     passes = profile.load.passes
     once = _stages_once(profile)
+    endless = any(stage.no_load and stage.duration_s is None for stage in once)
+    if endless and len(once) * passes > 1:
+        raise ProfileError("load.concurrency = 0: such a stage sends nothing that could end it; give it a duration")
     if passes == 1:
         return once
     if profile.plan.search is not None:
@@ -54,6 +58,8 @@ def _stages_once(profile: Profile) -> list[Stage]:
         return [_ramp_stage(profile, plan.ramp)]
     if plan.soak is not None:
         return [_stage(profile, StageSettings(**_settings(profile)[0], duration=plan.soak, label="soak"))]
+    if plan.every is not None:
+        return _repeated(_stage(profile, StageSettings(concurrency=0)), plan.every)
     if plan.search is not None:
         return [search_stage(profile, value) for value in (search_start(profile), plan.most)]
     shapes: list[tuple[int | str, int | str]] = [*load.shapes] or [(load.isl, load.osl)]
@@ -66,7 +72,12 @@ def _stages_once(profile: Profile) -> list[Stage]:
 
 def next_stages(profile: Profile) -> Plan:
     """The plan of a profile as a function of what has been measured."""
-    return listed(stages_of(profile)) if profile.plan.search is None else search_plan(profile, search_start(profile))
+    if profile.plan.search is not None:
+        return search_plan(profile, search_start(profile))
+    stages = stages_of(profile)
+    if profile.plan.every is not None and profile.load.duration is None:
+        return lambda done: stages[0]
+    return listed(stages)
 
 
 def search_plan(profile: Profile, start: float) -> Plan:
@@ -148,7 +159,7 @@ def _settings(profile: Profile) -> list[dict[str, Any]]:
 
 def _stage(profile: Profile, own: StageSettings) -> Stage:
     load = profile.load
-    points = tuple(own.rate_points or ([] if own.rate or own.concurrency else load.rate_points))
+    points = tuple(own.rate_points or ([] if own.rate or own.concurrency is not None else load.rate_points))
     arrival = own.arrival or load.arrival
     replay = arrival == REPLAY and own.concurrency is None
     shape = shape_of(load, own.isl or load.isl, own.osl or load.osl, replay=replay)
@@ -178,6 +189,8 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         first_wave=profile.first_wave,
         limits_ms=per_stream_limits_ms(profile.slo.limits_ms),
     )
+    if stage.no_load:
+        return _without_load(stage)
     return _bounded(stage) if profile.plan.settle is None else _settled(stage, profile.plan)
 
 
@@ -195,6 +208,18 @@ def _rate(load: Load, own: StageSettings, points: tuple[tuple[float, float], ...
     if work.replay and work.data is not None:
         return work.data.records / max(work.data.span_s, 1e-3)
     return mean_rate(points) if points else explicit
+
+
+def _repeated(stage: Stage, every_s: float) -> list[Stage]:
+    """A stage cut into pieces; of one without an end there is one piece, again and again."""
+    whole, rest_s = divmod(stage.duration_s or every_s, every_s)
+    lengths = [every_s] * int(whole) + ([rest_s] if rest_s > _SHORTEST_PIECE_S else [])
+    return [msgspec.structs.replace(stage, duration_s=length_s) for length_s in lengths]
+
+
+def _without_load(stage: Stage) -> Stage:
+    """It has no request that could end it, and no transient."""
+    return msgspec.structs.replace(stage, requests=None, warmup_requests=0, warmup_s=0.0)
 
 
 def _bounded(stage: Stage) -> Stage:

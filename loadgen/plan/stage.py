@@ -14,7 +14,7 @@ import msgspec
 from loadgen.cores import usable_cores
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
-from loadgen.format import setting
+from loadgen.format import NO_LOAD, setting
 from loadgen.metrics.journal import SearchPoint, SearchResult, StageLoad, load_at
 from loadgen.metrics.result import Limits, SloVerdict
 from loadgen.workload.work import Work
@@ -56,6 +56,8 @@ class Stage(StageLoad, frozen=True):
         """The label, or the load in words."""
         if self.label:
             return self.label
+        if self.no_load:
+            return NO_LOAD
         if self.rate is None:
             return f"conc {self.concurrency}"
         return f"replay {setting(self.rate)}/s" if self.arrival == REPLAY else f"rate {self.rate:g}/s"

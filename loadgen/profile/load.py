@@ -17,6 +17,7 @@ from loadgen.profile.values import (
     ArrivalText,
     Concurrencies,
     Concurrency,
+    Held,
     Ladder,
     LengthsText,
     Moment,
@@ -103,7 +104,8 @@ class Load(Table):
     shapes: list[tuple[Tokens, Tokens]] = []
     """`[[1024, 8192], ...]`: ISL and OSL in pairs, each with every concurrency or rate, in place of `isl` and `osl`."""
     concurrency: Concurrencies = [8]
-    """Closed loop: streams that are held open; a list makes a stage of each."""
+    """Closed loop: streams that are held open; a list makes a stage of each. 0 is no load: nothing is sent, and the
+    stage lasts for its `duration`, or until told."""
     rate: Rates = []
     """Open loop: requests a second; a list makes a stage of each. When set, `concurrency` is not used."""
     rate_points: RatePoints = []
@@ -186,8 +188,8 @@ class StageSettings(Table):
 
     label: str | None = None
     """What the stage is called; without it, its load in words."""
-    concurrency: Concurrency | None = None
-    """Closed loop: streams that are held open."""
+    concurrency: Held | None = None
+    """Closed loop: streams that are held open; 0 is no load."""
     rate: Rate | None = None
     """Open loop: requests a second."""
     rate_points: RatePoints = []
@@ -229,6 +231,8 @@ class PlanSettings(Table):
     """`{ start = 1, end = 64, over = "2m", steps = 10 }`: a load that moves."""
     soak: Seconds | None = None
     """One stage of this length under the first load of `[load]`."""
+    every: Seconds | None = None
+    """Without load: a stage ends after this time and the next begins, for `load.duration`, or until told."""
     search: SearchName | None = None
     """`slo`: the highest load that meets the limits; `knee`: where throughput stops paying for latency."""
     least: float = Field(default=1.0, gt=0, le=MOST_RATE)

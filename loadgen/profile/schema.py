@@ -66,8 +66,9 @@ def _is_base_url(url: str) -> bool:
 class Server(Table):
     """Where the server is, or how to start it."""
 
-    engine: Literal["vllm", "docker", "simulator", "attach"]
-    """`attach` is only spoken to; the others are started and stopped by vramp."""
+    engine: Literal["vllm", "docker", "simulator", "attach", "none"]
+    """`attach` is only spoken to, `none` is no server: only GPUs and host are watched; the others are started and
+    stopped by vramp."""
     platform: Platform | None = None
     """What the flags were chosen for; without it, what the box has."""
     model: str | None = None
@@ -108,7 +109,7 @@ class Server(Table):
 
     @property
     def servers(self) -> int:
-        return len(self.urls) or self.instances
+        return 0 if self.engine == "none" else len(self.urls) or self.instances
 
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> Self:
@@ -172,6 +173,24 @@ class Slo(Table):
         return {name: value for name, value in handler(self).items() if name != "failed" or value}
 
 
+class Cost(Table):
+    """What the GPUs cost; with it, a run says what a million tokens cost."""
+
+    gpu_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Dollars for an hour of one GPU; all that the server was given are paid for, busy or not."""
+    gpus: int | None = Field(default=None, ge=1)
+    """How many that are, where it cannot be seen (a server on another machine), or where others are paid for too."""
+
+
+class Canary(Table):
+    """Whether the output is right: beside the load, short texts that the engine scores and prompts that it answers."""
+
+    enabled: bool = True
+    """Canaries are in no figure of the load, but the engine works for them; `vramp bench` sends none."""
+    interval_s: Seconds = 2.0
+    """From one canary of a server to its next, at least; with few streams it is longer: see [Output](output.md)."""
+
+
 class ReferencePoint(Table):
     """Published figures, and the load under which they were measured; what it leaves open, any stage may have."""
 
@@ -233,6 +252,10 @@ class Profile(Table):
     """How far the load goes."""
     slo: Slo = Slo()
     """`ttft_p99 = "2s"` over a stage, `ttft = "2s"` for each of its streams, `failed = "1%"` of its requests."""
+    cost: Cost = Cost()
+    """`gpu_hour = 2.1` makes dollars of the tokens."""
+    canary: Canary = Canary()
+    """Whether the output is right."""
     reference: Reference | None = None
     """What was published for this recipe."""
 
@@ -248,12 +271,24 @@ class Profile(Table):
         return self
 
     @model_validator(mode="after")
+    def _without_a_server_there_is_no_load(self) -> Self:
+        if self.server.engine != "none":
+            return self
+        if self.load.concurrency != [0] or self.load.rate or self.load.rate_points or self.stages or self.plan.kinds:
+            raise ValueError('engine "none" is no server to load: give load.concurrency = 0 and no other load')
+        if self.telemetry == "sim":
+            raise ValueError('telemetry "sim" needs the simulator, and engine "none" starts none')
+        return self
+
+    @model_validator(mode="after")
     def _plan_fits(self) -> Self:
         plan = self.plan
         if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.asks:
             raise ValueError(
                 f'plan.search = "{plan.search}" has no limit to search for: give one, such as slo.ttft_p99 = "2s"'
             )
+        if plan.every is not None and (self.load.concurrency != [0] or self.load.rate or self.stages or plan.kinds):
+            raise ValueError("plan.every is for load.concurrency = 0 alone: any other stage ends by its own load")
         named = next(iter(plan.kinds), None)
         if named is not None and self.stages:
             raise ValueError(f"plan.{named} and [[stages]] are two plans: give one of them")

@@ -134,11 +134,12 @@ Milliseconds = Annotated[float, BeforeValidator(_parse_slo_ms)]
 Share = Annotated[float, BeforeValidator(parse_share), reads('share: `"1%"` or `0.01`')]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENCY)]
+Held = Annotated[int, Field(ge=0, le=MOST_CONCURRENCY)]
 Concurrencies = Annotated[
-    list[Concurrency],
+    list[Held],
     BeforeValidator(_as_list),
     Field(min_length=1),
-    reads(f"integer from 1 to {MOST_CONCURRENCY:,}, or a list of them"),
+    reads(f"integer from 0 to {MOST_CONCURRENCY:,}, or a list of them"),
 ]
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
 Rates = Annotated[list[Rate], BeforeValidator(_as_list), reads("number above 0, or a list of them")]

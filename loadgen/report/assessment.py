@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from loadgen.format import counted
 from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.notes import has_numbers
+from loadgen.report.output import is_of_output, output_verdicts
 from loadgen.searches import SEARCHES
 
 _QUEUES = ("kv-limited", "queueing")
@@ -37,7 +39,7 @@ def assessment(result: Result) -> list[Answer]:
         return [_healthy(result)]
     saturated = Answer("Saturated?", _search_words(result) + _queue_words(measured))
     slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
-    return [_healthy(result), saturated, _limit(result, measured), *slo]
+    return [_healthy(result), *_right(result), saturated, _limit(result, measured), *slo]
 
 
 def measured_stages(result: Result) -> list[StageResult]:
@@ -66,22 +68,32 @@ def shortcomings(result: Result) -> list[str]:
 
     A search has probes that miss their limits by its nature: it has done its work when it is resolved.
     """
+    stages = result.stages if result.search is None else []
+    of_stages = [f"stage {stage.index + 1}: {line}" for stage in stages for line in _shortcomings(stage)]
+    return run_shortcomings(result) + of_stages
+
+
+def run_shortcomings(result: Result) -> list[str]:
+    """The same of the run as a whole."""
     search = result.search
     if search is not None:
         return [] if search.resolved else [f"the search is unresolved: {search.why}"]
-    nothing = result.state == "complete" and result.stages and not measured_stages(result)
-    words = ["nothing was measured"] if nothing else []
-    return words + [f"stage {stage.index + 1}: {line}" for stage in result.stages for line in _shortcomings(stage)]
+    asked = [stage for stage in result.stages if stage.target.concurrency != 0]
+    nothing = result.state == "complete" and asked and not measured_stages(result)
+    return ["nothing was measured"] if nothing else []
 
 
 def _shortcomings(stage: StageResult) -> list[str]:
-    failures, lines = stage.failures, []
-    if failures is not None and not failures.met:
-        lines.append(
-            f"{failure_words(failures, stage.requests.errors)}; slo.failed allows {100 * failures.allowed:g} %"
-        )
-    missed = missed_words(stage) if stage.requests.sent or lines else []
+    failed = failure_limit(stage, stage.failures)[1] if stage.failures is not None else ""
+    missed = missed_words(stage) if stage.requests.sent or failed else []
+    lines = [f"{failed}; slo.failed allows {100 * stage.failures.allowed:g} %"] if failed and stage.failures else []
     return lines + ([f"limits missed: {'; '.join(missed)}"] if missed else [])
+
+
+def failure_limit(stage: StageResult, failures: FailureCheck) -> tuple[str, str]:
+    """The limit on failures, and how it was missed; nothing where it is kept."""
+    limit = f"failed or unsent <= {100 * failures.allowed:g} %"
+    return limit, "" if failures.met else failure_words(failures, stage.requests.errors)
 
 
 def failure_words(failures: FailureCheck, errors: Mapping[str, int]) -> str:
@@ -95,11 +107,20 @@ def failure_words(failures: FailureCheck, errors: Mapping[str, int]) -> str:
 
 def missed_words(stage: StageResult) -> list[str]:
     """Each limit on latencies that a stage missed."""
-    words = [_missed_check(name, check) for name, check in stage.slo.items() if not check.met]
+    return [words for words in limit_words(stage).values() if words]
+
+
+def limit_words(stage: StageResult) -> dict[str, str]:
+    """Each limit on latencies of a stage, and how it was missed; nothing where it is kept."""
+    found = {
+        f"{name} <= {check.limit_ms:g} ms": "" if check.met else _missed_check(name, check)
+        for name, check in stage.slo.items()
+    }
     goodput = stage.goodput
-    if goodput is not None and not goodput.met and goodput.share is not None:
-        words.append(f"goodput {goodput.share:.1%}, wanted {goodput.wanted:.0%}")
-    return words
+    if goodput is not None and goodput.share is not None:
+        missed = "" if goodput.met else f"goodput {goodput.share:.1%}, wanted {goodput.wanted:.0%}"
+        found[f"goodput >= {goodput.wanted:.0%}"] = missed
+    return found
 
 
 def _missed_check(name: str, check: SloCheck) -> str:
@@ -122,12 +143,36 @@ def titles(stages: Sequence[StageResult]) -> dict[int, str]:
 
 
 def _healthy(result: Result) -> Answer:
-    problems = [*_run_problems(result), *(f"{one.subject}: {one.text}" for one in result.verdicts if one.bad)]
+    problems = [
+        *_run_problems(result),
+        *(f"{one.subject}: {one.text}" for one in result.verdicts if one.bad and not is_of_output(one)),
+    ]
     completed = sum(stage.requests.completed for stage in result.stages)
     if problems:
         return Answer("Healthy?", f"No: {'; '.join(problems)}.", bad=True)
+    if result.kind == "monitor":
+        served = sum(stage.engine.requests or 0 for stage in result.stages if stage.engine is not None)
+        return Answer("Healthy?", f"As far as can be seen. Nothing was sent; {served:,} requests of others ended.")
     stopped = f" The run was stopped: {_first_line(result.reason)}." if result.state == "stopped" else ""
     return Answer("Healthy?", f"Yes. {completed:,} requests completed, none failed.{stopped}")
+
+
+def _right(result: Result) -> list[Answer]:
+    """Whether the output is right, as far as anything looked at it."""
+    question, found = "Is the output right?", output_verdicts(result)
+    if found:
+        return [Answer(question, f"No: {'; '.join(f'{one.subject}: {one.text}' for one in found)}.", bad=True)]
+    canary = result.canary
+    if canary is None:
+        return []
+    scored, answers = (sum(getattr(one.canary, name, 0) for one in result.stages) for name in ("scores", "answers"))
+    if not scored and not answers:
+        return [Answer(question, "Not known: no canary was answered beside a load.")]
+    looked = f"{counted(scored, 'score')} and {counted(answers, 'greedy answer')} beside the load"
+    own = sum(one.answers.read for one in result.stages if one.answers is not None)
+    looked += f", and none of {counted(own, 'answer')} of the load's own gives cause for doubt" if own else ""
+    missing = f" Not checked: {'; '.join(canary.unchecked)}." if canary.unchecked else ""
+    return [Answer(question, f"As the idle engine's, by {looked}.{missing}")]
 
 
 def _run_problems(result: Result) -> list[str]:
@@ -139,7 +184,7 @@ def _run_problems(result: Result) -> list[str]:
     failed = sum(stage.requests.failed for stage in result.stages)
     if failed:
         problems.append(f"{failed:,} of {sent:,} requests failed")
-    if not problems and not measured_stages(result):
+    if not problems and not measured_stages(result) and result.kind != "monitor":
         problems.append("nothing was completed")
     names = titles(result.stages)
     for stage in result.stages:
@@ -188,6 +233,8 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
     question = "What was the limit?"
     if result.client.limited:
         return Answer(question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True)
+    if result.measured_by is not None:
+        return Answer(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
     most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]

@@ -12,8 +12,9 @@ from functools import partial
 from typing import NamedTuple
 
 from loadgen.format import Statistic, signed_percent
+from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.result import Comparison, CurvePoint, InstanceResult, Result, StageResult
+from loadgen.metrics.result import CurvePoint, InstanceResult, Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.assessment import titles
@@ -34,12 +35,21 @@ def _held(row: Measured) -> float | None:
     return row.held if isinstance(row, CurvePoint) else getattr(row, "held_mean", None)
 
 
-def _per_user(row: Measured) -> Value:
-    """Tokens a second that a user sees: while a stage runs the inverse of its median time per output token."""
-    if isinstance(row, StageView):
-        tpot = row.latency_ms.get("tpot")
-        return 1000 / tpot.p50 if tpot is not None and tpot.p50 else None
-    return figure("throughput", "output_tokens_per_s_per_user")(row)
+def _interactivity(row: Measured) -> Value:
+    """The inverse of the median time per output token: what a user reads by once the answer has begun."""
+    tpot_ms = _statistic("tpot", "p50", row).value
+    return 1000 / tpot_ms if tpot_ms else None
+
+
+def _per_megawatt(row: Measured) -> Value:
+    """By the power that the server's GPUs drew, not what a box or a data centre is built for."""
+    per_watt = figure("energy", "tokens_per_s_per_w")(row)
+    return 1e6 * per_watt if isinstance(per_watt, float) else None
+
+
+def _hbm_gb_per_s(row: Measured) -> Value:
+    bytes_per_s = figure("compute", "hbm_bytes_per_s")(row)
+    return bytes_per_s / 1e9 if isinstance(bytes_per_s, float) else None
 
 
 def _met(row: Measured) -> bool | None:
@@ -96,11 +106,64 @@ _COLUMNS: dict[str, Column[Measured]] = {
         "total tok/s", figure("throughput", "total_tokens_per_s"), group="tok/s", under="total", decimals=0
     ),
     "output_tokens_per_s_per_user": Column(
-        "tok/s per user", _per_user, short="/user", group="tok/s", under="per user", decimals=1, width=6
+        "tok/s per user",
+        figure("throughput", "output_tokens_per_s_per_user"),
+        short="/user",
+        group="tok/s",
+        under="per user",
+        decimals=1,
+        width=6,
+    ),
+    "output_tokens_per_s_per_gpu": Column(
+        "tok/s per GPU",
+        figure("throughput", "output_tokens_per_s_per_gpu"),
+        short="/GPU",
+        group="tok/s",
+        under="per GPU",
+        decimals=0,
+        width=6,
+    ),
+    "total_tokens_per_s_per_gpu": Column(
+        "total tok/s per GPU", figure("throughput", "total_tokens_per_s_per_gpu"), decimals=0
+    ),
+    "interactivity_tokens_per_s": Column(
+        "interactivity tok/s", _interactivity, short="1/TPOT", group="tok/s", under="1/TPOT p50", decimals=1, width=7
+    ),
+    "output_tokens_per_s_per_mw": Column(
+        "tok/s per MW", _per_megawatt, short="/MW", group="tok/s", under="per MW", decimals=0, width=6
     ),
     "joules_per_output_token": Column("J/token", figure("energy", "joules_per_output_token"), short="J/tok", width=6),
-    "tflops_per_gpu": Column("TFLOP/s per GPU", figure("compute", "tflops_per_gpu"), decimals=1),
-    "mfu_percent": Column("MFU %", figure("compute", "mfu_percent"), decimals=1),
+    "usd_per_million_output_tokens": Column(
+        "$ per million output tokens",
+        figure("cost", "usd_per_million_output_tokens"),
+        short="$/Mout",
+        group="$ per million tokens",
+        under="output",
+        decimals=3,
+        width=7,
+    ),
+    "usd_per_million_total_tokens": Column(
+        "$ per million tokens",
+        figure("cost", "usd_per_million_total_tokens"),
+        short="$/Mtok",
+        group="$ per million tokens",
+        under="total",
+        decimals=3,
+        width=7,
+    ),
+    "tflops_per_gpu": Column(
+        "TFLOP/s per GPU",
+        figure("compute", "tflops_per_gpu"),
+        group="per GPU, by the engine",
+        under="TFLOP/s",
+        decimals=1,
+    ),
+    "mfu_percent": Column(
+        "MFU %", figure("compute", "mfu_percent"), short="MFU%", group="per GPU, by the engine", decimals=1, width=6
+    ),
+    "hbm_gb_per_s_per_gpu": Column(
+        "HBM GB/s per GPU", _hbm_gb_per_s, group="per GPU, by the engine", under="HBM GB/s", decimals=0
+    ),
     "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
 }
 
@@ -129,6 +192,10 @@ class Axes(NamedTuple):
         x, y = (", ".join(filter(None, (column.label, column.unit))) for column in columns(f"{self.x} {self.y}"))
         return x, y
 
+    def title(self) -> str:
+        x, y = self.labels()
+        return f"{y[0].upper()}{y[1:]} against {x}"
+
     def point(self, row: Measured) -> tuple[float | None, float | None]:
         x, y = (_number(column.value(row)) for column in columns(f"{self.x} {self.y}"))
         return x, y
@@ -153,22 +220,42 @@ def _number(value: Value) -> float | None:
 
 TOTAL_BY_E2E = Axes(x="e2e_p50_ms", y="total_tokens_per_s")
 OUTPUT_BY_USER = Axes(x="output_tokens_per_s_per_user", y="output_tokens_per_s")
+FRONTIER = Axes(x="output_tokens_per_s_per_user", y="output_tokens_per_s_per_gpu")
+
+
+def frontier_axes(rows: Iterable[Measured]) -> Axes:
+    """Tokens of each GPU against those of each user; of whole servers where the GPUs of one are not known."""
+    known = all(FRONTIER.point(row)[1] is not None for row in rows if OUTPUT_BY_USER.point(row)[1] is not None)
+    return FRONTIER if known else OUTPUT_BY_USER
+
 
 # Where they appear: in the cockpit's table and what y copies of it, in a run that was, in the page, and in Markdown.
 COCKPIT_COLUMNS = columns(
     "concurrency_mean requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
-    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms met_limits failed joules_per_output_token"
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms met_limits failed joules_per_output_token "
+    "output_tokens_per_s_per_gpu interactivity_tokens_per_s output_tokens_per_s_per_mw "
+    "usd_per_million_output_tokens usd_per_million_total_tokens mfu_percent"
 )
+COCKPIT_IF_ROOM = columns(
+    "joules_per_output_token output_tokens_per_s_per_user output_tokens_per_s_per_gpu usd_per_million_output_tokens "
+    "mfu_percent interactivity_tokens_per_s usd_per_million_total_tokens output_tokens_per_s_per_mw"
+)
+"""Those of the cockpit's that give way where there is little room, the most needed first."""
 PAST_RUN_COLUMNS = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
 PAGE_COLUMNS = columns(
     "completed failed requests_per_s output_tokens_per_s total_tokens_per_s output_tokens_per_s_per_user "
     "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms"
 )
-PAGE_IF_KNOWN = columns("joules_per_output_token mfu_percent met_limits")
 MARKDOWN_COLUMNS = columns(
     "shape completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s", decimals=2
 )
-MARKDOWN_IF_KNOWN = columns("output_tokens_per_s_per_user joules_per_output_token mfu_percent met_limits", decimals=2)
+LIMITS_MET = columns("met_limits")
+EFFICIENCY = columns(
+    "output_tokens_per_s_per_user interactivity_tokens_per_s output_tokens_per_s_per_gpu output_tokens_per_s_per_mw "
+    "joules_per_output_token usd_per_million_output_tokens usd_per_million_total_tokens "
+    "tflops_per_gpu mfu_percent hbm_gb_per_s_per_gpu"
+)
+"""What boxes are compared by, in a table of its own."""
 
 
 def known(shown: Sequence[Column[Measured]], rows: Sequence[Measured]) -> list[Column[Measured]]:

@@ -22,11 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.metrics.comparison import Compared, Difference
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
 from loadgen.metrics.figures import FIGURES, LoadShape, compared, figures_of, sound_stage, stages_by_load, without_words
-from loadgen.metrics.result import Compared, Difference, Result, StageResult
+from loadgen.metrics.result import Result, StageResult
 from loadgen.report.configuration import (
     Setting,
     caveats,
@@ -36,6 +38,7 @@ from loadgen.report.configuration import (
     model_of,
     unlikeness,
 )
+from loadgen.report.output import OutputComparison, compare_output
 
 _TOKENS_WITHIN = 0.05
 _FAILED_SHARE = 0.01
@@ -78,8 +81,11 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     configuration: list[Setting]
     unlike: list[str]  # why the two do not speak of the same thing; empty for what can be compared
     notes: list[str]
+    definitions: dict[str, list[str]] = {}
+    """How another tool measured what vramp measures otherwise, A's and B's: by latency, and `throughput`."""
     stages: list[StageComparison]
     means: list[Mean]  # over the matrix; empty for a single stage
+    output: OutputComparison | None  # None where one of them had no canaries
     only_a: list[str]  # the loads that only A has
     only_b: list[str]
 
@@ -136,8 +142,10 @@ def compare_runs(
         configuration=configuration_differences(result_a, result_b),
         unlike=unlike,
         notes=[*caveats(result_a, name_a), *caveats(result_b, name_b), *repeated_a, *repeated_b],
+        definitions=_definitions(result_a, result_b),
         stages=stages,
         means=list(_means(estimates)),
+        output=compare_output(result_a.canary, result_b.canary, confidence),
         only_a=[load.words for load in left_a],
         only_b=[load.words for load in left_b],
     )
@@ -152,6 +160,39 @@ def _side(name: str, result: Result) -> Side:
         hardware=hardware_of(result),
         engine=engine_of(result),
     )
+
+
+def with_meant_shapes(runs: Sequence[tuple[str, Result]]) -> list[tuple[str, Result]]:
+    """Another tool tells mean lengths and not those asked for: those of other runs that are near were meant."""
+    shapes = [{(stage.isl, stage.osl) for stage in result.stages} for _, result in runs]
+    found = []
+    for number, (name, result) in enumerate(runs):
+        stages = result.stages
+        if result.measured_by is not None:
+            others = sorted(set().union(*shapes[:number], *shapes[number + 1 :]))
+            stages = [_with_meant_shape(stage, others) for stage in stages]
+            shapes[number] = {(stage.isl, stage.osl) for stage in stages}
+        found.append((name, replace(result, stages=stages)))
+    return found
+
+
+def _with_meant_shape(stage: StageResult, shapes: Sequence[tuple[int, int]]) -> StageResult:
+    own = stage.isl, stage.osl
+    near = [shape for shape in shapes if all(map(_near, own, shape))]
+    isl, osl = min(near, key=lambda shape: abs(shape[0] - own[0]) + abs(shape[1] - own[1]), default=own)
+    return replace(stage, isl=isl, osl=osl)
+
+
+def _near(tokens: float, other: float) -> bool:
+    return abs(other - tokens) <= _TOKENS_WITHIN * tokens
+
+
+def _definitions(a: Result, b: Result) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for letter, result in (("A", a), ("B", b)):
+        for name, text in result.definitions.items():
+            found.setdefault(name, []).append(f"{letter}, {result.measured_by}: {text}")
+    return found
 
 
 def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], list[str]]:
@@ -191,6 +232,8 @@ def _stage(pair: _Pair, a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
 
 
 def _doubts(pair: _Pair) -> Iterator[str]:
+    if pair.a.target.concurrency == 0:
+        yield "vramp sent nothing: these are the engines' own figures, under whatever others sent"
     for name, stage in (("A", pair.a), ("B", pair.b)):
         if stage.limited:
             yield f"{name} is client-limited: {stage.why}"
@@ -206,7 +249,7 @@ def _doubts(pair: _Pair) -> Iterator[str]:
     if (pair.a.isl, pair.a.osl) == (pair.b.isl, pair.b.osl):
         for kind in ("input", "output"):
             one, other = (getattr(stage.tokens, f"{kind}_per_request") for stage in (pair.a, pair.b))
-            if one and other and abs(other - one) > _TOKENS_WITHIN * one:
+            if one and other and not _near(one, other):
                 yield f"a request had {one:.0f} {kind} tokens in A and {other:.0f} in B"
 
 
@@ -235,12 +278,13 @@ class Limit(msgspec.Struct, frozen=True):
     relative: bool
 
 
-class Breach(msgspec.Struct, frozen=True):
-    """A stage that breaks a limit."""
+class HeldAgainst(msgspec.Struct, frozen=True):
+    """A stage that was held against a limit."""
 
     limit: str
     stage: str
     found: Compared
+    broken: bool
 
 
 def parse_limit(text: str) -> Limit:
@@ -258,9 +302,9 @@ def parse_limit(text: str) -> Limit:
     return Limit(text=text, figure=figure, up=up, by=by, relative=unit == "%")
 
 
-def breaches(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> list[Breach]:
-    """Every stage that breaks a limit; raises `ResultError` for a limit that no stage can be held against."""
-    found: list[Breach] = []
+def hold_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> list[HeldAgainst]:
+    """Every stage that has the figure of a limit; raises `ResultError` for a limit that no stage has."""
+    found: list[HeldAgainst] = []
     for limit in limits:
         judged = list(_judged(comparison.stages, limit))
         if not judged:
@@ -268,11 +312,9 @@ def breaches(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool
             raise ResultError(
                 f"--fail-if {limit.text}: no stage of {name} has this figure beside one of A, and not only as a bound"
             )
-        found += [
-            Breach(limit.text, stage.title, one)
-            for stage, one, difference in judged
-            if is_beyond(difference, limit) and (strict or _is_evident(stage, difference, limit))
-        ]
+        for stage, one, difference in judged:
+            broken = is_beyond(difference, limit) and (strict or _is_evident(stage, difference, limit))
+            found.append(HeldAgainst(limit.text, stage.title, one, broken))
     return found
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
+from textwrap import wrap
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
+from loadgen.metrics.comparison import Compared
 from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.result import Compared
 from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
+from loadgen.report.notes import LATENCY_TITLES
+from loadgen.report.output import TextDifference, comparison_words, difference_columns
 from loadgen.report.tabular import Column, cut, escaped, json_text, markdown_table, text_lines
 
 _WIDTH = 100
@@ -24,10 +28,11 @@ def compare_table(comparison: RunComparison) -> str:
         [
             f"{' B against A ':=^{_WIDTH}}",
             *_heading(comparison),
-            *_setting_lines(comparison.configuration),
-            *(line for stage in comparison.stages for line in _stage_lines(stage, comparison.confidence)),
+            *_setting_lines(comparison),
+            *(line for stage in comparison.stages for line in _stage_lines(stage, comparison)),
             *([f"{f' geometric mean of B over A, {means[0].ratio.stages} stages ':-^{_WIDTH}}"] if means else []),
-            *text_lines(_mean_columns(means), means, head=False),
+            *text_lines(mean_columns(means), means, head=False),
+            *_output_lines(comparison),
             "=" * _WIDTH,
             *closing_lines(comparison),
         ]
@@ -38,15 +43,26 @@ def compare_markdown(comparison: RunComparison) -> str:
     a, b = comparison.a, comparison.b
     blocks = [
         f"### {escaped(b.name)} against {escaped(a.name)}",
-        "\n".join(f"- **{letter}** {escaped(_side_words(side))}" for letter, side in (("A", a), ("B", b))),
+        "\n".join(f"- **{letter}** {escaped(side_words(side))}" for letter, side in (("A", a), ("B", b))),
         "\n".join(f"- **not alike:** {escaped(text)}" for text in comparison.unlike),
         "\n".join(f"- {escaped(text)}" for text in comparison.notes),
-        markdown_table(_SETTINGS, comparison.configuration) or "The configuration is the same.",
-        *(block for stage in comparison.stages for block in _stage_blocks(stage, comparison.confidence)),
-        markdown_table(_mean_columns(comparison.means), comparison.means),
+        markdown_table(SETTINGS, comparison.configuration) or f"{no_settings(comparison).capitalize()}.",
+        *(block for stage in comparison.stages for block in _stage_blocks(stage, comparison)),
+        markdown_table(mean_columns(comparison.means), comparison.means),
+        markdown_table(difference_columns(comparison.confidence), text_differences(comparison)),
         "\n".join(f"- {escaped(line)}" for line in closing_lines(comparison)),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def text_differences(comparison: RunComparison) -> list[TextDifference]:
+    """How the scores differ of texts that both engines scored while they were idle."""
+    return comparison.output.texts if comparison.output is not None else []
+
+
+def _output_lines(comparison: RunComparison) -> list[str]:
+    lines = text_lines(difference_columns(comparison.confidence), text_differences(comparison))
+    return [f"{' output of the idle engines ':-^{_WIDTH}}", *lines] if lines else []
 
 
 def compare_json(comparisons: Sequence[RunComparison]) -> str:
@@ -59,18 +75,21 @@ def closing_lines(comparison: RunComparison) -> list[str]:
     total = sum(words.values())
     lines = [f"only in A: {', '.join(comparison.only_a)}"] if comparison.only_a else []
     lines += [f"only in B: {', '.join(comparison.only_b)}"] if comparison.only_b else []
+    lines += comparison_words(comparison.output) if comparison.output is not None else []
     counted = ", ".join(f"{count} {word}" for word, count in words.items())
-    lines += [
-        f"stages compared: {len(comparison.stages)}; of {total} figures of B, {counted}",
+    lines += [f"stages compared: {len(comparison.stages)}; of {total} figures of B, {counted}"]
+    if comparison.definitions:
+        return [*lines, "nothing is evident: another tool's file does not say how its values are spread"]
+    return [
+        *lines,
         f"each interval holds with {percent} by itself: among {total} comparisons of equals about "
         f"{total * (1 - comparison.confidence):.1f} would be called different",
         "what differs from one start of a server to the next is not in it: compare A with a second run of A for that",
     ]
-    return lines
 
 
-def difference_words(one: Compared) -> tuple[str, str, str]:
-    """The difference, its interval and the word; an end that is not known is open."""
+def difference_words(one: Compared, unknown: str = "too short to tell") -> tuple[str, str, str]:
+    """The difference, its interval, or why that is `unknown`, and the word; an end that is not known is open."""
     found = one.difference
     if found is None or (one.a_at_least and one.b_at_least):
         return UNKNOWN, "", ""
@@ -79,27 +98,35 @@ def difference_words(one: Compared) -> tuple[str, str, str]:
         return f"{sign}{found.absolute:+.2f}", "", found.word
     percent = f"{sign}{signed_percent(found.percent)}"
     if found.low_percent is None and found.high_percent is None:
-        return percent, "too short to tell", found.word
+        return percent, unknown, found.word
     interval = f"{_end(found.low_percent)} to {_end(found.high_percent)}"
     return percent, interval, found.word
 
 
 def _heading(comparison: RunComparison) -> Iterator[str]:
-    yield f"A  {_side_words(comparison.a)}"
-    yield f"B  {_side_words(comparison.b)}"
+    yield f"A  {side_words(comparison.a)}"
+    yield f"B  {side_words(comparison.b)}"
     for text in comparison.unlike:
         yield f"NOT ALIKE: {text}"
     for text in comparison.notes:
         yield f"note: {text}"
 
 
-def _side_words(side: Side) -> str:
+def side_words(side: Side) -> str:
     return f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at}"
 
 
-def _setting_lines(settings: Sequence[Setting]) -> Iterator[str]:
+def no_settings(comparison: RunComparison) -> str:
+    """What is to be said where no setting differs."""
+    if comparison.definitions:
+        return "another tool's file tells nothing of the configuration"
+    return "the configuration is the same"
+
+
+def _setting_lines(comparison: RunComparison) -> Iterator[str]:
+    settings = comparison.configuration
     if not settings:
-        yield "the configuration is the same"
+        yield no_settings(comparison)
         return
     yield f"{'differs':<{_KEY}}{'A':<{_VALUE + 2}}B"
     for setting in settings:
@@ -107,34 +134,46 @@ def _setting_lines(settings: Sequence[Setting]) -> Iterator[str]:
         yield f"{'  ' + cut(setting.key, _KEY - 3):<{_KEY}}{a:<{_VALUE + 2}}{b}"
 
 
-_SETTINGS: tuple[Column[Setting], ...] = (
+SETTINGS: tuple[Column[Setting], ...] = (
     Column("differs", lambda one: one.key, words=True),
     Column("A", lambda one: one.a or None, words=True),
     Column("B", lambda one: one.b or None, words=True),
 )
 
 
-def _stage_lines(stage: StageComparison, confidence: float) -> Iterator[str]:
+def _stage_lines(stage: StageComparison, comparison: RunComparison) -> Iterator[str]:
     yield f"{f' {stage.title} ':-^{_WIDTH}}"
     for doubt in stage.doubts:
         yield f"no evidence here: {doubt}"
-    *shown, word = _columns(confidence)
+    *shown, word = figure_columns(comparison)
     evident = replace(word, label="", value=lambda one: difference_words(one)[2].replace("no evidence", ""))
-    yield from text_lines([*shown, evident], stage.figures)
+    head, *lines = text_lines([*shown, evident], stage.figures) or [""]
+    yield head
+    for name, rows in groupby(zip(stage.figures, lines, strict=True), lambda row: _measure(row[0].figure)):
+        yield from (line for _, line in rows)
+        for text in comparison.definitions.get(name, []):
+            yield from wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 
-def _columns(confidence: float) -> list[Column[Compared]]:
+def _measure(figure: str) -> str:
+    """By which name another tool's definition of a figure goes."""
+    return "throughput" if FIGURES[figure].unit in ("tok/s", "req/s") else figure.partition("_")[0]
+
+
+def figure_columns(comparison: RunComparison) -> list[Column[Compared]]:
+    confidence = comparison.confidence
+    unknown = "not in its file" if comparison.definitions else "too short to tell"
     return [
         Column("", lambda one: _title(one.figure), words=True, width=22),
         Column("A", lambda one: _value(one.a, at_least=one.a_at_least), width=12),
         Column("B", lambda one: _value(one.b, at_least=one.b_at_least), width=12),
         Column("difference", lambda one: difference_words(one)[0], width=14),
-        Column(f"{100 * confidence:g} % interval", lambda one: difference_words(one)[1], width=22),
+        Column(f"{100 * confidence:g} % interval", lambda one: difference_words(one, unknown)[1], width=22),
         Column("B is", lambda one: difference_words(one)[2], words=True),
     ]
 
 
-def _mean_columns(means: Sequence[Mean]) -> list[Column[Mean]]:
+def mean_columns(means: Sequence[Mean]) -> list[Column[Mean]]:
     stages = means[0].ratio.stages if means else 0
     return [
         Column(f"geometric mean, {stages} stages", lambda mean: _title(mean.figure), words=True, width=22),
@@ -153,9 +192,12 @@ def _title(figure: str) -> str:
     return f"{known.title} ({known.unit})" if known.unit in ("ms", "%") else known.title
 
 
-def _stage_blocks(stage: StageComparison, confidence: float) -> list[str]:
+def _stage_blocks(stage: StageComparison, comparison: RunComparison) -> list[str]:
     doubts = "\n".join(f"- no evidence here: {escaped(doubt)}" for doubt in stage.doubts)
-    return [f"#### {escaped(stage.title)}", doubts, markdown_table(_columns(confidence), stage.figures)]
+    told = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
+    definitions = "\n".join(f"- **{LATENCY_TITLES.get(name, name)}**, {escaped(text)}" for name, text in told)
+    table = markdown_table(figure_columns(comparison), stage.figures)
+    return [f"#### {escaped(stage.title)}", doubts, table, definitions]
 
 
 def _end(percent: float | None) -> str:

@@ -6,7 +6,7 @@ What must differ from run to run (ports, addresses, seeds) and what the stages s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -65,9 +65,14 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def configuration_differences(a: Result, b: Result) -> list[Setting]:
-    """Every key that differs, in the order of A's document: model, hardware, engine, server, load, box."""
+    """Every key that differs, in the order of A's document: model, hardware, engine, server, load, box.
+
+    Beside another tool's result, which knows next to nothing of all this, those that both have.
+    """
     values_a, values_b = _configuration(a), _configuration(b)
-    keys = dict.fromkeys([*values_a, *values_b])
+    keys = list(dict.fromkeys([*values_a, *values_b]))
+    if _is_foreign(a, b):
+        keys = [key for key in _common(values_a, values_b) if key not in ("gpus", "engine", "vramp", "workers")]
     found = [Setting(key, values_a.get(key), values_b.get(key)) for key in keys]
     return [setting for setting in found if setting.a != setting.b]
 
@@ -75,6 +80,8 @@ def configuration_differences(a: Result, b: Result) -> list[Setting]:
 def caveats(result: Result, name: str) -> list[str]:
     """What makes the numbers of a whole run weaker than they look."""
     found = []
+    if result.measured_by is not None:
+        found.append(f"{name} was measured by {result.measured_by}, which does not say whether its client kept up")
     if result.state != "complete":
         found.append(f"{name} is not complete: {result.state.replace('_', ' ')}: {result.reason.partition(chr(10))[0]}")
     if result.client.timestamps == "user":
@@ -87,18 +94,30 @@ def unlikeness(a: Result, b: Result) -> Iterator[str]:
     model_a, model_b = model_of(a), model_of(b)
     if model_a != model_b:
         yield f"another model: {model_a} and {model_b}"
+    foreign = _is_foreign(a, b)
     simulated = [result.environment.get("engine") == _SIMULATOR for result in (a, b)]
-    if simulated[0] != simulated[1]:
+    if simulated[0] != simulated[1] and not foreign:
         yield "one of them is a simulator"
     load_a, load_b = a.profile.get("load") or {}, b.profile.get("load") or {}
-    for key in _SENT:
+    sent = [key for key in _common(load_a, load_b) if key in _SENT] if foreign else _SENT
+    for key in sent:
         if load_a.get(key) != load_b.get(key):
             yield f"another load.{key}: {_text(load_a.get(key))} and {_text(load_b.get(key))}"
     for key in ("isl", "osl"):
         one, other = load_a.get(key), load_b.get(key)
         # Plain numbers are a matter of the single stage.
-        if one != other and (isinstance(one, str) or isinstance(other, str)):
+        if one != other and (isinstance(one, str) or isinstance(other, str)) and not foreign:
             yield f"another load.{key}: {_text(one)} and {_text(other)}"
+
+
+def _is_foreign(a: Result, b: Result) -> bool:
+    """Whether one of them is another tool's."""
+    return a.measured_by is not None or b.measured_by is not None
+
+
+def _common(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    """The keys that both have."""
+    return [key for key in a if key in b]
 
 
 def _configuration(result: Result) -> dict[str, str]:

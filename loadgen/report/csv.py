@@ -7,8 +7,9 @@ Columns are only ever added at the end, so that a script may go by position too;
 Latencies are `<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max.
 Of `ttft` and `ttft_from_intended`, `<name>_lower_bounds` names the statistics that are only known to be at least what
 is written, and `<name>_censored` counts the streams that still waited.
-`engine_` columns are the engine's own word, `gpu_` columns means over all GPUs, `met_limits` is `true`,
-`false` or empty where no limit is set. Texts that a spreadsheet would take for a formula begin with an apostrophe.
+`engine_` columns are the engine's own word, `others_` what of it others sent, `gpu_` columns means over all GPUs,
+`met_limits` is `true`, `false` or empty where no limit is set. Texts that a spreadsheet would take for a formula begin
+with an apostrophe.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.report.columns import Measured, columns
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, latencies, took_part
+from loadgen.report.served import watched
 from loadgen.report.tabular import Column, Value
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
@@ -41,10 +43,11 @@ Source = str | Column[Measured] | Callable[[StageResult], Value]
 
 
 def csv_report(results: Sequence[Result]) -> str:
-    """The stages of all results in which requests were sent; raises `ResultError` where there is none."""
-    rows = [row for result in results for stage in result.stages if took_part(stage) for row in _rows(result, stage)]
+    """The stages in which requests were sent, or others' watched; raises `ResultError` where there is none."""
+    stages = [(result, stage) for result in results for stage in result.stages if took_part(stage) or watched([stage])]
+    rows = [row for result, stage in stages for row in _rows(result, stage)]
     if not rows:
-        raise ResultError("there is no stage in which a request was sent: no row to write")
+        raise ResultError("there is no stage in which a request was sent, or others' were watched: no row to write")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(rows[0])
@@ -97,6 +100,17 @@ def _part(part: str, names: str, prefix: str = "") -> dict[str, Source]:
 def _measured(names: str) -> dict[str, Source]:
     """Columns that other tables have too."""
     return dict(zip(names.split(), columns(names), strict=True))
+
+
+def _engine_bounds(latency: str, percentile: str) -> dict[str, Source]:
+    """Between which bounds a percentile of the engine's own lies; the upper one is empty beyond its last bucket."""
+
+    def bound(end: int, stage: StageResult) -> Value:
+        known = stage.engine.latency_ms.get(latency) if stage.engine is not None else None
+        return known.within.get(percentile, (None, None))[end] if known is not None else None
+
+    ends = {"at_least": 0, "at_most": 1}
+    return {f"engine_{latency}_{percentile}_{end}_ms": partial(bound, place) for end, place in ends.items()}
 
 
 def _gpu_mean(name: str, stage: StageResult) -> float | None:
@@ -163,6 +177,16 @@ _COLUMNS: dict[str, Source] = {
     **_measured(" ".join(f"{latency}_count" for latency in LATENCIES)),
     **_measured("tflops_per_gpu mfu_percent"),
     "mfu_precision": "compute.precision",
+    **_measured("interactivity_tokens_per_s output_tokens_per_s_per_gpu total_tokens_per_s_per_gpu"),
+    **_measured("output_tokens_per_s_per_mw usd_per_million_output_tokens usd_per_million_total_tokens"),
+    **_measured("hbm_gb_per_s_per_gpu"),
+    **_part("engine", "requests requests_per_s prompt_tokens_per_s generation_tokens_per_s", "engine_"),
+    **_part("others", "running requests_per_s prompt_tokens_per_s generation_tokens_per_s", "others_"),
+    **_engine_bounds("ttft", "p50"),
+    **_engine_bounds("ttft", "p99"),
+    **_engine_bounds("tpot", "p50"),
+    **_engine_bounds("tpot", "p99"),
+    **_part("canary", "sent scores drift perplexity answers same agreement", "canary_"),
 }
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import GIB, counted, fixed, memory, number, ranges, scale
-from loadgen.metrics.journal import Finding, Severity, by_severity
+from loadgen.metrics.finding import Finding, Severity, by_severity
 from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 from loadgen.report.tabular import Column, json_text, text_lines
 

@@ -13,8 +13,9 @@ from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.columns import (
     CURVE,
+    EFFICIENCY,
+    LIMITS_MET,
     MARKDOWN_COLUMNS,
-    MARKDOWN_IF_KNOWN,
     SHAPE,
     columns,
     known,
@@ -24,7 +25,8 @@ from loadgen.report.columns import (
     published_columns,
 )
 from loadgen.report.configuration import engine_of, hardware_of, model_of
-from loadgen.report.notes import failed_words, latency_titles, published_nowhere, stage_notes, took_part
+from loadgen.report.notes import failed_words, foreign_notes, latency_titles, published_nowhere, stage_notes, took_part
+from loadgen.report.served import MORE, NO_LOAD_NOTE, SERVED, watched, watched_notes
 from loadgen.report.tabular import Column, escaped, markdown_table
 
 _STATISTICS = ("mean", "p50", "p90", "p99")
@@ -40,6 +42,8 @@ def markdown_report(result: Result) -> str:
         _facts(result),
         "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in assessment(result)),
         _throughput(stages),
+        _efficiency(stages),
+        _watched(result),
         _requests(stages),
         _latency(stages),
         _notes(stages),
@@ -58,7 +62,24 @@ def _facts(result: Result) -> str:
 
 
 def _throughput(stages: Sequence[StageResult]) -> str:
-    return markdown_table([load_column(stages), *MARKDOWN_COLUMNS, *known(MARKDOWN_IF_KNOWN, stages)], stages)
+    return markdown_table([load_column(stages), *MARKDOWN_COLUMNS, *known(LIMITS_MET, stages)], stages)
+
+
+def _efficiency(stages: Sequence[StageResult]) -> str:
+    shown = known(EFFICIENCY, stages)
+    return markdown_table([load_column(stages), *shown], stages) if shown else ""
+
+
+def _watched(result: Result) -> str:
+    """The stages without load: the engine's own word on what others sent."""
+    stages, names = watched(result.stages), titles(result.stages)
+    notes = [
+        f"- {escaped(names[index])}: {escaped('; '.join(str(note) for note in told))}"
+        for index, told in watched_notes(result.stages).items()
+        if told
+    ]
+    table = markdown_table([load_column(stages), *SERVED, *MORE], stages)
+    return "\n\n".join([NO_LOAD_NOTE, table, "\n".join(notes)]) if stages else ""
 
 
 def _requests(stages: Sequence[StageResult]) -> str:
@@ -96,6 +117,11 @@ def _published(result: Result) -> str:
 
 
 def _trust(result: Result) -> str:
+    foreign = foreign_notes(result)
+    if foreign:
+        return "\n".join(f"- **{escaped(note.subject)}:** {escaped(note.text)}" for note in foreign)
+    if result.kind == "monitor":
+        return "vramp sent nothing."
     client = result.client
     lag = grouped(client.read_lag_ms.p99, 2)
     stamps = f"{client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.workers} workers"

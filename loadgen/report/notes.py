@@ -15,6 +15,7 @@ from loadgen.metrics.deltas import OUTCOMES, Summary
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.result import FirstWave, Requests, Result, StageResult
 from loadgen.metrics.snapshot import StageView
+from loadgen.report.output import output_words
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _LEAST_TAIL = 0.01  # of the window: a shorter tail is not worth a word
@@ -126,7 +127,27 @@ def stage_notes(stage: StageResult) -> list[Note]:
         tail_share=None if tail_is_verdict else stage.tail_share,
         compute=stage.compute,
     )
-    return [*found, *_energy(stage)]
+    return [*found, *_energy(stage), *_cost(stage), *_output(stage)]
+
+
+def _output(stage: StageResult) -> Iterator[Note]:
+    words = output_words(stage.canary, stage.answers)
+    if words is not None:
+        yield Note("Output", words)
+
+
+def foreign_notes(result: Result) -> list[Note]:
+    """By whom a result was measured that is not vramp's, and how; empty for vramp's own."""
+    if result.measured_by is None:
+        return []
+    who = Note("Measured by", f"{result.measured_by}, which does not say whether its client kept up")
+    how = [Note(LATENCY_TITLES.get(name, name.capitalize()), text) for name, text in result.definitions.items()]
+    return [who, *how]
+
+
+def _cost(stage: StageResult) -> Iterator[Note]:
+    if stage.cost is not None and stage.cost.why:
+        yield Note("Cost", f"unknown: {stage.cost.why}")
 
 
 def _energy(stage: StageResult) -> Iterator[Note]:
@@ -168,6 +189,13 @@ def notes_of(
         yield Note("Cap", capped)
     if compute is not None:
         yield Note("MFU", mfu_words(compute))
+
+
+def mfu_unknown(stage: StageResult) -> str:
+    """Why there is no share of the peak; empty where there is one, or where nobody says."""
+    if stage.compute is not None:
+        return stage.compute.why
+    return stage.engine.lacks.get("tflops_per_gpu", "") if stage.engine is not None else ""
 
 
 def mfu_words(compute: ComputeResult) -> str:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
+from loadgen.metrics.comparison import Compared, ReferenceResult
+from loadgen.metrics.engine import EngineStage, OthersTraffic
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.journal import SearchPoint
-from loadgen.metrics.result import Compared, ReferenceResult, Requests, Result, SloCheck, StageResult
+from loadgen.metrics.result import Requests, Result, SloCheck, StageResult
 from loadgen.report.columns import PUBLISHED, NamedSummary, curve_lines, instance_columns, run_curve, statistic_columns
-from loadgen.report.notes import first_messages, has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.notes import (
+    Note,
+    first_messages,
+    foreign_notes,
+    has_numbers,
+    mfu_unknown,
+    request_counts,
+    stage_notes,
+    took_part,
+)
+from loadgen.report.output import output_lines
+from loadgen.report.served import LATENCY, latencies_of, watched_notes
 from loadgen.report.tabular import Column, text_lines
 
 _LATENCIES = {"ttft": "TTFT", "ttft_from_intended": " from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2EL"}
@@ -28,8 +41,12 @@ _BESIDE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
 
 def result_table(result: Result) -> str:
     """All stages, the client's health, and how the run ended."""
-    shown = [stage for stage in result.stages if took_part(stage)]
-    groups = [line for stage in shown for line in _stage_lines(stage, result.reference)]
+    groups, notes = [], watched_notes(result.stages)
+    for stage in result.stages:
+        if stage.target.concurrency == 0:
+            groups += _watched_lines(stage, notes[stage.index])
+        elif took_part(stage):
+            groups += _stage_lines(stage, result.reference)
     curve = curve_lines(run_curve(result))
     if curve:
         groups += [f"{' all stages, by the streams held ':=^{_WIDTH}}", *curve]
@@ -52,6 +69,25 @@ def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[
         *_reason_lines(stage),
         *_reference_lines(stage, reference),
         *_baseline_lines(stage),
+    ]
+
+
+def _watched_lines(stage: StageResult, notes: Sequence[Note]) -> list[str]:
+    """A stage without load: what others sent."""
+    engine, others = stage.engine or EngineStage(), stage.others or OthersTraffic()
+    return [
+        f"{f' stage {stage.index + 1}: {stage.label} ':=^{_WIDTH}}",
+        _line("Duration (s)", stage.measured_s),
+        _line("Requests of others, mean in the engine", others.running),
+        _line("Requests that ended", engine.requests),
+        _line("Request throughput (req/s)", engine.requests_per_s),
+        _line("Input token throughput (tok/s)", engine.prompt_tokens_per_s),
+        _line("Output token throughput (tok/s)", engine.generation_tokens_per_s),
+        *text_lines(LATENCY, latencies_of(stage.engine), fixed),
+        *(_line(note.subject, note.text) for note in notes),
+        *_energy_lines(stage),
+        *(_line("Verdict", verdict.text) for verdict in stage.verdicts),
+        *(_line(note.subject, note.text) for note in stage_notes(stage)),
     ]
 
 
@@ -78,6 +114,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
         *_prefix_lines(stage),
         *_goodput_lines(stage),
         *_energy_lines(stage),
+        *_cost_lines(stage),
         *text_lines(instance_columns(decimals=2), stage.instances, fixed, short=False),
     ]
 
@@ -158,13 +195,23 @@ def _energy_lines(stage: StageResult) -> list[str]:
     energy = stage.energy
     if energy is None or energy.joules is None:
         return []
-    per_gpu = stage.throughput.output_tokens_per_s_per_gpu
     source = f"{energy.source}{', counters distrusted' if energy.distrusted else ''}, {len(energy.sockets)} sockets"
     return [
         _line("Energy (J)", f"{energy.joules:.0f} ({source})"),
         _line("Energy per output token (J)", energy.joules_per_output_token),
         _line("Output tok/s per W", energy.tokens_per_s_per_w),
-        *([_line("Output tok/s per GPU", per_gpu)] if per_gpu is not None else []),
+    ]
+
+
+def _cost_lines(stage: StageResult) -> list[str]:
+    per_gpu, cost = stage.throughput.output_tokens_per_s_per_gpu, stage.cost
+    lines = [_line("Output tok/s per GPU", per_gpu)] if per_gpu is not None else []
+    if cost is None:
+        return lines
+    return [
+        *lines,
+        _line("Cost per million output tokens ($)", fixed(cost.usd_per_million_output_tokens, 3)),
+        _line("Cost per million tokens ($)", fixed(cost.usd_per_million_total_tokens, 3)),
     ]
 
 
@@ -197,18 +244,33 @@ def _reason_lines(stage: StageResult) -> list[str]:
 
 
 def _footer(result: Result) -> list[str]:
-    client = result.client
-    lag = fixed(client.read_lag_ms.p99)
-    trust = f"LIMITED ({client.why})" if client.limited else "not limited"
     return [
         "=" * _WIDTH,
         *([f"data: {result.data.words}"] if result.data is not None else []),
+        *_mfu_lines(result),
         *_search_lines(result),
+        *output_lines(result),
         *(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
-        f"client: {trust}; {client.timestamps or 'no'} timestamps, read lag p99 {lag} ms, {client.cpu_s:.1f} s of CPU"
-        + ("" if client.realtime is None else f", realtime {client.realtime:.0%}"),
+        *([str(note) for note in foreign_notes(result)] or [_client_line(result)]),
         *([f"run: {result.state}: {result.reason}"] if result.state != "complete" else []),
     ]
+
+
+def _client_line(result: Result) -> str:
+    if result.kind == "monitor":
+        return "client: sent nothing"
+    client = result.client
+    trust = f"LIMITED ({client.why})" if client.limited else "not limited"
+    lag = fixed(client.read_lag_ms.p99)
+    realtime = "" if client.realtime is None else f", realtime {client.realtime:.0%}"
+    stamps = f"{client.timestamps or 'no'} timestamps, read lag p99 {lag} ms"
+    return f"client: {trust}; {stamps}, {client.cpu_s:.1f} s of CPU{realtime}"
+
+
+def _mfu_lines(result: Result) -> list[str]:
+    """Why the engine tells no operations, once for all stages; what else is not known of the share, each stage says."""
+    whys = dict.fromkeys(mfu_unknown(stage) for stage in result.stages if stage.compute is None)
+    return [f"MFU: unknown: {why}" for why in whys if why]
 
 
 def _line(name: str, value: float | str | None) -> str:

@@ -10,34 +10,29 @@ What is shown as a rate is over the last `WINDOW_S` seconds.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.metrics.engine import EngineLatencyMs, EngineStage, EngineView
+from loadgen.metrics.engine import EngineStage, EngineView
 from loadgen.metrics.journal import EngineMeasured, Happened, Line
 from loadgen.metrics.snapshot import WINDOW_S
+from loadgen.server.engines.figures import stage_of, view_of
+from loadgen.server.engines.names import TITLES
+from loadgen.server.engines.sample import EngineSample, continued, parse_engine_metrics, sum_of, without_counts
+from loadgen.server.engines.window import is_restarted
 from loadgen.server.vllm.client import ServerClient
-from loadgen.server.vllm.engine_metrics import (
-    LATENCIES,
-    EngineHistogram,
-    EngineLatency,
-    EngineSample,
-    delta,
-    engine_doubts,
-    is_idle,
-    parse_engine_metrics,
-    together,
-)
 
 _PERIOD_S = 1.0
-_SHORTEST_SPAN_S = 0.5  # of a rate: a boundary may be read right after the poll, and a step of the counter is no speed
 _AT_ONCE_S = 0.1  # A reading between two stages is of their boundary if that follows so soon
-_RESTARTED = "its counters went back: it was restarted, or miscounts"
+_UNSURE = 1 / 3  # of a rate's span, what may be wrong with it: a server that stalls is read somewhere in that time
+_SHORTEST_LIFE_S = 10.0  # no server restarts faster: counters that go back again sooner are not of one server
+_RESTARTED = "the engine was restarted: its counters began anew"
+_SEVERAL = "the engine's counters go back again and again: several servers answer at this address, or it miscounts"
 
 
 class _Reading(NamedTuple):
@@ -48,6 +43,64 @@ class _Reading(NamedTuple):
     ended_s: float
     idle_s: float | None  # when all were last known to be idle, at the latest now; None if they never were
 
+    def seconds_since(self, before: _Reading) -> float | None:
+        """Between the middles of two readings; None where too much of that was spent on reading."""
+        span_s = (self.began_s + self.ended_s - before.began_s - before.ended_s) / 2
+        unsure_s = (self.ended_s - self.began_s + before.ended_s - before.began_s) / 2
+        return span_s if unsure_s <= _UNSURE * span_s else None
+
+
+class _Server:
+    """The readings of one server; one that was restarted goes on where it was, so that counters only grow."""
+
+    def __init__(self, client: ServerClient, event: Callable[[str], None], clock_s: Callable[[], float]) -> None:
+        self._client = client
+        self._event = event
+        self._clock_s = clock_s
+        self._lock = asyncio.Lock()  # readings that overtook each other would look like a restart
+        self._last: EngineSample | None = None  # as it was read
+        self._total: EngineSample | None = None  # with what it counted before it was restarted
+        self._before: EngineSample | None = None
+        self._failing = False
+        self._is_unknown = False
+        self.restarts_s: list[float] = []
+        self.is_several = False  # the address leads to several servers in turn: no sum of what they say is right
+
+    async def read(self) -> EngineSample | None:
+        """What the server says now, None if nothing: that, and what is odd, is told once."""
+        async with self._lock:
+            try:
+                text = await self._client.metrics_text()
+                sample = None if text is None else await asyncio.to_thread(parse_engine_metrics, text)
+            except ServerError as error:
+                # Seen when a server dies, which others report; what is stale is not shown.
+                if not self._failing:
+                    self._event(f"no engine metrics: {error}")
+                self._failing = True
+                return None
+            if self._failing:
+                self._event(f"{self._client.base_url}: engine metrics are back")
+            self._failing = False
+            return None if sample is None else self._added(sample)
+
+    def _added(self, sample: EngineSample) -> EngineSample:
+        if sample.kind is None and not self._is_unknown:
+            self._event(f"{self._client.base_url}/metrics: no figure of {', '.join(TITLES.values())} is on this page")
+        self._is_unknown = sample.kind is None
+        if self._last is not None and is_restarted(self._last, sample):
+            self._restarted()
+        self._last = sample
+        self._total = sample if self._before is None else continued(self._before, sample)
+        return without_counts(sample) if self.is_several else self._total
+
+    def _restarted(self) -> None:
+        now_s = self._clock_s()
+        if not self.is_several:
+            self.is_several = bool(self.restarts_s) and now_s - self.restarts_s[-1] < _SHORTEST_LIFE_S
+            self._event(f"{self._client.base_url}: {_SEVERAL if self.is_several else _RESTARTED}")
+        self._before = self._total
+        self.restarts_s.append(now_s)
+
 
 class EngineWatch:
     """Reads /metrics while a run goes on; `start`, then `boundary` at each change of stage, then `close`."""
@@ -55,8 +108,8 @@ class EngineWatch:
     def __init__(
         self, clients: Sequence[ServerClient], log: Callable[[Line], None], clock_s: Callable[[], float]
     ) -> None:
-        self._clients = clients
         self._log = log
+        self._servers = [_Server(client, self._event, clock_s) for client in clients]
         self._clock_s = clock_s
         self._poll: asyncio.Task[None] | None = None
         self._readings: set[asyncio.Task[None]] = set()
@@ -64,7 +117,6 @@ class EngineWatch:
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
         self._recent: deque[_Reading] = deque()  # the readings of the last `WINDOW_S` seconds, oldest first
         self._between: _Reading | None = None  # taken while nothing was open, for the boundary that comes next
-        self._failing: set[ServerClient] = set()
         self.view: EngineView | None = None  # all servers together, as last read; None unless all are known
         self.views: list[EngineView | None] = [None for _ in clients]  # each server, as last read
 
@@ -125,18 +177,22 @@ class EngineWatch:
     def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
         # No request that was open had begun more than `oldest_s` before the end.
         oldest_s = None if before.idle_s is None else after.ended_s - before.idle_s
-        numbers_of = partial(_stage_numbers, span_s=after.ended_s - before.began_s, oldest_s=oldest_s)
-        each = [numbers_of(*pair) for pair in zip(before.samples, after.samples, strict=True)]
-        whole = numbers_of(sum_of(before.samples), sum_of(after.samples))
-        if any(each):
+        numbers_of = partial(stage_of, between_s=(before.began_s, after.ended_s), oldest_s=oldest_s)
+        restarts = [sum(t_s > before.ended_s for t_s in server.restarts_s) for server in self._servers]
+        pairs = zip(before.samples, after.samples, restarts, strict=True)
+        each = [numbers_of(*samples, restarts=count) for *samples, count in pairs]
+        whole = numbers_of(sum_of(before.samples), sum_of(after.samples), restarts=sum(restarts))
+        if any(server.is_several for server in self._servers):
+            each, whole = [None for _ in each], EngineStage(doubts={"all": _SEVERAL})
+        if whole is not None or any(each):
             instances = tuple(each) if len(each) > 1 else ()
             engine = whole or EngineStage()
             self._log(EngineMeasured(t_s=self._clock_s(), index=stage, engine=engine, instances=instances))
 
     async def _read(self) -> _Reading:
         began_s = self._clock_s()
-        samples = await asyncio.gather(*(self._read_one(client) for client in self._clients))
-        idle = all(sample is not None and is_idle(sample) for sample in samples)
+        samples = await asyncio.gather(*(server.read() for server in self._servers))
+        idle = all(sample is not None and sample.is_idle for sample in samples)
         idle_s = began_s if idle else self._latest.idle_s
         reading = self._latest = _Reading(samples, began_s, self._clock_s(), idle_s)
         self._show(reading)
@@ -146,117 +202,16 @@ class EngineWatch:
         self._recent.append(latest)
         while self._recent[0].ended_s < latest.ended_s - WINDOW_S:
             self._recent.popleft()
-        oldest = self._recent[0]
-        span_s = latest.ended_s - oldest.ended_s
-        self.view = _view(sum_of(oldest.samples), sum_of(latest.samples), span_s)
+        # Where no span is sure there are no rates; what was counted is known all the same.
+        oldest = next((reading for reading in self._recent if latest.seconds_since(reading)), self._recent[0])
+        span_s = latest.seconds_since(oldest) or 0.0
+        view = view_of(sum_of(oldest.samples), sum_of(latest.samples), span_s)
+        if view is not None and span_s:
+            between_s, reading_s = (oldest.began_s, latest.ended_s), latest.ended_s - latest.began_s
+            view = msgspec.structs.replace(view, between_s=between_s, span_s=span_s, reading_s=reading_s)
+        self.view = view
         pairs = zip(oldest.samples, latest.samples, strict=True)
-        self.views = [_view(before, after, span_s) for before, after in pairs]
+        self.views = [view_of(before, after, span_s) for before, after in pairs]
 
-    async def _read_one(self, client: ServerClient) -> EngineSample | None:
-        try:
-            text = await client.metrics_text()
-            sample = None if text is None else parse_engine_metrics(text)
-        except ServerError as error:
-            # Seen when a server dies, which others report; what is stale is not shown.
-            if client not in self._failing:
-                self._log(Happened(t_s=self._clock_s(), kind="engine", text=f"no engine metrics: {error}"))
-            self._failing.add(client)
-            return None
-        self._failing.discard(client)
-        return sample
-
-
-def _view(before: EngineSample | None, sample: EngineSample | None, span_s: float) -> EngineView | None:
-    if sample is None:
-        return None
-    change = delta(before, sample) if before is not None else None
-    known = before.engines if before is not None else {}
-    return EngineView(
-        running=sample.running,
-        waiting=sample.waiting,
-        kv_usage=sample.kv_usage,
-        preemptions=sample.preemptions,
-        waiting_by_reason={reason: count for reason, count in sample.waiting_by_reason.items() if count},
-        prefix_hit_rate=change.prefix_hit_rate if change is not None else None,
-        prompt_tokens_per_s=_rate(change.prompt_tokens, span_s) if change is not None else None,
-        generation_tokens_per_s=_rate(change.generation_tokens, span_s) if change is not None else None,
-        tflops_per_gpu=_tflops(change.flops_per_gpu, span_s, _SHORTEST_SPAN_S) if change is not None else None,
-        engines={name: view for name, one in sample.engines.items() if (view := _view(known.get(name), one, span_s))},
-    )
-
-
-def _rate(count: float | None, span_s: float) -> float | None:
-    return None if count is None or span_s < _SHORTEST_SPAN_S else round(count / span_s, 1)
-
-
-def _tflops(flops: float | None, span_s: float, shortest_s: float = 0.0) -> float | None:
-    """Nothing gained is nothing told: an engine that does not count leaves the counter at 0."""
-    return None if not flops or span_s <= shortest_s else flops / span_s / 1e12
-
-
-def _stage_numbers(
-    before: EngineSample | None, after: EngineSample | None, *, span_s: float, oldest_s: float | None
-) -> EngineStage | None:
-    if before is None or after is None:
-        return None
-    change = delta(before, after)
-    if change is None:
-        return EngineStage(doubts={"all": _RESTARTED})
-    doubts = engine_doubts(before, after, span_s=span_s, oldest_s=oldest_s)
-    found: dict[str, EngineLatency | None] = {name: getattr(change, name) for name in LATENCIES if name not in doubts}
-    latency = {name: _latency_ms(known) for name, known in found.items() if known is not None}
-    idle = is_idle(before), is_idle(after)
-    numbers_of = partial(_stage_numbers, span_s=span_s, oldest_s=oldest_s)
-    engines = {name: numbers_of(before.engines.get(name), one) for name, one in after.engines.items()}
-    return EngineStage(
-        **{f"{name}_mean_ms": known.mean for name, known in latency.items()},
-        ttft_count=None if change.ttft is None else int(change.ttft.count),
-        prompt_tokens=_whole(change.prompt_tokens),
-        generation_tokens=_whole(change.generation_tokens),
-        preemptions=_whole(change.preemptions),
-        prefix_hit_rate=None if "prefix_hit_rate" in doubts else change.prefix_hit_rate,
-        admission_rejections=_whole(change.admission_rejections),
-        latency_ms=latency,
-        engines={name: engine for name, engine in engines.items() if engine is not None},
-        idle_around=None if None in idle else all(idle),
-        doubts=doubts,
-        tflops_per_gpu=_tflops(change.flops_per_gpu, span_s),
-    )
-
-
-def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
-    percentiles = [
-        None if value_s is None else value_s * 1000 for value_s in (latency.p50_s, latency.p90_s, latency.p99_s)
-    ]
-    return EngineLatencyMs(int(latency.count), latency.mean_s * 1000, *percentiles)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
-    """All samples added, of the use of the KV cache the fullest; None if one is missing, a metric if one lacks it."""
-    known = [sample for sample in samples if sample is not None]
-    if len(known) < len(samples) or not known:
-        return None
-    if len(known) == 1:
-        return known[0]
-    # Engines are kept apart within their server only: elsewhere the same label means another.
-    names = [field.name for field in fields(EngineSample) if field.name != "engines"]
-    return EngineSample(**{name: _sum(name, [getattr(sample, name) for sample in known]) for name in names})
-
-
-def _sum(name: str, values: list[Any]) -> Any:  # noqa: ANN401 - a number, a mapping or a histogram, as the field is
-    if None in values:
-        return None
-    if isinstance(values[0], Mapping):
-        return {key: sum(value.get(key, 0.0) for value in values) for key in sorted({*chain(*values)})}
-    if isinstance(values[0], EngineHistogram):
-        buckets = Counter[float]()
-        for part in values:
-            buckets.update(dict(part.buckets))
-        return EngineHistogram(
-            sum(part.sum_s for part in values), sum(part.count for part in values), tuple(sorted(buckets.items()))
-        )
-    return together(name, values)
+    def _event(self, text: str) -> None:
+        self._log(Happened(t_s=self._clock_s(), kind="engine", text=text))

@@ -26,9 +26,9 @@ class StartAnyway(_Action, frozen=True):
 
 
 class SetConcurrency(_Action, frozen=True):
-    """End the stage and hold this many streams from now on."""
+    """End the stage and hold this many streams from now on; 0 is no load."""
 
-    concurrency: Count
+    concurrency: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
 
 
 class SetRate(_Action, frozen=True):

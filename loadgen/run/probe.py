@@ -1,8 +1,9 @@
 """What must be known of a server before load is sent: its model, its limits, what prompts can be made of.
 
-Everything here goes through httpx and nothing is timed. The first request is sent here too, so that a refused key, an
-unknown field or a broken model is one clear message before the load starts, and not a table of failures. What is found
-is what the workers are told: `worker_settings` for all of a run, `templates_of` for a stage.
+Everything here goes through httpx and nothing is timed. `identify` sends nothing that an engine computes. `probe` sends
+the first request, so that a refused key, an unknown field or a broken model is one clear message before the load
+starts, and not a table of failures. What is found is what the workers are told: `worker_settings` for all of a run,
+`templates_of` for a stage.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ import msgspec
 
 from loadgen.cores import usable_cores
 from loadgen.errors import ServerError
-from loadgen.plan.stage import Stage, check_lengths
+from loadgen.plan.stage import Stage
 from loadgen.profile.load import Load
 from loadgen.profile.schema import Profile
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
@@ -38,6 +39,7 @@ from loadgen.worker.messages import Configure, Vocabulary, prompts_of
 from loadgen.worker.realtime import realtime_budget
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts
 
+TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the requests of a stage, a template for each server
 _REPEATS = 8
 _FEWEST_WORDS = 4
 _FEWEST_IDS = 32
@@ -48,58 +50,64 @@ _PLAIN_USAGE = {"stream_options": {"include_usage": True}}
 
 
 class Served(msgspec.Struct, frozen=True):
-    """What the server is and takes."""
+    """What a server is."""
 
     base_url: str
-    target: ServerAddress
+    address: ServerAddress
     model: str
     max_model_len: int | None
     version: str | None
+    shortest_model_len: int | None = None  # of all models that are sent requests
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What a server takes."""
+
     vocabulary: Vocabulary
     options: dict[str, Any]  # fields of the request body beyond the usual ones, as far as this server accepts them
     notes: tuple[str, ...] = ()  # what could not be had and what is done instead
 
 
-async def probe(client: ServerClient, model: str | None, load: Load, plan: Sequence[Stage], *, where: str) -> Served:
-    """Ask a server what it is and send it one request; raises `ServerError` or `ProfileError`."""
-    target = await resolve_target(client.base_url)
+async def identify(client: ServerClient, model: str | None, load: Load) -> Served:
+    """Ask a server what it is; raises `ServerError`."""
+    address = await resolve_target(client.base_url)
     models = await client.models()
     served = pick_model(models, model)
     asked = [pick_model(models, name) for name in load.models] or [served]
-    # An adapter names no length: it has that of its base.
-    longest = min((each.max_model_len for each in asked if each.max_model_len), default=served.max_model_len)
-    check_lengths(list(plan), longest, where=where)
-    notes: list[str] = []
-    if load.endpoint == "completions":
-        vocabulary = Vocabulary(ids=await _safe_ids(client, served.id, notes))
-    else:
-        words, overhead = await _safe_words(client, served.id, notes)
-        vocabulary = Vocabulary(words=words, overhead=overhead)
-    options = await _accepted_options(client, served.id, load, vocabulary, notes)
-    await _check_models(client, [name for name in load.models if name != served.id], load, vocabulary, options)
     return Served(
         base_url=client.base_url,
-        target=target,
+        address=address,
         model=served.id,
         max_model_len=served.max_model_len,
         version=await client.version(),
-        vocabulary=vocabulary,
-        options=options,
-        notes=tuple(notes),
+        # An adapter names no length: it has that of its base.
+        shortest_model_len=min((one.max_model_len for one in asked if one.max_model_len), default=served.max_model_len),
     )
 
 
-async def probe_twin(client: ServerClient, first: Served, load: Load) -> ServerAddress:
+async def probe(client: ServerClient, served: Served, load: Load) -> Accepted:
+    """Find out what a server takes, and send it one request; raises `ServerError`."""
+    notes: list[str] = []
+    if load.endpoint == "completions":
+        vocabulary = Vocabulary(ids=await _safe_ids(client, served.model, notes))
+    else:
+        words, overhead = await _safe_words(client, served.model, notes)
+        vocabulary = Vocabulary(words=words, overhead=overhead)
+    options = await _accepted_options(client, served.model, load, vocabulary, notes)
+    await _check_models(client, [name for name in load.models if name != served.model], load, vocabulary, options)
+    return Accepted(vocabulary, options, tuple(notes))
+
+
+async def probe_twin(client: ServerClient, first: Served, accepted: Accepted, load: Load) -> Served:
     """Ask another instance whether it serves the same, and send it one request too; raises `ServerError`."""
-    target = await resolve_target(client.base_url)
-    twin = pick_model(await client.models(), first.model)
+    twin = await identify(client, first.model, load)
     if twin.max_model_len != first.max_model_len:
         raise ServerError(
             f"{client.base_url}: max_model_len is {twin.max_model_len}, but {first.max_model_len} on {first.base_url}; "
             "instances of one server must be the same: are their devices?"
         )
-    await _check_models(client, load.models or [first.model], load, first.vocabulary, first.options)
-    return target
+    await _check_models(client, load.models or [first.model], load, accepted.vocabulary, accepted.options)
+    return twin
 
 
 async def resolve_target(url: str) -> ServerAddress:
@@ -230,14 +238,16 @@ async def _first_request(
     return await client.try_request(endpoint_url("", load.endpoint), body, timeout_s=load.timeout_s)
 
 
-def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], stage: Stage) -> list[RequestTemplate]:
+def templates_of(
+    profile: Profile, model: str, accepted: Accepted, base_urls: Iterable[str], stage: Stage
+) -> list[RequestTemplate]:
     """A template for each server; they differ in whom they address."""
     load = profile.load
     fields = common_fields(
         load.endpoint,
-        model=None if load.models else served.model,
+        model=None if load.models else model,
         temperature=load.temperature,
-        options=served.options,
+        options=accepted.options,
         extra=load.extra_body,
     )
     key = api_key(profile.server)
@@ -247,15 +257,19 @@ def templates_of(profile: Profile, served: Served, base_urls: Iterable[str], sta
     return [msgspec.structs.replace(template, **own) for template in templates]
 
 
-def worker_settings(load: Load, served: Served, seed: int, *, workers: int, rows: bool) -> Configure:
+def worker_settings(
+    profile: Profile, address: ServerAddress, vocabulary: Vocabulary, seed: int, *, workers: int, rows: bool
+) -> Configure:
     """What all workers of a run have in common, `workers` at most; with `rows` they send one for each stream."""
+    load = profile.load
     return Configure(
-        address=served.target,
-        vocabulary=served.vocabulary,
+        address=address,
+        vocabulary=vocabulary,
         seed=seed,
         timeout_s=load.timeout_s,
         stall_timeout_s=load.stall_timeout_s,
         connect_timeout_s=load.connect_timeout_s,
         realtime_share=realtime_budget(usable_cores(), workers) if load.realtime else 0.0,
+        sample_answers=profile.canary.enabled,
         rows=rows,
     )

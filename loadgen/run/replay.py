@@ -120,7 +120,7 @@ class Replay:
         self._record.apply(line)
         self._last_s = time_of(line)
         if isinstance(line, Ticked):
-            self._past.append(self._record.points[-1])
+            self._past.append(self._record.timeline.points[-1])
         self._next = next(self._lines, None)
         while self._damages:
             self._record.apply(Happened(t_s=self._last_s, kind="error", text=f"left out: {self._damages.pop(0)}"))

@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
-from loadgen.fleet.fleet import Fleet
+from loadgen.errors import ProfileError, ServerError, VrampError
+from loadgen.format import target
 from loadgen.masking import masked_text
 from loadgen.metrics.baseline import Baseline, BaselineWatch
 from loadgen.metrics.journal import RunState
@@ -29,16 +28,18 @@ from loadgen.profile.schema import Profile
 from loadgen.run import operations as asked
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
+from loadgen.run.metrics_port import MetricsPort
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
+from loadgen.run.session_load import SessionLoad
 from loadgen.run.stage_views import StageViews
-from loadgen.run.stage_watch import FailureBreaker
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.server.preflight.check import blocked_words
 from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption
+from loadgen.until import until
 from loadgen.vendors import VendorName
 
 
@@ -58,12 +59,14 @@ class Run:
         baseline: Baseline | None = None,
         variant: str | None = None,
         variants: Mapping[str, Profile] = MappingProxyType({}),
+        metrics_port: MetricsPort | None = None,
     ) -> None:
         """`where` names the profile in messages; with `hold_open` the server stays up after the plan, for an operator.
 
         With `force` it starts whatever the preflight says; `replay` takes the place of the profile's telemetry;
         `records` is the format of a row for each stream, if they are kept; `baseline` is what the stages are shown
-        beside; `variants` are those as which the server can be started anew, of which `profile` may be one, `variant`.
+        beside; `variants` are those as which the server can be started anew, of which `profile` may be one, `variant`;
+        `metrics_port` is closed with the run.
 
         Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
@@ -74,12 +77,11 @@ class Run:
         self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)
         self.folder, self.result_paths = self._writer.folder, self._writer.result_paths
         self._record, self._log, self._event = self._writer.record, self._writer.log, self._writer.event
-        self._where = where
         self._hold_open = hold_open
         self._views = StageViews()
         self._baseline = BaselineWatch(baseline) if baseline is not None else None
-        self._session = Session(profile, variant, self.plan, self._writer)
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
+        self._session = Session(profile, variant, self.plan, self._writer, seed=self._seed, where=where)
         self._phase: Phase = "checking"
         self._force = force
         self._start_allowed = asyncio.Event()
@@ -100,19 +102,17 @@ class Run:
             worker_pids=lambda: self._session.worker_pids,
             replay=replay,
         )
-        self._controller = LoadController(
-            next_stages(profile), self.plan, self._record, self._log, self._writer.clock_s
-        )
+        self._controller = LoadController(next_stages(profile), self.plan, self._writer)
         self._controller.variant = variant
-        self._breaker = FailureBreaker()
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
         self._running: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._ended = asyncio.Event()
+        self._metrics_port = metrics_port
         self._snapshot_server = SnapshotServer(
-            self.folder, apply=self.apply, past=lambda: points_of(self._record.series)
+            self.folder, apply=self.apply, past=lambda: points_of(self._record.timeline.series)
         )
 
     # What comes of it.
@@ -133,7 +133,7 @@ class Run:
             case asked.StartAnyway():
                 self._start_allowed.set()
             case asked.SetConcurrency(concurrency):
-                load.change(f"conc {concurrency}", concurrency=concurrency, rate=None)
+                load.change(target(concurrency, None), concurrency=concurrency, rate=None)
             case asked.SetRate(requests_per_s):
                 load.change(f"rate {requests_per_s:g}/s", concurrency=None, rate=requests_per_s)
             case asked.SetShape(isl, osl):
@@ -150,12 +150,12 @@ class Run:
             case asked.NextStage():
                 load.next_stage()
             case asked.Extend():
-                current = self._record.current
-                load.extend(current.e2e_needs_s if current is not None else None)
+                load.extend()
             case asked.Redo():
                 load.redo()
             case asked.Note(text):
                 self._event("note", text)
+                load.mark(text)
             case asked.ShowProcesses():
                 self._hardware.show_processes()
             case asked.Restart(variant):
@@ -196,14 +196,14 @@ class Run:
         work = self._running = asyncio.create_task(self._run_to_end())
         try:
             # The first at once: a screen has something to draw before anything has happened.
-            yield self._snapshot_server.publish(self._snapshot())
+            yield self._publish()
             while not work.done():
                 self._due.clear()
                 due = asyncio.create_task(self._due.wait())
                 await asyncio.wait({work, due}, timeout=SNAPSHOT_S * 1.5, return_when=asyncio.FIRST_COMPLETED)
                 due.cancel()
                 if not work.done():
-                    yield self._snapshot_server.publish(self._snapshot())
+                    yield self._publish()
         finally:
             if not work.done():
                 self.apply(asked.Abort())
@@ -211,8 +211,10 @@ class Run:
                 # Being cancelled must not leave a server behind.
                 await asyncio.shield(work)
             finally:
-                last = self._snapshot_server.publish(self._snapshot())
+                last = self._publish()
                 await self._snapshot_server.close()
+                if self._metrics_port is not None:
+                    self._metrics_port.close()
         yield last
 
     async def close(self) -> None:
@@ -235,7 +237,7 @@ class Run:
             self._event("note", unwatchable)
         self._hardware.start()
         try:
-            await _until(self._ended, self._run_sessions())
+            await until(self._ended, self._run_sessions())
         except VrampError as error:
             self._failure = error
             self._end("failed", str(error))
@@ -246,7 +248,7 @@ class Run:
         """Go through the plan; on one server after another, if the operator wants that."""
         while True:
             try:
-                await _until(self._restart_asked, self._run_session(self._session))
+                await until(self._restart_asked, self._run_session(self._session))
             except VrampError as error:
                 await self._wait_for_restart(error)
             if self._next is None:
@@ -258,17 +260,19 @@ class Run:
         self._enter("starting")
         await session.start()
         self._enter("probing")
-        self._hardware.start_simulated(session.servers.base_urls[0])
-        await session.learn(where=self._where)
-        fleet = await session.drive(self._seed)
-        await session.tick(fleet)
-        self._controller.attach(fleet, session.templates, session.boundary)
+        for url in session.servers.base_urls[:1]:
+            self._hardware.start_simulated(url)
+        load = SessionLoad(session, self._controller, self._writer, self.plan)
+        await load.begin()
         self._enter("running")
-        await self._load(session, fleet)
+        try:
+            await self._send(load, session)
+        finally:
+            await load.close()
 
     async def _wait_for_restart(self, error: VrampError) -> None:
         """Return once he wants another start; raises the error where nobody is there to be asked."""
-        if not self._hold_open or self._session.servers.settings.engine == "attach":
+        if not self._hold_open or not self._session.servers.ours:
             raise error
         self._failure = error
         self._event("error", str(error))
@@ -283,13 +287,12 @@ class Run:
     async def _change_servers(self) -> None:
         self._enter("restarting")
         await self._end_session("the operator restarted the server")
-        await self._stop_servers(leave=False)
+        await self._session.stop_servers(leave=False, show=self._due.set)
         await self._hardware.end_simulated()
         # Meanwhile he may have thought of another.
         assert self._next is not None
         self._session, self._next = self._next, None
         self._restart_asked.clear()
-        self._breaker = FailureBreaker()
         self._controller.variant = self._session.variant
         if not self._force:
             self._start_allowed.clear()
@@ -311,23 +314,14 @@ class Run:
 
     # The load.
 
-    async def _load(self, session: Session, fleet: Fleet) -> None:
+    async def _send(self, load: SessionLoad, session: Session) -> None:
         while not self._controller.over or self._hold_open or self._record.open_streams:
-            tick = await session.tick(fleet)
-            session.check(fleet, tick)
-            if tick.finished is not None and tick.finished == self._controller.index:
-                # All requests of the running stage were answered.
-                await session.read_engines()
-                self._controller.advance(tick.finished_why)
-            self._controller.observe(tick, self._record.current)
-            broken = self._breaker.check(self._record, self._writer.clock_s())
-            if broken is not None:
-                raise LoadError(broken)
+            await load.turn()
             self._enter(self._load_phase())
             if self._phase == "holding" and self._writer.written is None:
-                await session.settle()
+                await session.load_is_over()
                 self._writer.write()
-        await session.settle()
+        await session.load_is_over()
         await self._hardware.settle()
         self._end("complete", "the plan is done")
 
@@ -336,7 +330,9 @@ class Run:
             return "paused"
         if not self._controller.over:
             return "running"
-        return "holding" if self._hold_open and not self._record.open_streams else "draining"
+        if self._record.open_streams:
+            return "draining"
+        return "holding" if self._hold_open else self._phase
 
     # The end.
 
@@ -345,7 +341,8 @@ class Run:
         self._controller.finish(self._reason or "the run ended")
         await self._session.close()
         # Only an orderly end leaves a server running.
-        await self._stop_servers(leave=self._session.profile.server.on_exit == "leave" and not self._aborted)
+        leave = self._session.profile.server.on_exit == "leave" and not self._aborted
+        await self._session.stop_servers(leave=leave, show=self._due.set)
         await self._hardware.close()
         self._writer.finish(self._ending or "failed", self._reason)
         self._phase = "done"
@@ -354,12 +351,13 @@ class Run:
         self._controller.detach(reason)
         await self._session.close()
 
-    async def _stop_servers(self, *, leave: bool) -> None:
-        state = await self._session.servers.end(leave=leave, tell=self._event, show=self._due.set)
-        if state is not None:
-            self._session.log_state(state)
+    # What the screen draws, and whoever watches or scrapes.
 
-    # What the screen draws.
+    def _publish(self) -> Snapshot:
+        snapshot = self._snapshot()
+        if self._metrics_port is not None:
+            self._metrics_port.publish(snapshot, self._record)
+        return self._snapshot_server.publish(snapshot)
 
     def _snapshot(self) -> Snapshot:
         record, session, t_s = self._record, self._session, self._writer.clock_s()
@@ -382,16 +380,3 @@ class Run:
             result_path=str(self._writer.written) if self._writer.written is not None else None,
             baseline=self._baseline,
         )
-
-
-async def _until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Work to its end, or until an event; then it is cancelled, and has come to rest when this returns."""
-    going, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait({going, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-        going.cancel()
-        await asyncio.wait({going})
-    if not going.cancelled():
-        going.result()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -53,22 +53,22 @@ class Servers:
         self._liveness: Liveness | None = None
         self._look_at_s = 0.0
         self.managed: list[ManagedServer] = []  # those of ours, once they are started; instance 0 first
-        self._each = [] if settings.engine == "attach" else instance_servers(settings)
+        self._each = [] if settings.engine in ("attach", "none") else instance_servers(settings)
 
     @property
     def count(self) -> int:
         return self.settings.servers
 
+    @property
+    def ours(self) -> bool:
+        """vramp starts and stops them."""
+        return bool(self._each)
+
     # Their life.
 
     async def start(self, folder: Path) -> None:
-        """Start all at once, each with its log in `folder`; raises `ServerError` if one cannot be executed.
-
-        Attached servers become ours to drive, or this raises `ServerError` with who drives one of them.
-        """
-        for url in self.settings.attached:
-            self._locks.append(drive_lock(*host_and_port(url)))
-        if self.settings.engine == "attach":
+        """Start all at once, each with its log in `folder`; raises `ServerError` if one cannot be executed."""
+        if not self.ours:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
         # Once for all: the load of one must not be the level of the next.
@@ -88,6 +88,11 @@ class Servers:
                     group.create_task(server.start())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    def claim(self) -> None:
+        """Attached servers become ours to send load to; raises `ServerError` with who drives one of them."""
+        for url in self.settings.attached[len(self._locks) :]:
+            self._locks.append(drive_lock(*host_and_port(url)))
 
     async def wait_ready(self) -> None:
         """Return once every server answers; raises `ServerError` if one dies first or takes longer than it may."""
@@ -236,6 +241,8 @@ class Servers:
         if self.settings.engine == "attach":
             here = any(is_this_machine(host_and_port(url)[0]) for url in self.settings.attached)
             return None if here else ()
+        if self.settings.engine == "none":
+            return tuple(gpu.index for gpu in gpus)
         if self.settings.engine == "simulator":
             return ()
         try:
@@ -279,11 +286,14 @@ class Servers:
             for managed, server in zip(self.managed, self._each, strict=False)
         )
 
-    def views(self, engines: list[EngineView | None]) -> tuple[InstanceView, ...]:
-        """Every instance with its gauges, where there are several."""
-        if self.count == 1:
+    def views(self, engines: list[EngineView | None], silent: Collection[int]) -> tuple[InstanceView, ...]:
+        """Every instance with its gauges, where there are several; `silent` are those that do not answer any more."""
+        if self.count < 2:
             return ()
-        views = [InstanceView(url=masked_text(url), state="ready") for url in self.settings.urls]
+        views = [
+            InstanceView(url=masked_text(url), state="unreachable" if number in silent else "ready")
+            for number, url in enumerate(self.settings.urls)
+        ]
         views = views or [InstanceView(server.base_url, server.state, server.pid) for server in self.managed]
         gauges = [engine or EngineView() for engine in (*engines, *[None] * self.count)]
         return tuple(

@@ -1,5 +1,7 @@
 """One start of the servers with what drives and reads them: a run has another where the operator starts them anew.
 
+Until load is asked for, nothing is sent but GET /metrics, /v1/models and /version: `prepare` sends the first request.
+
 Invariants: the connections of this process and of the workers are closed before the servers are stopped, or vLLM would
 wait for them; nothing of a session is used by the next.
 """
@@ -8,24 +10,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
-from loadgen.errors import ProfileError, WorkerError
+from loadgen.errors import ProfileError, ServerError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.format import harmless, plain
+from loadgen.metrics.engine import OwnRequests
+from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.journal import Checked, Finding
-from loadgen.metrics.snapshot import Liveness, ServerView
-from loadgen.plan.stage import Stage, most_workers, workers_for
+from loadgen.metrics.journal import Checked
+from loadgen.metrics.snapshot import Liveness, SeenState, ServerView
+from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.profile.schema import Profile
-from loadgen.run.controller import Boundary, TemplatesOf
+from loadgen.run.canary import CanaryWatch
+from loadgen.run.controller import Boundary
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.probe import Served, probe, probe_twin, templates_of, worker_settings
+from loadgen.run.probe import (
+    Accepted,
+    Served,
+    TemplatesOf,
+    identify,
+    probe,
+    probe_twin,
+    resolve_target,
+    templates_of,
+    worker_settings,
+)
 from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
+from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key
@@ -36,7 +52,7 @@ _LAST_READING_S = 2.0  # A server that hangs is not waited for
 
 
 class Session:
-    """`preflight`, `start`, `learn` and `drive` in this order; `close` at any time, and then stop the servers."""
+    """`preflight`, `start`, `prepare` or `look`, then `watch`; `close` at any time, and then stop the servers."""
 
     def __init__(
         self,
@@ -44,29 +60,42 @@ class Session:
         variant: str | None,
         plan: Sequence[Stage],
         writer: RunWriter,
+        *,
+        seed: int,
+        where: str,
     ) -> None:
-        """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all servers."""
+        """Nothing starts yet; `where` names the profile in messages.
+
+        Raises `ProfileError` if there are not enough ports or devices for all servers.
+        """
         self.profile = profile
         self.variant = variant
         self.servers = Servers(profile)
-        self._workers = workers_for(profile.load.workers, plan, servers=self.servers.count)
         self.began_s = writer.clock_s()
-        self.served: Served | None = None
-        self.fleet: Fleet | None = None
+        self._served: Sequence[Served | None] = ()  # each server, as far as it says what it is
+        self.fleet = Fleet(self.servers.count)
         self._plan = plan
         self._writer = writer
-        self._targets: list[ServerAddress] = []
+        self._seed = seed
+        self._where = where
+        self._accepted: Accepted | None = None
+        self._clients: list[ServerClient] = []
+        self._driven = False  # there were workers for every server
         self._watch: EngineWatch | None = None
+        self._canaries: CanaryWatch | None = None
+        self._heard: set[int] = set()  # the servers, by number, whose metrics were read
+        self._silent: set[int] = set()  # and of those the ones that do not answer any more
+        self._asking: asyncio.Task[None] | None = None  # what servers that answer again are
         self._open = contextlib.AsyncExitStack()
 
     def another(self, variant: str | None, variants: Mapping[str, Profile]) -> Session:
         """One to take its place, as it is or as one of the variants; raises `ProfileError` where that cannot be."""
-        if self.servers.settings.engine == "attach":
+        if not self.servers.ours:
             raise ProfileError("vramp has only attached to this server; restart it where it was started")
         if variant is not None and variant not in variants:
             raise ProfileError(f"no variant {variant!r}; there are: {', '.join(variants) or 'none'}")
         profile = self.profile if variant is None else variants[variant]
-        return Session(profile, variant or self.variant, self._plan, self._writer)
+        return Session(profile, variant or self.variant, self._plan, self._writer, seed=self._seed, where=self._where)
 
     # Its life.
 
@@ -84,78 +113,187 @@ class Session:
         problem = self.servers.remember_start()
         if problem is not None:
             self._writer.event("server", problem)
-
-    async def learn(self, *, where: str) -> None:
-        """Ask what is served and begin to read the engines; raises `ServerError` or `ProfileError`."""
-        server, load = self.profile.server, self.profile.load
+        server = self.profile.server
         key = api_key(server)
-        clients = [ServerClient(url, key, api_key_env=server.api_key_env) for url in self.servers.base_urls]
-        for client in clients:
-            await self._open.enter_async_context(client)
-        first, *twins = clients
-        wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
-        served = self.served = await probe(first, wanted, load, self._plan, where=where)
-        self._targets = [served.target, *[await probe_twin(twin, served, load) for twin in twins]]
+        for url in self.servers.base_urls:
+            client = ServerClient(url, key, api_key_env=server.api_key_env)
+            self._clients.append(await self._open.enter_async_context(client))
+
+    async def look(self) -> None:
+        """Ask what is served; raises `ServerError` where there is nothing to be seen without load."""
+        for client in self._clients:
+            await resolve_target(client.base_url)
+            page = await client.metrics_text()
+            if page is None or (await asyncio.to_thread(parse_engine_metrics, page)).kind is None:
+                what = "has no /metrics" if page is None else "has /metrics of no engine that vramp knows"
+                raise ServerError(
+                    f"{client.base_url} {what}, and without load there is nothing else to see of it: name the engine "
+                    "itself and not what stands before it (SGLang needs --enable-metrics), or send load with vramp run"
+                )
+        self._learnt([await self._identified(client) for client in self._clients])
+
+    async def _identified(self, client: ServerClient) -> Served | None:
+        """What a server is; None, and an event, where it does not say: its metrics are read all the same."""
+        try:
+            return await self._identify(client)
+        except ServerError as error:
+            self._writer.event("server", f"{error}; its metrics are read all the same")
+            return None
+
+    def _learnt(self, served: Sequence[Served | None]) -> None:
+        """What the servers are is known: into the journal, with what they differ in."""
+        before, self._served = self._served, served
+        words = {one.base_url: f"{one.model}, version {one.version or 'unknown'}" for one in served if one is not None}
+        if served != before and len(set(words.values())) > 1:
+            each = "; ".join(f"{url} serves {what}" for url, what in words.items())
+            self._writer.event("server", f"the servers are not alike, and their figures are added up: {each}")
+        for earlier, now in zip(before, served, strict=False):
+            if earlier is not None and now is not None and earlier != now:
+                self._writer.event("server", f"{now.base_url} serves {words[now.base_url]} now")
         self.log_state("ready")
-        for note in served.notes:
+
+    async def _identify(self, client: ServerClient) -> Served:
+        server = self.profile.server
+        wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
+        return await identify(client, wanted, self.profile.load)
+
+    async def prepare(self, stages: Sequence[Stage]) -> None:
+        """Send the first request and start workers for load as in `stages`.
+
+        Raises `ServerError`, `ProfileError` or `WorkerError`.
+        """
+        if not self._clients:
+            raise ProfileError("there is no server to send it to; name one: vramp monitor URL")
+        self.servers.claim()
+        load = self.profile.load
+        first, *twins = self._clients
+        served = await self._identify(first)
+        check_lengths(list(stages), served.shortest_model_len, where=self._where)
+        accepted = self._accepted = await probe(first, served, load)
+        every = [served, *[await probe_twin(twin, served, accepted, load) for twin in twins]]
+        self._learnt(every)
+        for note in accepted.notes:
             self._writer.event("server", note)
-        sent = {data.path: data.note for stage in self._plan if (data := stage.work.data) is not None and data.note}
+        sent = {data.path: data.note for stage in stages if (data := stage.work.data) is not None and data.note}
         for path, note in sent.items():
             self._writer.event("note", f"{plain(path)}: {note}")
-        self._watch = EngineWatch(clients, self._writer.log, self._writer.clock_s)
+        self._start_canaries(served, accepted)
+        await self._start_workers(stages, [one.address for one in every], accepted)
+        if self._canaries is not None:
+            await self._canaries.ready()
+        if self._watch is not None:
+            await self.read_engines()
+
+    def _start_canaries(self, served: Served, accepted: Accepted) -> None:
+        """What the idle engines say is asked while the workers start."""
+        settings, writer = self.profile.canary, self._writer
+        if settings.enabled and self._canaries is None:
+            self._canaries = CanaryWatch(
+                self._clients,
+                writer.record,
+                writer.log,
+                writer.clock_s,
+                model=served.model,
+                options=accepted.options,
+                interval_s=settings.interval_s,
+            )
+            self._open.push_async_callback(self._canaries.close)
+            self._canaries.start()
+
+    async def _start_workers(
+        self, stages: Sequence[Stage], addresses: Sequence[ServerAddress], accepted: Accepted
+    ) -> None:
+        """They send a row for each stream if those are kept."""
+        load, servers = self.profile.load, self.servers.count
+        most = most_workers(load.workers, servers=servers)
+        settings = worker_settings(
+            self.profile, addresses[0], accepted.vocabulary, self._seed, workers=most, rows=self._writer.keeps_rows
+        )
+        await self.fleet.start(settings, addresses, workers_for(load.workers, stages, servers=servers), most=most)
+        await self.fleet.wait_ready()
+        self._driven = True
+
+    async def watch(self) -> None:
+        """Begin to read the engines."""
+        self._watch = EngineWatch(self._clients, self._writer.log, self._writer.clock_s)
         self._open.push_async_callback(self._watch.close)
         await self._watch.start()
 
-    async def drive(self, seed: int) -> Fleet:
-        """Start the workers, which send a row for each stream if those are kept; raises `WorkerError`."""
-        assert self.served is not None
-        load = self.profile.load
-        most = most_workers(load.workers, servers=self.servers.count)
-        settings = worker_settings(load, self.served, seed, workers=most, rows=self._writer.keeps_rows)
-        fleet = self.fleet = Fleet(settings, self._targets, self._workers, most=most)
-        await fleet.start()
-        await fleet.wait_ready()
-        return fleet
-
-    async def tick(self, fleet: Fleet) -> FleetTick:
+    async def tick(self) -> FleetTick:
         """What the workers did in the next quarter of a second, once it is written down."""
-        tick = await fleet.tick()
-        self._write(tick, fleet.size)
+        tick = await self.fleet.tick()
+        self._write(tick, self.fleet.size)
+        if not self.servers.ours:
+            self._look_again()
         return tick
 
-    def _write(self, tick: FleetTick, workers: int) -> None:
-        assert self._watch is not None and self.served is not None
-        self._writer.tick(tick, engine=self._watch.view, workers=workers, model=self.served.model)
+    def _look_again(self) -> None:
+        """One that answers again was perhaps restarted as another."""
+        assert self._watch is not None
+        answering = {number for number, view in enumerate(self._watch.views) if view is not None}
+        back, self._silent = self._silent & answering, self._heard - answering
+        self._heard |= answering
+        if back and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._learn_again(back))
 
-    def check(self, fleet: Fleet, tick: FleetTick) -> None:
+    async def _learn_again(self, back: Collection[int]) -> None:
+        known = [*self._served, *[None] * (len(self._clients) - len(self._served))]
+        for number in back:
+            known[number] = await self._identified(self._clients[number]) or known[number]
+        self._learnt(known)
+
+    def _write(self, tick: FleetTick, workers: int) -> None:
+        engine = self._watch.view if self._watch is not None else None
+        model = self.served.model if self.served is not None else None
+        own = sum((client.take_own() for client in self._clients), OwnRequests())
+        self._writer.tick(tick, engine=engine, workers=workers, model=model, own=own)
+
+    def check(self, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
-        if not fleet.complete:
+        if self._driven and not self.fleet.complete:
             whose = "" if self.servers.count == 1 else " of an instance"
             raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
         self.servers.check()
 
     async def close(self) -> None:
         """End the workers and let go of the servers; the load was ended before."""
+        if self._asking is not None:
+            self._asking.cancel()
         # What was cut off comes with the next ticks.
         for _ in range(_LAST_TICKS):
-            if self.fleet is None or not self.fleet.size or not self._writer.record.open_streams:
+            if not self.fleet.size or not self._writer.record.open_streams:
                 break
-            await self.tick(self.fleet)
+            await self.tick()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.settle(), _LAST_READING_S)
         await self._open.aclose()
-        if self.fleet is not None:
-            workers = self.fleet.size
-            await self.fleet.close()
-            rest = self.fleet.rest()
-            if rest.stages or rest.deaths:
-                self._write(rest, workers)
+        workers = self.fleet.size
+        await self.fleet.close()
+        rest = self.fleet.rest()
+        if rest.stages or rest.deaths:
+            self._write(rest, workers)
+
+    async def stop_servers(self, *, leave: bool, show: Callable[[], None]) -> None:
+        """After `close`: end those that vramp started, or `leave` them; `show` is called when there is more to tell."""
+        state = await self.servers.end(leave=leave, tell=self._writer.event, show=show)
+        if state is not None:
+            self.log_state(state)
 
     async def read_engines(self) -> None:
         """Nothing is open: read the engines before the next stage sends anything."""
         assert self._watch is not None
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._watch.read_between(), _LAST_READING_S)
+        async with contextlib.AsyncExitStack() as silent:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_READING_S):
+                    if self._canaries is not None:
+                        await silent.enter_async_context(self._canaries.silence())
+                    await self._watch.read_between()
+
+    async def load_is_over(self) -> None:
+        """Wait for the engines' numbers on the stages, and for what they answer now that they are idle."""
+        await self.settle()
+        if self._canaries is not None:
+            await self._canaries.after()
 
     async def settle(self) -> None:
         """Wait for the engines' numbers on the stages that are over."""
@@ -165,14 +303,22 @@ class Session:
     # What is known of it.
 
     @property
+    def served(self) -> Served | None:
+        """What the first server is; None until it was asked, and where it does not say."""
+        return next(iter(self._served), None)
+
+    @property
     def workers(self) -> int:
         """How many there are, or will be at first."""
-        return self.fleet.size if self.fleet is not None else self._workers
+        if self._driven:
+            return self.fleet.size
+        loads = [stage for stage in self._plan if not stage.no_load]
+        return workers_for(self.profile.load.workers, loads, servers=self.servers.count) if loads else 0
 
     @property
     def templates(self) -> TemplatesOf:
-        assert self.served is not None
-        return partial(templates_of, self.profile, self.served, self.servers.base_urls)
+        assert self.served is not None and self._accepted is not None
+        return partial(templates_of, self.profile, self.served.model, self._accepted, self.servers.base_urls)
 
     @property
     def boundary(self) -> Boundary:
@@ -182,7 +328,7 @@ class Session:
 
     @property
     def worker_pids(self) -> Sequence[int]:
-        return self.fleet.pids if self.fleet is not None else ()
+        return self.fleet.pids
 
     def view(self, t_s: float, hardware: HardwareRecord, *, starting: bool) -> ServerView:
         """The servers as the screen shows them; while they start, with what their processes and the GPUs do."""
@@ -190,7 +336,7 @@ class Session:
         return ServerView(
             engine=settings.engine,
             url=servers.url,
-            state="ready" if settings.engine == "attach" and served is not None else servers.state,
+            state=self._seen_state,
             model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
             version=harmless(served.version or "") or None if served is not None else None,
             variant=self.variant,
@@ -202,8 +348,14 @@ class Session:
             expected_s=servers.expected_s,
             liveness=self._liveness(hardware) if starting else None,
             diagnosis=servers.diagnosis,
-            instances=servers.views(self._watch.views if self._watch is not None else []),
+            instances=servers.views(self._watch.views if self._watch is not None else [], self._silent),
         )
+
+    @property
+    def _seen_state(self) -> SeenState:
+        if self.servers.ours or self._watch is None:
+            return self.servers.state
+        return "unreachable" if self._silent and self._silent == self._heard else "ready"
 
     def _liveness(self, hardware: HardwareRecord) -> Liveness | None:
         life = self.servers.liveness
@@ -213,4 +365,4 @@ class Session:
 
     def log_state(self, state: ServerState) -> None:
         """The servers have reached a state."""
-        self._writer.server_changed(self.servers, self.served, state, self.variant)
+        self._writer.server_changed(self.servers, self._served, state, self.variant)

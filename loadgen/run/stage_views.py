@@ -9,7 +9,8 @@ import msgspec
 from loadgen.metrics.crosscheck import truth_check
 from loadgen.metrics.curve import LoadCurve, distribution_of
 from loadgen.metrics.deltas import MAIN_LATENCIES
-from loadgen.metrics.engine import TruthCheck
+from loadgen.metrics.engine import EngineStage, EngineView, TruthCheck
+from loadgen.metrics.frontier import cost_of
 from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import CurvePoint
@@ -17,7 +18,14 @@ from loadgen.metrics.slo import judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import first_wave_of, requests_of, stage_compute, stage_energy, throughput_of
+from loadgen.metrics.stage_result import (
+    first_wave_of,
+    requests_of,
+    server_sockets,
+    stage_compute,
+    stage_energy,
+    throughput_of,
+)
 from loadgen.report.notes import notes_of
 
 _SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
@@ -70,23 +78,45 @@ def stage_view(
     """One stage as the screen shows it."""
     started, ended = stage.started, stage.ended
     judgement = judge(stage, record.limits)
-    now_s = record.points[-1].t_s if record.points else started.t_s
+    now_s = record.timeline.points[-1].t_s if record.timeline.points else started.t_s
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
     compute = stage_compute(stage, record.hardware)
+    throughput = throughput_of(stage, sockets=record.price.gpus or server_sockets(stage, record.hardware))
     return msgspec.structs.replace(
         _measured(stage, max(0.0, (ended.t_s if ended is not None else now_s) - started.t_s)),
+        throughput=throughput,
         slo_met=met_limits(judgement) if stage.counters["sent"] else None,
         slo_needs=needed_words(judgement),
         stop_reason=ended.reason if ended is not None else None,
         truth=_truth_words(truth) if truth is not None else "",
         truth_agrees=truth.agrees if truth is not None else None,
         waits_for=stage.waits_for,
+        others=stage.others if ended is not None else record.others,
+        engine=stage.engine or (_last_seconds(record.engine) if ended is None and started.no_load else None),
         e2e_needs_s=_beyond_its_end(stage),
         moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
         notes=_notes(stage, compute) if ended is not None else (),
         curve=curve,
         energy=energy,
         compute=compute,
+        cost=cost_of(throughput, record.price),
+    )
+
+
+def _last_seconds(engine: EngineView | None) -> EngineStage | None:
+    """The engine's view as its word on a stage."""
+    if engine is None or engine.between_s is None:
+        return None
+    span_s = engine.between_s[1] - engine.between_s[0]
+    rates = (engine.requests_per_s, engine.prompt_tokens_per_s, engine.generation_tokens_per_s)
+    requests, prompt, generation = (None if rate is None else round(rate * span_s) for rate in rates)
+    return EngineStage(
+        latency_ms=engine.latency_ms,
+        requests=requests,
+        prompt_tokens=prompt,
+        generation_tokens=generation,
+        errors=engine.errors,
+        between_s=engine.between_s,
     )
 
 

@@ -77,8 +77,9 @@ class StageWatch:
             waits_for_drain=self.waits_for_drain,
             awaits_first_wave=self.waits_for_first_wave,
             variant=variant,
-            # A pass after the first repeats its prompts for the hits.
-            meant_hits=1.0 if (stage.pass_number or 1) > 1 else stage.work.meant_hits,
+            random_prompts=stage.work.random_prompts and not stage.no_load,
+            # A pass after the first repeats its prompts for the hits; what others mean with theirs, nobody knows.
+            meant_hits=1.0 if stage.no_load or (stage.pass_number or 1) > 1 else stage.work.meant_hits,
         )
 
     def observe(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
@@ -325,11 +326,11 @@ class FailureBreaker:
     def check(self, record: Record, now_s: float) -> str | None:
         """Why the load should end: many failures in a row, for a while, without one success; else None."""
         current = record.current
-        if current is None:
-            self._since_s = now_s
+        failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
+        if current is None or current.started.no_load:
+            self._failures_then, self._since_s = failures, now_s
             return None
         successes = record.total.counters["completed"] + record.client.counters["output_tokens"]
-        failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
         if successes != self._successes:
             self._successes, self._failures_then, self._since_s = successes, failures, now_s
             return None

@@ -5,18 +5,21 @@ A record says what has happened; a run that goes on, or the replay that plays it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Required, TypedDict, Unpack
 
+from loadgen.format import NO_LOAD, count, number
+from loadgen.metrics.answers import answer_verdicts, summed
 from loadgen.metrics.baseline import BaselineWatch
+from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.engine import EngineView
+from loadgen.metrics.engine import EngineView, OthersTraffic
 from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.journal import Milestone, RunState, StageLoad
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Comparison, Verdict
+from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import (
     ClientView,
     ErrorView,
@@ -31,6 +34,7 @@ from loadgen.metrics.snapshot import (
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
+from loadgen.report.output import is_of_output, output_words
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
@@ -79,31 +83,37 @@ def snapshot_of(
     `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for.
     """
     client, counters = client_view(record, workers), record.total.counters
+    found = gpu_verdicts(record.hardware.facts())
+    verdicts = _verdicts(record, found)
     text, healthy = headline(
         phase,
+        wrong_output=next((one.text for one in verdicts if is_of_output(one)), None),
         client=client,
         engine=record.engine,
+        others=record.others,
+        no_load=record.current is not None and record.current.started.no_load,
         errors=sum(counters[name] for name in ("failed", "warmup_failed", "carried_failed")),
         completed=counters["completed"],
         milestones=server.milestones,
         state=record.finished.state if record.finished is not None else ending,
         reason=reason.partition("\n")[0],
         waiting_for=waiting_for,
+        silent=_silent_words(server),
     )
-    found = gpu_verdicts(record.hardware.facts())
     return Snapshot(
         t_s=t_s,
         phase=phase,
         headline=text,
         healthy=healthy,
         server=server,
-        point=record.points[-1] if record.points else SeriesPoint(t_s=t_s),
+        point=record.timeline.points[-1] if record.timeline.points else SeriesPoint(t_s=t_s),
         client=client,
         engine=record.engine,
+        others=record.others,
         compute=_compute(record),
         stages=views.of(record),
         whole=whole_view(list(record.stages.values()), record.total),
-        recent=record.recent(),
+        recent=record.timeline.recent(),
         distributions=distributions(record),
         curve=views.curve(),
         errors=_error_views(record.total),
@@ -111,7 +121,7 @@ def snapshot_of(
         findings=record.findings,
         reference=_references(record, phase),
         other_data=record.other_data is not None,
-        verdicts=_verdicts(record, found),
+        verdicts=verdicts,
         gpus=_gpu_views(record.hardware, found),
         host=record.hardware.host,
         slo_ms=record.limits.latency_ms,
@@ -141,7 +151,7 @@ def _compute(record: Record) -> ComputeResult | None:
     if engine is None or server is None:
         return None
     hardware = record.hardware
-    return compute_of(engine.tflops_per_gpu, server.command, hardware.sockets_of(hardware.now()))
+    return compute_of(engine, server.command, hardware.sockets_of(hardware.now()))
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
@@ -154,7 +164,7 @@ def client_view(record: Record, workers: int) -> ClientView:
     """The client's health now: CPU over the last two seconds, lags over the running stage."""
     stage = record.current
     client = stage.client if stage is not None else record.client
-    recent = [point.client_cpu_percent for point in record.points[-_CPU_POINTS:]]
+    recent = [point.client_cpu_percent for point in record.timeline.points[-_CPU_POINTS:]]
     why = stage.limit() if stage is not None else None
     return ClientView(
         timestamps=record.timestamps or "unknown",
@@ -178,8 +188,8 @@ def _error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
 
 
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Verdicts on GPUs and the running stage, as far as the last samples tell; the bad ones first."""
-    found = list(of_gpus)
+    """Verdicts on GPUs, output and the running stage, as far as the last samples tell; the bad ones first."""
+    found = [*of_gpus, *record.canaries.run_verdicts()]
     stage, engine, host = record.current, record.engine, record.hardware.host
     if stage is not None:
         hardware = record.hardware
@@ -190,6 +200,7 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
         facts = StageFacts(
             client_limit=stage.limit(),
             capped=stage.capped(),
+            others=stage.beside(record.others),
             waiting=engine.waiting if engine is not None else None,
             kv_usage=engine.kv_usage if engine is not None else None,
             gfx_percent=_mean(sample.gfx_percent for sample in busy),
@@ -198,7 +209,19 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
             busiest_core_percent=host.cpu_busiest_percent if host is not None else None,
         )
         found += stage_verdicts(f"stage {stage.started.index + 1}", facts)
+        found += _output(record, stage)
     return tuple(sorted(found, key=lambda verdict: not verdict.bad))
+
+
+def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
+    """What is wrong with the text, and what was looked at."""
+    index, counters = stage.started.index, stage.counters
+    yield from record.canaries.stage_verdicts(index)
+    yield from answer_verdicts(stage, record.stages.values(), record.urls, record.engine)
+    canary = record.canaries.stage(index, counters["sent"] + counters["warmup"])
+    words = output_words(canary, summed(stage.answers.values()))
+    if words is not None:
+        yield Verdict("output", f"stage {index + 1}", words, bad=False)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -243,14 +266,28 @@ def headline(
     engine: EngineView | None,
     errors: int,
     completed: int,
+    wrong_output: str | None = None,
+    others: OthersTraffic | None = None,
+    no_load: bool = False,
     milestones: tuple[Milestone, ...] = (),
     state: RunState | None = None,
     reason: str = "",
     waiting_for: Sequence[str] = (),
+    silent: str = "",
 ) -> tuple[str, bool]:
-    """What the run does in a line of words, for the header, and whether all is well; `reason` is one line."""
+    """What the run does in a line of words, for the header, and whether all is well.
+
+    `reason` is one line; `silent` says which servers that answered before do not.
+    """
+    if phase == "running" and silent:
+        return silent, False
+    if phase == "running" and no_load:
+        return _limit_of(engine) or _no_load_words(engine, others), True
     if phase == "running":
-        return _load_headline(client, engine, errors=errors, completed=completed)
+        if wrong_output is not None and errors < completed:
+            return wrong_output, False
+        text, healthy = _load_headline(client, engine, errors=errors, completed=completed)
+        return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
     waits = f"stopping: waits for {', '.join(waiting_for)}" if waiting_for else ""
     words: dict[Phase, str] = {
         "checking": "preflight: looking at profile, installation and box",
@@ -269,6 +306,13 @@ def headline(
     return words[phase], not (ends_badly or phase in ("blocked", "failed"))
 
 
+def _silent_words(server: ServerView) -> str:
+    silent = sum(instance.state == "unreachable" for instance in server.instances)
+    if silent:
+        return f"{silent} of {len(server.instances)} servers {'does' if silent == 1 else 'do'} not answer"
+    return "the server does not answer" if server.state == "unreachable" else ""
+
+
 def _milestone_words(milestones: tuple[Milestone, ...]) -> str:
     for milestone in reversed(milestones):
         if milestone.state == "running":
@@ -282,7 +326,18 @@ def _load_headline(client: ClientView, engine: EngineView | None, *, errors: int
         return f"failing: {errors} of {errors + completed} requests", False
     if client.limited:
         return f"client-limited, not trustworthy: {client.why}", False
-    limit = None
-    if engine is not None:
-        limit = kv_limit(engine.waiting, engine.kv_usage) or queueing(engine.waiting)
-    return limit or ("ok" if not errors else f"ok, {errors} failed"), True
+    return _limit_of(engine) or ("ok" if not errors else f"ok, {errors} failed"), True
+
+
+def _limit_of(engine: EngineView | None) -> str | None:
+    if engine is None:
+        return None
+    return kv_limit(engine.waiting, engine.kv_usage) or queueing(engine.waiting)
+
+
+def _no_load_words(engine: EngineView | None, others: OthersTraffic | None) -> str:
+    if engine is None or others is None:
+        return NO_LOAD
+    if not others.seen:
+        return f"{NO_LOAD}, and others send none"
+    return f"{NO_LOAD}; others: {count(others.running)} running, {number(others.generation_tokens_per_s)} tok/s out"

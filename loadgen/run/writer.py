@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.masking import masked
 from loadgen.metrics.baseline import Baseline, with_baseline
-from loadgen.metrics.engine import EngineView
+from loadgen.metrics.engine import EngineView, OwnRequests
 from loadgen.metrics.journal import (
     DataFile,
     Happened,
@@ -108,10 +110,17 @@ class RunWriter:
         if self.record.other_data is not None:
             self.event("note", self.record.other_data)
 
-    def server_changed(self, servers: Servers, served: Served | None, state: ServerState, variant: str | None) -> None:
-        """The servers reached a state; `served` is None until they were asked."""
+    def server_changed(
+        self, servers: Servers, served_by_each: Sequence[Served | None], state: ServerState, variant: str | None
+    ) -> None:
+        """The servers reached a state; what they serve is empty until they were asked."""
         described = servers.described()
         settings, first = servers.settings, next(iter(described), None)
+        served = next(iter(served_by_each), None)
+        named = [
+            instance if one is None else msgspec.structs.replace(instance, model=one.model, version=one.version)
+            for instance, one in zip_longest(described, served_by_each[: len(described)])
+        ]
         self.log(
             ServerChanged(
                 t_s=self.clock_s(),
@@ -126,18 +135,21 @@ class RunWriter:
                 env=first.env if first is not None else settings.env,
                 milestones=servers.milestones,
                 diagnosis=servers.diagnosis,
-                instances=described if servers.count > 1 else (),
+                instances=tuple(named) if servers.count > 1 else (),
                 variant=variant,
             )
         )
 
-    def tick(self, tick: FleetTick, *, engine: EngineView | None, workers: int, model: str | None) -> None:
+    def tick(
+        self, tick: FleetTick, *, engine: EngineView | None, workers: int, model: str | None, own: OwnRequests
+    ) -> None:
         """What the fleet did in a quarter of a second; `model` is that of a row that names none."""
         self.log(
             Ticked(
                 t_s=self.clock_s(),
                 workers=workers,
                 engine=engine,
+                own=own,
                 **{name: getattr(tick, name) for name in TickNumbers.__struct_fields__},
             )
         )

@@ -25,6 +25,7 @@ from loadgen.simulator.faults import parse_fault
 from loadgen.simulator.http import HttpServer
 from loadgen.simulator.physics import PRESETS, Physics
 from loadgen.simulator.service import Service, log_throughput
+from loadgen.until import until
 
 SHARDS = 4
 # Children that play the engine's processes end by themselves after ten minutes, in case nobody ends them.
@@ -154,14 +155,7 @@ async def serve(options: argparse.Namespace) -> None:
         loop.add_signal_handler(signal.SIGTERM, stop.set)
     children = spawn_children(options.spawn_children)
     try:
-        running = asyncio.ensure_future(_run(options, loop))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if running.done():
-            running.result()
-        running.cancel()
-        await asyncio.wait((running,))
+        await until(stop, _run(options, loop))
     finally:
         for child in children:
             child.kill()

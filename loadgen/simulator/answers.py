@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from loadgen.simulator.engine import Engine, Sequence
 from loadgen.simulator.ground_truth import GroundTruth, Outcome, ServedStream
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
+from loadgen.simulator.scores import Scores
 from loadgen.simulator.tokens import ANSWER
 from loadgen.simulator.vllm_events import Events, Field, Finish
 
@@ -41,6 +42,7 @@ class Exchange:
     served: ServedStream
     with_usage: bool
     idle_close: bool
+    scores: Scores | None = None
     finish: Finish = field(init=False)
     _settled: bool = False
 
@@ -68,7 +70,12 @@ class WholeAnswer(BaseAnswer):
 
     def end(self) -> None:
         exchange, generated = self.exchange, self.exchange.sequence.generated
-        body = exchange.events.whole(generated, exchange.finish, with_usage=exchange.with_usage)
+        events, told = exchange.events, None
+        if exchange.scores is not None:
+            # Alone, an engine adds up in the same order every time.
+            spread = exchange.engine.physics.score_noise if exchange.engine.running else 0.0
+            told = exchange.scores.told(events.ids(0, generated), spread)
+        body = events.whole(generated, exchange.finish, with_usage=exchange.with_usage, told=told)
         exchange.truth.written(exchange.served.received_ns, time.time_ns())
         exchange.settle("completed", generated)
         exchange.connection.respond(200, body, close=exchange.idle_close)

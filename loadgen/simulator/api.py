@@ -1,140 +1,53 @@
 """vLLM's endpoints: requests in JSON to sequences and answers, and everything else an operator or a test asks.
 
 Besides vLLM's own: GET /truth (what was served, see `ground_truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within
-that window; either may be missing), POST /truth/reset, and to change a running engine POST /admin/faults
-`{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it. Fields of a body
-that mean nothing to the simulator are ignored, as vLLM ignores the ones that it does not know.
+that window; either may be missing), both without vramp's canaries, which are known by their X-Request-Id; POST
+/truth/reset, and to change a running engine POST /admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config
+`{"base_ms": 12}`; GET on either shows it. Fields of a body that mean nothing to the simulator are ignored, as vLLM
+ignores the ones that it does not know.
 """
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from random import Random
-from typing import Any, TypeVar, cast
+from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
-
 from loadgen.errors import ProfileError
+from loadgen.metrics.canary import CANARY_ID
 from loadgen.simulator import tokens
 from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, ResponseStream, WholeAnswer
 from loadgen.simulator.engine import Sequence
-from loadgen.simulator.faults import NOT_HTTP, REFUSALS, Fault, FaultyStream, FaultyWhole, chosen, parse_fault
+from loadgen.simulator.faults import (
+    NOT_HTTP,
+    REFUSALS,
+    Fault,
+    FaultyStream,
+    FaultyWhole,
+    chosen,
+    parse_fault,
+    wrong_scores,
+    wrong_text,
+)
+from loadgen.simulator.ground_truth import GroundTruth
 from loadgen.simulator.http import Connection, Request
 from loadgen.simulator.physics import SIZE_OF_POOL
+from loadgen.simulator.requests import (
+    Detokenize,
+    Faults,
+    Generate,
+    RequestRefused,
+    StreamOptions,
+    Tokenize,
+    prompt_ids,
+    read,
+)
 from loadgen.simulator.service import Service
 from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
 
-Body = TypeVar("Body")
-
-
-class StreamOptions(msgspec.Struct):
-    """What a stream's events are to carry."""
-
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
-
-
-class Message(msgspec.Struct):
-    """One message of a chat; content is text or a list of parts."""
-
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(str(part.get("text", "")) for part in self.content)
-        return self.content or ""
-
-
-class Generate(msgspec.Struct):
-    """The fields of a completion, a chat or a response that mean something here; any others are ignored."""
-
-    model: str | None = None
-    prompt: str | list[int | str | list[int]] | None = None
-    messages: list[Message] | None = None
-    input: str | list[Message] | None = None
-    max_tokens: int | None = None
-    max_output_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: int = 1
-
-    @property
-    def conversation(self) -> list[Message]:
-        if isinstance(self.input, str):
-            return [Message("user", self.input)]
-        return self.input or self.messages or []
-
-
-class Tokenize(msgspec.Struct):
-    """A text or a chat to tokenize."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[Message] | None = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-
-
-class Detokenize(msgspec.Struct):
-    """Tokens to turn into text."""
-
-    tokens: list[int]
-    model: str | None = None
-
-
-class Faults(msgspec.Struct):
-    """The faults from now on, in the syntax of `--fault`."""
-
-    faults: list[str]
-
-
-class RequestRefused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
-
-
-def read(model: type[Body], body: bytes) -> Body:
-    try:
-        return msgspec.json.decode(body, type=model)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(400, f"[{{'type': 'json_invalid', 'msg': {str(error)!r}}}]", kind="Bad Request") from None
-
-
-def prompt_ids(body: Generate, *, chat: bool) -> list[int]:
-    if body.n != 1:
-        raise RequestRefused(400, "The simulator gives one answer to one prompt: n must be 1.", param="n")
-    if body.stream_options is not None and not body.stream:
-        raise RequestRefused(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
-    if chat:
-        if not body.conversation:
-            raise RequestRefused(400, "A chat needs messages.", param="messages")
-        return tokens.encode_chat((each.role, each.text) for each in body.conversation)
-    prompt: Any = body.prompt
-    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-        prompt = prompt[0]  # a batch of one
-    if isinstance(prompt, str):
-        return [tokens.BOS, *tokens.encode(prompt)]
-    if not prompt or set(map(type, prompt)) != {int}:
-        raise RequestRefused(
-            400, "The prompt must be one text or one list of token ids, and not empty.", param="prompt"
-        )
-    for number in (min(prompt), max(prompt)):
-        if not 0 <= number < tokens.VOCABULARY:
-            raise RequestRefused(400, f"Token id {number} is out of vocabulary", param="prompt")
-    return cast(list[int], prompt)
-
-
-RESPONSES = "/v1/responses"
+COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
+_UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}  # by the metrics, as in vLLM
 VERSION = "0.32.0+simulator"
 
 
@@ -156,10 +69,10 @@ class Api:
             "/health": {get: healthy},
             "/ping": {get: healthy, post: healthy},
             "/version": {get: lambda connection, _: reply(connection, {"version": VERSION})},
-            "/load": {get: lambda connection, _: reply(connection, {"server_load": service.truth.open})},
+            "/load": {get: self._load},
             "/metrics": {get: self._metrics},
             "/v1/models": {get: self._models},
-            "/v1/completions": {post: self._generate},
+            COMPLETIONS: {post: self._generate},
             "/v1/chat/completions": {post: self._generate},
             RESPONSES: {post: self._generate},
             "/tokenize": {post: self._tokenize},
@@ -175,8 +88,13 @@ class Api:
         try:
             self._route(request)(connection, request)
         except RequestRefused as refused:
-            self._service.truth.requests["rejected"] += 1
+            self._account(request).requests["rejected"] += 1
             connection.respond(refused.status, encode(refused.body))
+
+    def _account(self, request: Request) -> GroundTruth:
+        """Whose account a request belongs to: the load's, or that of the canaries beside it."""
+        marked = request.headers.get("x-request-id", "").startswith(CANARY_ID)
+        return self._service.canaries if marked else self._service.truth
 
     def _route(self, request: Request) -> Callable[[Connection, Request], None]:
         methods = self._routes.get(request.path)
@@ -192,8 +110,13 @@ class Api:
         return route
 
     def _metrics(self, connection: Connection, _request: Request) -> None:
-        text = self._service.metrics.text(self._service.engine)
+        answered = connection.server.answered
+        known = {answer: count for answer, count in answered.items() if answer[0] in self._routes.keys() - _UNCOUNTED}
+        text = self._service.metrics.text(self._service.engine, known)
         connection.respond(200, text.encode(), kind="text/plain; version=1.0.0; charset=utf-8")
+
+    def _load(self, connection: Connection, _request: Request) -> None:
+        reply(connection, {"server_load": self._service.truth.open + self._service.canaries.open})
 
     def _models(self, connection: Connection, _request: Request) -> None:
         common = {"object": "model", "created": self._started, "owned_by": "vllm", "permission": []}
@@ -226,7 +149,8 @@ class Api:
     def _truth(self, connection: Connection, request: Request) -> None:
         engine, truth, query = self._service.engine, self._service.truth, request.query
         if not query:
-            reply(connection, truth.report(late_steps=engine.late_steps, steps=engine.steps))
+            report = truth.report(late_steps=engine.late_steps, steps=engine.steps)
+            reply(connection, report | {"canaries": self._service.canaries.requests})
             return
         names = {"since": "since_ns", "until": "until_ns"}
         try:
@@ -238,6 +162,7 @@ class Api:
 
     def _reset(self, connection: Connection, _request: Request) -> None:
         self._service.truth.reset()
+        self._service.canaries.reset()
         self._service.engine.late_steps = self._service.engine.steps = 0
         reply(connection, {})
 
@@ -247,7 +172,8 @@ class Api:
     def _set_faults(self, connection: Connection, request: Request) -> None:
         try:
             self._service.faults = [parse_fault(text) for text in read(Faults, request.body).faults]
-            self._service.faults_since = self._service.requests
+            for truth in (self._service.truth, self._service.canaries):
+                truth.faults_since = truth.numbered
         except ProfileError as error:
             raise RequestRefused(400, str(error)) from None
         self._show_faults(connection, request)
@@ -270,14 +196,15 @@ class Api:
 
     def _generate(self, connection: Connection, request: Request) -> None:
         """Start an answer, unless a fault has it otherwise."""
-        service = self._service
-        service.requests += 1
-        faults = chosen(service.faults, service.requests - service.faults_since, service.seed)
+        service, truth = self._service, self._account(request)
+        truth.numbered += 1
+        number, streams = truth.numbered - truth.faults_since, service.truth.open + 1
+        faults = chosen(service.faults, number, service.seed, streams)
         if "close_on_reuse" in faults and not connection.served:
             del faults["close_on_reuse"]
-        service.truth.faults.update(faults.keys())
+        truth.faults.update(faults.keys())
         if self._fails_at_once(connection, request, faults):
-            service.truth.requests["failed"] += 1
+            truth.requests["failed"] += 1
         else:
             self._start(connection, request, faults)
 
@@ -297,30 +224,40 @@ class Api:
         return kind is not None
 
     def _start(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> None:
-        service, chat = self._service, request.path != "/v1/completions"
+        service, truth, chat = self._service, self._account(request), request.path != COMPLETIONS
+        # Canaries have numbers of their own: with a seed, a load has the same answers beside them.
+        number = truth.numbered if truth is service.truth else -truth.numbered
         body = read(Generate, request.body)
         self._check_model(body.model)
         ids = prompt_ids(body, chat=chat)
         limit = self._limit(body, len(ids), chat=chat)
-        sequence = service.engine.sequence(service.requests, ids, limit, start=tokens.answer_start(ids))
-        self._end_by_itself(sequence, body)
+        sequence = service.engine.sequence(number, ids, limit, start=tokens.answer_start(ids))
+        if "endless" not in faults:
+            self._end_by_itself(sequence, body)
+        scores = body.scores(ids, f"{service.seed}/score/{number}", completion=request.path == COMPLETIONS)
+        if scores is not None:
+            if "refuse_scores" in faults:
+                raise RequestRefused(400, "Simulated: log probabilities are not supported.", param="logprobs")
+            sequence.scored = scores.echo or scores.prompt_top is not None
+            scores = wrong_scores(faults, scores)
         if "empty" in faults:
             sequence.limit, sequence.reason = 1, "stop"
         options = body.stream_options or StreamOptions()
         with_usage = "usage_none" not in faults
         # A response tells its usage at the end, asked or not.
         at_the_end = options.include_usage or not body.stream or request.path == RESPONSES
+        events = self._events(sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats)
+        events.token_at = wrong_text(faults, events.token_at, sequence.number)
         exchange = Exchange(
             connection=connection,
             sequence=sequence,
-            events=self._events(
-                sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats
-            ),
-            truth=service.truth,
+            events=events,
+            truth=truth,
             engine=service.engine,
-            served=service.truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp),
+            served=truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp),
             with_usage=with_usage and at_the_end,
             idle_close="idle_close" in faults,
+            scores=scores,
         )
         sequence.stream = answer(exchange, faults, stream=body.stream)
         service.submit(sequence, request.received_ns)
@@ -343,6 +280,8 @@ class Api:
         given = (body.max_output_tokens, body.max_completion_tokens, body.max_tokens)
         default = max(1, length - prompt) if chat else 16
         wanted = next((limit for limit in given if limit is not None), default)
+        if not wanted and body.echo:
+            wanted = 1  # computed, and not shown
         if wanted < 1:
             raise RequestRefused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
         if prompt + wanted > length:

@@ -109,6 +109,7 @@ class Sequence:
     tail: list[int] = field(default_factory=list)  # the prompt's tokens after its last full block
     start: int = 0  # where its answer starts, see `tokens.ANSWER`
     reason: Literal["length", "stop"] = "length"  # why it ends there
+    scored: bool = False  # log probabilities of its prompt are asked for: all of it is computed, whatever is cached
     stream: Any = None
     state: State = "new"
     generated: int = 0
@@ -277,7 +278,7 @@ class Engine:
         """Take the blocks of a prompt (and of the answer so far), shared ones where they match."""
         size, known = self.physics.block_size, sequence.prompt_len + sequence.generated
         # At least one token is always computed: its logits are where the next one comes from.
-        cached = min(self.pool.match(sequence.hashes), (known - 1) // size)
+        cached = 0 if sequence.scored else min(self.pool.match(sequence.hashes), (known - 1) // size)
         sequence.shared = sequence.hashes[:cached]
         self.pool.share(sequence.shared)
         blocks = -(-known // size)
@@ -288,7 +289,7 @@ class Engine:
         sequence.private = blocks - cached
         sequence.room = blocks * size - sequence.prompt_len
         sequence.remaining = known - cached * size
-        if not sequence.scheduled_ns and self.physics.prefix_caching:
+        if not sequence.scheduled_ns and self.physics.prefix_caching and not sequence.scored:
             self.prefix_queries += sequence.prompt_len
             self.prefix_hits += cached * size
             sequence.cached = cached * size

@@ -4,7 +4,7 @@ Those stand where a good answer would, use its parts, and cost the good ones not
 
 Chosen by the number of the request since the faults were set, so that a run with a seed goes wrong in the same places
 every time: `share=0.1` by a hash of seed and number, `nth=7` only that one, `every=5` each fifth; without any of them
-all.
+all. `streams=64` with or without one of them: only what arrives while it makes at least so many open requests.
 
 Kinds, and the parameters they take besides:
 - before an answer: `http_401` `http_429` `http_500` `http_503`; `echo` (500, with the headers of the request in it);
@@ -17,24 +17,38 @@ Kinds, and the parameters they take besides:
 - oddities that a client must survive: `garbage` (an event that is not JSON, after `after` events), `role_first` (an
   event without output at once), `multi` (`tokens` in an event, default 4), `split` (events in pieces), `crlf`, `ping`,
   `empty` (no output tokens), `usage_none`, and in chat streams `reasoning` (the first half) and `tool_calls`.
+- text that is wrong while everything else is as it should be, from token `after`+1 on (default 1): `wrong` (words of no
+  sense, others in each answer; the prompt is scored as by a model that knows nothing), `flip` (another answer as good
+  as the first: a near tie that fell to the other side), `repeat` (one token over and over), `replacement` (characters
+  that are U+FFFD), `blank` (tokens without text); `endless` answers do not end by themselves.
+- log probabilities: `drift` (each lower by `nats`, default 0.5), `unsteady` (those of a request all differ by a number
+  drawn with the standard deviation `nats`), `some_scores` (the second half of the prompt has none), `ignore_scores`
+  (they are not told), `refuse_scores` (status 400).
 - after an answer: `idle_close` (closed although keep-alive was promised); `twice` (a stream's answer once more, asked
   by nobody: in the same bytes, or `seconds` later, when the connection may be waiting for another).
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
+from zlib import crc32
 
 from loadgen.errors import ProfileError
+from loadgen.simulator import tokens
 from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, WholeAnswer
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, chunk
+from loadgen.simulator.scores import Scores
 from loadgen.simulator.vllm_events import DONE, encode
 
 REFUSALS = {"http_401": 401, "http_429": 429, "http_500": 500, "http_503": 503, "echo": 500}
+TEXTS = ("wrong", "flip", "repeat", "replacement", "blank")
 ENDS = ("reset", "truncate", "early_end", "error_event")
 KINDS = (
     *REFUSALS,
     *ENDS,
+    *TEXTS,
+    *("endless", "drift", "unsteady", "some_scores", "ignore_scores", "refuse_scores"),
     *("not_http", "silent", "close_on_reuse", "stall", "garbage", "role_first", "multi", "split", "twice"),
     *("crlf", "ping", "empty", "usage_none", "reasoning", "tool_calls", "idle_close"),
 )
@@ -51,9 +65,13 @@ class Fault:
     after: int = 1
     seconds: float = 0.0
     tokens: int = 4
+    streams: int = 0
+    nats: float = 0.5
 
-    def strikes(self, number: int, seed: int) -> bool:
-        """Whether request `number` (the first is 1) is one of its own."""
+    def strikes(self, number: int, seed: int, streams: int = 1) -> bool:
+        """Whether request `number` (the first is 1), with which `streams` are open, is one of its own."""
+        if streams < self.streams:
+            return False
         if self.nth is not None:
             return number == self.nth
         if self.every is not None:
@@ -66,7 +84,8 @@ def parse_fault(text: str) -> Fault:
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise ProfileError(f"fault {text!r}: no kind {kind!r}; there are {', '.join(sorted(KINDS))}")
-    readers = {"share": float, "nth": int, "every": int, "after": int, "seconds": float, "tokens": int}
+    readers = {"share": float, "nth": int, "every": int, "after": int, "seconds": float, "tokens": int, "streams": int}
+    readers["nats"] = float
     values: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
@@ -81,8 +100,37 @@ def parse_fault(text: str) -> Fault:
     return Fault(kind=kind, **values)  # type: ignore[arg-type]  # the reader of each key made its type
 
 
-def chosen(faults: list[Fault], number: int, seed: int) -> dict[str, Fault]:
-    return {fault.kind: fault for fault in faults if fault.strikes(number, seed)}
+def chosen(faults: list[Fault], number: int, seed: int, streams: int = 1) -> dict[str, Fault]:
+    return {fault.kind: fault for fault in faults if fault.strikes(number, seed, streams)}
+
+
+def wrong_text(faults: dict[str, Fault], good: Callable[[int], int], number: int) -> Callable[[int], int]:
+    """The token at each place of the answer to request `number`, where `good` tells that of the right answer."""
+    fault = next((faults[kind] for kind in TEXTS if kind in faults), None)
+    if fault is None:
+        return good
+    after = fault.after
+    same = {"repeat": tokens.encode("!"), "replacement": tokens.encode("\ufffd"), "blank": [tokens.END]}.get(fault.kind)
+
+    def token_at(index: int) -> int:
+        if index < after:
+            return good(index)
+        if same is not None:
+            return same[0]
+        return good(index + 31) if fault.kind == "flip" else tokens.answer_id(crc32(b"%d/%d" % (number, index)))
+
+    return token_at
+
+
+def wrong_scores(faults: dict[str, Fault], scores: Scores) -> Scores | None:
+    """What is told of log probabilities under these faults; None where it is nothing."""
+    if "ignore_scores" in faults:
+        return None
+    shift = -faults["drift"].nats if "drift" in faults else 0.0
+    if "unsteady" in faults:
+        shift += scores.noise.gauss(0.0, faults["unsteady"].nats)
+    known = len(scores.prompt) // 2 if "some_scores" in faults else None
+    return replace(scores, shift=shift, untrained="wrong" in faults, known=known)
 
 
 PING = b": ping\n\n"

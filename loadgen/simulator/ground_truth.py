@@ -224,7 +224,10 @@ class GroundTruth:
     """The account of everything served since the start or the last reset."""
 
     def __init__(self) -> None:
-        self.open = 0  # requests received and not answered completely; a reset leaves it alone
+        # A reset leaves these alone.
+        self.open = 0  # requests received and not answered completely
+        self.numbered = 0  # completions, chats and responses so far; faults choose by how many came since they were set
+        self.faults_since = 0  # the number of the last one before the faults were set
         self.history = ServedHistory()
         self.reset()
 

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -56,6 +56,7 @@ class Connection:
         self.fd = sock.fileno()
         self.request: Request | None = None  # the one being answered
         self.served = 0  # requests answered before
+        self._status = 200  # of the answer that is being given
         self.on_lost: Callable[[], None] | None = None  # called if the client goes away before its answer is complete
         self.send = sock.send  # bound once: called for every token
         self.out = bytearray()  # what the socket did not take; never replaced by another object
@@ -119,6 +120,7 @@ class Connection:
         self, status: int, body: bytes, *, kind: str = "application/json", headers: str = "", close: bool = False
     ) -> None:
         """Answer the request whole; `close` breaks the promise of a kept-alive connection."""
+        self._status = status
         keep = "" if self.request and self.request.keep_alive else "connection: close\r\n"
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nserver: uvicorn\r\ncontent-length: {len(body)}\r\n"
@@ -133,6 +135,9 @@ class Connection:
         """The answer is complete: wait for the next request, or close if that was agreed or `close`."""
         request, self.request, self.on_lost = self.request, None, None
         self.served += 1
+        if request is not None:
+            self.server.answered[request.path, request.method, self._status] += 1
+        self._status = 200
         if close or request is None or not request.keep_alive:
             self.close()
         elif self.fd >= 0:
@@ -231,6 +236,7 @@ class HttpServer:
         self.handle = handle
         self.keep_alive_s = keep_alive_s
         self.connections: set[Connection] = set()
+        self.answered = Counter[tuple[str, str, int]]()  # by path, method and status
         self._sock: socket.socket | None = None
 
     def listen(self, host: str, port: int) -> int:

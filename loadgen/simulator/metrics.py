@@ -4,7 +4,10 @@ Recording is cheap because nearly all streams of a step were in the step before 
 so a step is one observation with a count.
 """
 
+import time
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
 from itertools import accumulate
 
 from loadgen.simulator.engine import Emission, Engine, Sequence
@@ -56,6 +59,7 @@ class Metrics:
         self.finished = dict.fromkeys(("stop", "length", "error"), 0)
         self._histograms = {name: PrometheusHistogram(buckets) for name, buckets in _HISTOGRAMS.items()}
         self._last_ns = 0
+        self._started_s = time.time()
 
     def step(self, emission: Emission, now_ns: int) -> None:
         ttft, itl = (self._histograms[name] for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"))
@@ -87,8 +91,10 @@ class Metrics:
         for name, span_ns in spans_ns.items():
             self._histograms[name].add(span_ns / 1e9)
 
-    def text(self, engine: Engine) -> str:
-        lines: list[str] = []
+    def text(self, engine: Engine, answered: Mapping[tuple[str, str, int], int]) -> str:
+        """The page; `answered` are the server's answers by path, method and status."""
+        lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self._started_s!r}"]
+        lines += _answers(answered)
         for name, kind, samples in self._numbers(engine):
             lines += [f"# HELP vllm:{name} Simulated.", f"# TYPE vllm:{name} {kind}"]
             lines += [f"vllm:{name}{{{self._labels}{extra}}} {float(value)!r}" for extra, value in samples.items()]
@@ -126,6 +132,17 @@ class Metrics:
             ("num_preemptions_total", "counter", {"": engine.preemptions}),
             ("prefix_cache_queries_total", "counter", {"": engine.prefix_queries}),
             ("prefix_cache_hits_total", "counter", {"": engine.prefix_hits}),
+            ("external_prefix_cache_queries_total", "counter", {"": 0}),
+            ("external_prefix_cache_hits_total", "counter", {"": 0}),
             ("request_success_total", "counter", finished),
             ("estimated_flops_per_gpu_total", "counter", {"": flops}),
         ]
+
+
+def _answers(answered: Mapping[tuple[str, str, int], int]) -> list[str]:
+    """As the library that counts them for vLLM does: statuses by their class."""
+    by_class = Counter[str]()
+    for (path, method, status), count in answered.items():
+        by_class[f'handler="{path}",method="{method}",status="{status // 100}xx"'] += count
+    head = ["# TYPE http_requests_total counter"] if by_class else []
+    return head + [f"http_requests_total{{{labels}}} {float(count)!r}" for labels, count in by_class.items()]

@@ -35,6 +35,8 @@ class Physics:
     prefix_caching: bool = True  # whether prompts share blocks with earlier ones
     eos_mean_tokens: float = 0.0
     """Above zero: answers without `ignore_eos` end by themselves, after this many tokens on average."""
+    score_noise: float = 0.01
+    """Standard deviation, in nats, of each token's log probability while other requests are running; alone, none."""
     startup_s: float = 0.0  # how long the milestones of a start take
 
     def __post_init__(self) -> None:

@@ -73,11 +73,10 @@ class Service:
         self.model = model
         self.seed = seed
         self.faults = faults
-        self.faults_since = 0  # the number of the last request before the faults were set
         self.engine = Engine(physics, seed=seed)
         self.metrics = Metrics(model)
         self.truth = GroundTruth()
-        self.requests = 0  # completions and chats so far; faults choose by how many came since they were set
+        self.canaries = GroundTruth()  # of the requests that vramp marked as its canaries: none of them is in `truth`
         self._timer = Timer(loop, self._tick)
         self._stepping = False
 

@@ -23,6 +23,7 @@ _AFTER_WORDS = FIRST_WORD + len(WORDS)
 _REMEMBERED = 200_000
 _id_of = {word: FIRST_WORD + index for index, word in enumerate(WORDS)}
 _piece_of = {number: word for word, number in _id_of.items()}
+_SPECIAL = {BOS: "<s>", START: "<start>", END: "</s>"}
 
 
 def encode(text: str) -> list[int]:
@@ -33,6 +34,16 @@ def encode(text: str) -> list[int]:
 def decode(ids: Iterable[int]) -> str:
     """A text for any token ids; those never seen become words of the vocabulary."""
     return "".join(_piece_of.get(number) or WORDS[number % len(WORDS)] for number in ids)
+
+
+def piece(number: int) -> str:
+    """A token by itself, as it is told beside its log probability; special ones have names."""
+    return _SPECIAL.get(number) or decode((number,))
+
+
+def text(ids: Iterable[int]) -> str:
+    """What a client sees of an answer: special tokens have no text."""
+    return decode(number for number in ids if number not in _SPECIAL)
 
 
 def encode_chat(messages: Iterable[tuple[str, str]], *, generation_prompt: bool = True) -> list[int]:
@@ -51,7 +62,11 @@ def answer_start(ids: Sequence[int]) -> int:
 
 def answer_ids(start: int, count: int) -> list[int]:
     """The tokens of the first `count` words of an answer."""
-    return [ANSWER_IDS[(start + index) % len(ANSWER_IDS)] for index in range(count)]
+    return [answer_id(start + index) for index in range(count)]
+
+
+def answer_id(index: int) -> int:
+    return ANSWER_IDS[index % len(ANSWER_IDS)]
 
 
 def _learn(piece: str) -> int:

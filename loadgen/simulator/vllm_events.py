@@ -7,11 +7,14 @@ speed.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
+from loadgen.simulator import tokens
 from loadgen.simulator.http import chunk
+from loadgen.simulator.scores import Told
 from loadgen.simulator.tokens import ANSWER
 
 Field = Literal["text", "content", "reasoning_content", "tool_calls"]
@@ -21,12 +24,6 @@ DONE = b"data: [DONE]\n\n"
 _HOLE = "\x00"
 
 
-def words(start: int, first: int, last: int) -> bytes:
-    """The words of tokens `first` to `last` (not included) of an answer; JSON needs no escape in them."""
-    size = len(ANSWER)
-    return b"".join([ANSWER[(start + index) % size] for index in range(first, last)])
-
-
 def usage(prompt: int, completion: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
 
@@ -34,7 +31,7 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 class Events:
     """The event bytes of one stream."""
 
-    __slots__ = ("_envelope", "_prompt", "chat", "running_usage", "start")
+    __slots__ = ("_envelope", "_prompt", "chat", "running_usage", "start", "token_at")
 
     def __init__(
         self, name: str, model: str, *, chat: bool, prompt: int, start: int, running_usage: bool = False
@@ -44,7 +41,15 @@ class Events:
         self._prompt = prompt
         self.chat = chat
         self.start = start
+        self.token_at: Callable[[int], int] = lambda index: tokens.answer_id(start + index)
         self.running_usage = running_usage
+
+    def ids(self, first: int, last: int) -> list[int]:
+        """Tokens `first` to `last` (not included) of the answer."""
+        return [self.token_at(index) for index in range(first, last)]
+
+    def text(self, first: int, last: int) -> str:
+        return tokens.text(self.ids(first, last))
 
     def prepared(self, kind: Field) -> tuple[bytes, bytes]:
         """What comes before and after the word of every event but the last, without running usage; chunk included."""
@@ -67,7 +72,7 @@ class Events:
 
     def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
         """One event that carries tokens `first` to `last` (not included), without a chunk around it."""
-        choice = self._choice(kind, words(self.start, first, last).decode(), finish)
+        choice = self._choice(kind, self.text(first, last), finish)
         if kind == "tool_calls" and not first:
             call = choice["delta"]["tool_calls"][0]
             call |= {"id": "call-0", "type": "function"}
@@ -87,13 +92,18 @@ class Events:
         body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
         return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
-    def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
-        text = words(self.start, 0, completion).decode()
+    def whole(self, completion: int, finish: Finish, *, with_usage: bool, told: Told | None = None) -> bytes:
+        """The response in one piece; with what `told` has of its tokens."""
+        text = self.text(0, completion)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         body: dict[str, Any] = self._envelope | {"choices": [choice]}
         if self.chat:
             body["object"] = "chat.completion"
+        if told is not None and self.chat:
+            body["prompt_logprobs"] = told.prompt_logprobs
+        elif told is not None:
+            choice |= told._asdict() | {"text": told.text}
         if with_usage:
             body["usage"] = usage(self._prompt, completion)
         return encode(body)
@@ -131,7 +141,7 @@ class ResponseEvents(Events):
 
     def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
         """The text of tokens `first` to `last` (not included); what else ends an answer comes with `closing`."""
-        text = words(self.start, first, last).decode()
+        text = self.text(first, last)
         return self._named("response.output_text.delta", _OPENING + first, delta=text, logprobs=[], **self._place())
 
     def role(self) -> bytes:
@@ -149,7 +159,7 @@ class ResponseEvents(Events):
 
     def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
         """The text once more, and the response with its usage; no `[DONE]`."""
-        text = words(self.start, 0, completion).decode()
+        text = self.text(0, completion)
         number = _OPENING + completion
         usage = self._usage(completion) if with_usage else None
         return [
@@ -157,8 +167,9 @@ class ResponseEvents(Events):
             self._named("response.completed", number + 1, response=self._response("incomplete", text, usage)),
         ]
 
-    def whole(self, completion: int, finish: Finish, *, with_usage: bool) -> bytes:
-        text = words(self.start, 0, completion).decode()
+    def whole(self, completion: int, finish: Finish, *, with_usage: bool, told: Told | None = None) -> bytes:
+        del told  # the endpoint has no such fields
+        text = self.text(0, completion)
         status = "incomplete" if finish == "length" else "completed"
         return encode(self._response(status, text, self._usage(completion) if with_usage else None))
 

@@ -23,6 +23,7 @@ from loadgen.masking import masked
 from loadgen.metrics.result import SCHEMA, Result
 from loadgen.places import PRIVATE, read_whole, state_folder, write_whole
 from loadgen.store.files import JOURNAL, journal_is_held
+from loadgen.store.foreign.read import TOOLS, read_foreign
 
 RUNS = Path("runs")  # where runs leave their folders, below the current one
 RESULT = "result.json"
@@ -221,7 +222,7 @@ def require_writable(path: Path) -> None:
         # From Python 3.14 `is_dir` does not tell what is wrong with a name that cannot be.
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISDIR(path.stat().st_mode):
-                raise ResultError(f"{path}: is a folder; --json takes the name of a file")
+                raise ResultError(f"{path}: is a folder; a file is wanted")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".vramp-")
     except OSError as error:
@@ -245,7 +246,7 @@ def write_result(result: Result, path: Path, *, mode: int = PRIVATE) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result, of an older vramp too; raises `ResultError` for what is not one, or of a newer schema."""
+    """Read a result, of an older vramp or another tool too; raises `ResultError` for any other, and a newer schema."""
     try:
         document = read_whole(path)
     except OSError as error:
@@ -265,4 +266,17 @@ def read_result(path: Path) -> Result:
             schema = ""
         if schema.startswith("vramp.result/") and schema != SCHEMA:
             raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
+        if not schema:
+            return _read_foreign(document, path, error)
         raise ResultError(f"{path}: not a result of vramp: {error}") from error
+
+
+def _read_foreign(document: bytes, path: Path, error: Exception) -> Result:
+    """A result of another tool; `error` is why it is none of vramp."""
+    try:
+        result = read_foreign(document, path.name)
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as wrong:
+        raise ResultError(f"{path}: not a result of vramp, {TOOLS}: {wrong}") from wrong
+    if result is None:
+        raise ResultError(f"{path}: not a result of vramp, {TOOLS}: {error}") from error
+    return masked(result)  # type: ignore[no-any-return]

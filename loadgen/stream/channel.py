@@ -24,6 +24,7 @@ from loadgen.stream.events import (
     FINISHED,
     NO_ERROR,
     TEXT,
+    Choice,
     Chunk,
     Delta,
     EventSplitter,
@@ -33,6 +34,7 @@ from loadgen.stream.events import (
     decode_typed,
     final_usage,
     single_event,
+    spoken,
 )
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Failure, Stream, http_failure
@@ -208,7 +210,7 @@ class Channel:
             if tokens == 1 and gap_ns and stream.plain:
                 stream.record_gap(gap_ns)
             else:
-                self._take_odd_output(stream, tokens, gap_ns)
+                self._take_odd_output(stream, tokens, gap_ns, choice)
             stream.tokens += tokens
             stream.last_ns = stamp_ns
             self._client.output_tokens += tokens
@@ -216,9 +218,14 @@ class Channel:
         if choice.finish_reason is not None:
             stream.done = True
 
-    def _take_odd_output(self, stream: Stream, tokens: int, gap_ns: int) -> None:
-        """Output that is not exactly one token after exactly one: the first, several at once, or a held-back half."""
+    def _take_odd_output(self, stream: Stream, tokens: int, gap_ns: int, choice: Choice) -> None:
+        """Output that is not exactly one token after exactly one: the first, several at once, or a held-back half.
+
+        Also all output of a stream whose answer is followed.
+        """
         stamp_ns = self._stamp_ns
+        if stream.pieces is not None:
+            stream.pieces.append(choice)
         if stream.first_ns == 0:
             stream.record_first_token(stamp_ns, tokens)
             self.output_began()
@@ -233,14 +240,16 @@ class Channel:
         if not stream.part_ns:
             stream.begin_part(stamp_ns, tokens)
             return
-        token_gap_ns = stamp_ns - (stream.held_ns or stream.last_ns)
-        stream.record_odd_gap((gap_ns, token_gap_ns, tokens))
+        if tokens == 1 and gap_ns and not stream.held_ns:
+            stream.record_gap(gap_ns)
+        else:
+            stream.record_odd_gap((gap_ns, stamp_ns - (stream.held_ns or stream.last_ns), tokens))
         if tokens:
             stream.held_ns = 0
         elif not stream.held_ns:
             # Text without a new token: the time since the last token goes on until the next.
             stream.held_ns = stream.last_ns
-        stream.plain = not stream.held_ns
+        stream.plain = not stream.held_ns and stream.pieces is None
 
     def _take_rest(self, stream: Stream, chunk: Chunk) -> None:
         """A chunk without choices: usage, an error, or nothing."""
@@ -287,7 +296,7 @@ class Channel:
     def _take_typed(self, stream: Stream, chunk: TypedChunk, data: bytes) -> None:
         """An event of `/v1/responses`: it counts as the chunk of a completion that says the same."""
         if chunk.has_output:
-            self._take_chunk(stream, TEXT)
+            self._take_chunk(stream, TEXT if stream.pieces is None else spoken(chunk))
         elif chunk.type in FAILED:
             self._fail("engine_error", _shown(data))
         else:

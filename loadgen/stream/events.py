@@ -78,11 +78,28 @@ FINISHED = ("response.completed", "response.incomplete")  # types of the last ev
 FAILED = ("response.failed", "error")
 
 
+def spoken(chunk: TypedChunk) -> Chunk:
+    """The chunk of a completion that says what an event of `/v1/responses` does."""
+    try:
+        return Chunk(choices=[Choice(text=_decode_text(chunk.delta))])
+    except msgspec.DecodeError:
+        return TEXT
+
+
+def said(choice: Choice) -> str | None:
+    """The text that a chunk adds; None for a tool call, which is none."""
+    delta = choice.delta
+    if delta is None:
+        return choice.text or ""
+    return None if delta.tool_calls else delta.content or delta.reasoning_content or delta.reasoning or ""
+
+
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 """Decode the data of an event; raises `msgspec.DecodeError` for what is not such a chunk."""
 
 decode_typed = msgspec.json.Decoder(TypedChunk).decode  # the same for an event of any endpoint
 
+_decode_text = msgspec.json.Decoder(str).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 
 

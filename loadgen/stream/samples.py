@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.metrics.degenerate import degeneracy
 from loadgen.metrics.deltas import MESSAGES_KEPT, ClientDelta, EncodedHistogram, StageCounts, StageDelta, StreamRow
 from loadgen.metrics.histogram import Histogram
 
@@ -109,6 +110,15 @@ class StageSamples(StageCounts, msgspec.Struct):
         if len(kept) < MESSAGES_KEPT and message not in kept:
             kept.append(message)
 
+    def note_answer(self, text: str) -> None:
+        """Count an answer that was looked at, and what is wrong with it."""
+        self.answers += 1
+        kind, loop = degeneracy(text)
+        if kind is not None:
+            self.degenerate[kind] = self.degenerate.get(kind, 0) + 1
+        if loop:
+            self.loops[loop] = self.loops.get(loop, 0) + 1
+
     def drain(self, send_due: Callable[[], None] = lambda: None) -> StageDelta:
         """Everything since the last drain, as a delta whose window fields the worker fills in.
 
@@ -160,7 +170,7 @@ class ClientSamples(msgspec.Struct, eq=False):
     """What one worker did since its last tick: shared by all its connections, which hold on to its lists."""
 
     output_tokens: int = 0  # that arrived, ever
-    input_tokens: int = 0  # as `requests`, of streams that completed, ever
+    input_tokens: int = 0  # of prompts that the engine has read, ever
     requests: int = 0
     reads: int = 0
     coalesced_reads: int = 0
@@ -169,6 +179,7 @@ class ClientSamples(msgspec.Struct, eq=False):
     connects: int = 0
     read_lag_ns: list[int] = []  # of a sample of the stamped reads; under TLS, the loop's lag at other times
     send_lag_ns: list[int] = []
+    drained_input_tokens: int = 0
     drained_tokens: int = 0
     drained_requests: int = 0
 
@@ -185,12 +196,14 @@ class ClientSamples(msgspec.Struct, eq=False):
             unstamped_reads=self.unstamped_reads,
             unsure_ttfts=self.unsure_ttfts,
             requests=self.requests - self.drained_requests,
+            input_tokens=self.input_tokens - self.drained_input_tokens,
             output_tokens=self.output_tokens - self.drained_tokens,
             connects=self.connects,
             read_lag=read_lag,
             send_lag=encoded_histogram(_rounded(self.send_lag_ns)),
         )
-        self.drained_tokens, self.drained_requests = self.output_tokens, self.requests
+        self.drained_input_tokens, self.drained_tokens = self.input_tokens, self.output_tokens
+        self.drained_requests = self.requests
         self.reads = self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()

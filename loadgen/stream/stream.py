@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loadgen.metrics.deltas import StreamRow
+from loadgen.stream.events import Choice
 from loadgen.stream.samples import StageSamples
 
 Failure = Literal[
@@ -61,6 +62,7 @@ class Stream:
     carried: bool = False  # its stage has ended
     clock_stepped: bool = False  # the wall clock was stepped while this stream was open: its times mean nothing
     warmup: bool = field(init=False)
+    pieces: list[Choice] | None = None  # the output so far of a stream whose answer is followed
     due_ns: int = field(init=False)  # when the client could have sent it: where `max_concurrency` holds back, later
     muted: bool = field(init=False)  # its gaps are not recorded for now
     record_gap: Callable[[int], None] = field(init=False)
@@ -103,6 +105,8 @@ class Stream:
         self.events = self.events_at_sweep = 0
         self.usage_tokens = None
         self.plain = self.done = False
+        if self.pieces is not None:
+            self.pieces.clear()
 
     # What it measures.
 
@@ -192,7 +196,7 @@ class Stream:
             self.part_ns = stamp_ns
             self.part_tokens = self.tokens + tokens
             self.held_ns = 0
-            self.plain = True
+            self.plain = self.pieces is None
 
     def note_clock_step(self) -> None:
         """The wall clock was stepped: nothing of this stream can be timed any more."""

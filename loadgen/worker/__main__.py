@@ -88,6 +88,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         number = max(number, time.monotonic_ns() // TICK_NS) + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
         driver.sweep()
+        driver.sampler.tick()
         if clock.stepped():
             driver.note_clock_step()
         cpu_ns, realtime_ns = priority.look()

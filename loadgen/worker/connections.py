@@ -1,6 +1,7 @@
 """The connections of one worker that carry no stream: those that are free, and those that are being opened.
 
-A free one is used before a new one is opened; no more than `AT_ONCE` are opened at a time.
+A free one is used before a new one is opened; no more than `AT_ONCE` are opened at a time. After a failure the next
+try waits (`BackOff`), so that a dead server is not hammered.
 """
 
 from __future__ import annotations
@@ -17,6 +18,26 @@ AT_ONCE = 128
 
 Opened = Callable[[Channel], None]
 Failed = Callable[[str], None]
+
+
+class BackOff:
+    """After a failure, a place of the load stays empty a little; longer, the more streams have failed in a row."""
+
+    def __init__(self, place_free: Callable[[], None]) -> None:
+        """`place_free` is called when a place may be filled again."""
+        self._place_free = place_free
+        self.places = 0  # that stay empty
+        self.failures_in_row = 0
+
+    def begin(self, open_streams: int) -> None:
+        """Leave a place empty, beside so many that are filled."""
+        self.places += 1
+        doublings = min(10, self.failures_in_row // max(1, open_streams + 1))
+        asyncio.get_running_loop().call_later(min(1.0, 0.01 * 2**doublings), self._over)
+
+    def _over(self) -> None:
+        self.places -= 1
+        self._place_free()
 
 
 class Connections:

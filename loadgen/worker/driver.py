@@ -19,9 +19,10 @@ from loadgen.stream.channel import Channel
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
 from loadgen.stream.transport import Sockets
-from loadgen.worker.connections import AT_ONCE, Connections
+from loadgen.worker.connections import AT_ONCE, BackOff, Connections
 from loadgen.worker.messages import BeginStage, Configure
 from loadgen.worker.queues import ArrivalQueue
+from loadgen.worker.sampling import AnswerSampler
 from loadgen.worker.stage_run import StageRun
 from loadgen.worker.timing import LoopLag
 from loadgen.workload.prompts import Prompts
@@ -57,10 +58,10 @@ class Driver:
         self._coming: StageRun | None = None  # a closed loop that begins once its first requests can be sent
         self._coming_by_s = 0.0
         self._resending: set[Stream] = set()  # streams that wait for a connection on which to be sent again
-        self._backing_off = 0  # places of the closed loop that stay empty after a failure
-        self._failures_in_row = 0
+        self._back_off = BackOff(self._send_more)
         self._filling = False
         self._preparing = False
+        self.sampler = AnswerSampler(wanted=settings.sample_answers)
         self._slot_free_ns = 0  # when the open loop was last held back by `max_concurrency` and a stream ended
 
     # Commands.
@@ -91,7 +92,7 @@ class Driver:
     def _connected_enough(self, missing: int) -> bool:
         """Whether there are free connections for so many streams; opens more if not."""
         missing -= len(self._connections.free)
-        if missing <= 0 or time.monotonic() >= self._coming_by_s or self._failures_in_row:
+        if missing <= 0 or time.monotonic() >= self._coming_by_s or self._back_off.failures_in_row:
             return True
         self._connections.open_up_to(missing, self._connected, self._connect_failed_ahead, ahead=True)
         return False
@@ -101,7 +102,7 @@ class Driver:
         self._end_current()
         run.begin(list(self._streams()))
         self.stages[command.index] = self.current = run
-        self._failures_in_row = 0
+        self._back_off.failures_in_row = 0
         measured_at_s = (command.start_ns + command.warmup_ns - time.monotonic_ns()) / 1e9
         self._loop.call_later(max(0.0, measured_at_s), self._warmup_over, run)
         self._prepare_soon()
@@ -175,7 +176,7 @@ class Driver:
         self._note_held()
 
     def _wants_more(self, run: StageRun) -> bool:
-        taken = len(self.open) + len(self._connections.opening) + self._backing_off + run.thinking
+        taken = len(self.open) + len(self._connections.opening) + self._back_off.places + run.thinking
         return run.concurrency is not None and taken < run.concurrency and not run.exhausted
 
     # Open loop.
@@ -192,7 +193,7 @@ class Driver:
             if not self.arrivals.take_due():
                 break
             self._serve_waiting(run)
-        if not self._failures_in_row:
+        if not self._back_off.failures_in_row:
             self._connect_ahead(run)
         self.arrivals.arm()
 
@@ -222,6 +223,8 @@ class Driver:
         stream.due_ns = max(intended_ns, self._slot_free_ns)
         run.open += 1
         run.open_sent += stream.measured
+        if self.sampler.due:
+            self.sampler.follow(channel, stream)
         self._send(stream, channel)
         self._prepare_soon()
 
@@ -263,14 +266,14 @@ class Driver:
         self._note_end(channel, stream, stamp_ns)
         self.stages[stream.stage].follow_up(stream, self._fill_soon)
         failed = not stream.done or not stream.first_ns
-        self._failures_in_row = self._failures_in_row + 1 if failed else 0
+        self._back_off.failures_in_row = self._back_off.failures_in_row + 1 if failed else 0
         refilled = channel.usable and not failed and self._refill(channel, stamp_ns)
         if not channel.usable:
             channel.close()
         elif not refilled:
             self._connections.free.append(channel)
         if failed:
-            self._back_off()
+            self._back_off.begin(len(self.open))
         elif not refilled:
             self._fill_soon()
         self._note_held()
@@ -296,15 +299,6 @@ class Driver:
         if self.current is not None:
             self.current.note_held(len(self.open))
 
-    def _back_off(self) -> None:
-        self._backing_off += 1
-        doublings = min(10, self._failures_in_row // max(1, len(self.open) + 1))
-        self._loop.call_later(min(1.0, 0.01 * 2**doublings), self._try_again)
-
-    def _try_again(self) -> None:
-        self._backing_off -= 1
-        self._send_more()
-
     # Connections.
 
     def _connected(self, channel: Channel) -> None:
@@ -317,12 +311,12 @@ class Driver:
         self._make_ready()
 
     def _connect_failed_ahead(self, _: str) -> None:
-        self._failures_in_row += 1
+        self._back_off.failures_in_row += 1
         self._make_ready()
 
     def _connect_failed(self, run: StageRun, message: str) -> None:
         """A request that could not be sent because there is no connection has failed."""
-        self._failures_in_row += 1
+        self._back_off.failures_in_row += 1
         if run is not self.current or run.exhausted:
             return
         if run.rate is None:
@@ -332,7 +326,7 @@ class Driver:
         else:
             return
         run.next_stream(intended_ns).fail("connect", message)
-        self._back_off()
+        self._back_off.begin(len(self.open))
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
         """A reused connection died before the response: send the request once more on a fresh one."""
@@ -348,11 +342,11 @@ class Driver:
         self._send(stream, channel)
 
     def _resend_failed(self, stream: Stream, message: str) -> None:
-        self._failures_in_row += 1
+        self._back_off.failures_in_row += 1
         self._resending.discard(stream)
         self.stages[stream.stage].note_end(stream)
         stream.fail("connect", message)
-        self._back_off()
+        self._back_off.begin(len(self.open))
 
     # Background.
 

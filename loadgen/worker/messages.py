@@ -44,6 +44,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     verify_tls: bool = True
     realtime_share: float = 0.0
     """Run before all other processes, where the system lets it, while it takes no more of a core than this."""
+    sample_answers: bool = False  # look at a few answers for text that is degenerate
     rows: bool = False  # send a row for each stream that is over
 
 

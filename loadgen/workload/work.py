@@ -59,6 +59,11 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
         return from_data or self.prefix_share > 0 or self.turns > 1 or self.key is not None
 
     @property
+    def random_prompts(self) -> bool:
+        """Whether prompts say nothing; a trace tells their lengths and times alone."""
+        return self.data is None or self.data.form == "trace"
+
+    @property
     def meant_hits(self) -> float:
         """The share of the prompt tokens that a prefix cache is meant to have, at most."""
         shares_blocks = self.data is not None and self.data.block_size > 0

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,7 +81,7 @@ def template(engine: Simulator) -> RequestTemplate:
     return request_template(engine.url, "completions", fields, osl=OSL, api_key=None)
 
 
-def fleet_of(engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None) -> Fleet:
+async def start(fleet: Fleet, engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None) -> None:
     target = ServerAddress(family=socket.AF_INET, ip="127.0.0.1", port=int(engine.url.rpartition(":")[2]))
     settings = Configure(
         address=target,
@@ -90,17 +91,17 @@ def fleet_of(engine: Simulator, workers: int, *, servers: int = 1, most: int | N
         stall_timeout_s=60,
         connect_timeout_s=10,
     )
-    return Fleet(settings, [target] * servers, workers, most=most)
+    await fleet.start(settings, [target] * servers, workers, most=most)
 
 
 @asynccontextmanager
 async def driven(
     engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None
 ) -> AsyncIterator[Driven]:
-    fleet = fleet_of(engine, workers, servers=servers, most=most)
+    fleet = Fleet(servers)
     pids: set[int] = set()
     try:
-        await fleet.start()
+        await start(fleet, engine, workers, servers=servers, most=most)
         pids.update(fleet.pids)
         await fleet.wait_ready()
         driving = Driven(fleet, engine, servers)
@@ -298,9 +299,9 @@ async def test_one_that_stops_while_it_starts_is_left_behind(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_process, "START_S", 20.0)
-    fleet = fleet_of(engine, 2)
+    fleet = Fleet(1)
     try:
-        await fleet.start()
+        await start(fleet, engine, 2)
         os.kill(fleet.pids[0], signal.SIGSTOP)
         monkeypatch.setattr(fleet_module, "_LONGEST_CHECK_S", 20.0)
         await until_one_is_ready(fleet)
@@ -319,9 +320,9 @@ async def until_one_is_ready(fleet: Fleet) -> None:
 
 
 async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = fleet_of(engine, 2)
+    fleet = Fleet(1)
     try:
-        await fleet.start()
+        await start(fleet, engine, 2)
         for pid in fleet.pids:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerError, match=r"worker 0 was killed by SIGKILL; worker 1 was killed by SIGKILL"):
@@ -330,9 +331,27 @@ async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monk
         await fleet.close()
     with monkeypatch.context() as patch:
         patch.setattr(worker_process, "_PROGRAM", ("/no/such/program",))
-        nobody = fleet_of(engine, 1, most=2)
+        nobody = Fleet(1)
         with pytest.raises(WorkerError, match="worker 0 could not be started"):
-            await nobody.start()
+            await start(nobody, engine, 1, most=2)
         nobody.grow(2)
         assert [len((await nobody.tick()).deaths), nobody.size] == [3, 0]
         await nobody.close()
+
+
+async def test_no_load_is_measured_without_workers_from_its_beginning_to_its_end() -> None:
+    fleet, stages = Fleet(1), Counter[int]()
+    fleet.begin_stage(0, closed(0), (), waits=False, first_wave_apart=False)
+    for index in (1, 2):
+        for number, delta in (await fleet.tick()).stages.items():
+            assert delta.window_start_ns is not None and delta.window_end_ns is not None
+            stages[number] += delta.window_end_ns > delta.window_start_ns
+        fleet.begin_stage(index, closed(0), (), waits=index == 2, first_wave_apart=False)
+    tick = await fleet.tick()
+    assert (tick.first_wave_waiting, tick.finished, tick.held) == (0, None, 0)
+    assert list(tick.stages) == [1]  # the last waits for its window
+    fleet.open_window(2)
+    assert list((await fleet.tick()).stages) == [2]
+    fleet.end_load(abort=False)
+    assert list(fleet.rest().stages) == [2] and not fleet.rest().stages
+    assert stages == {0: 2, 1: 1}  # its end comes with the tick after it

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.difference import Estimate
 from loadgen.metrics.figures import figures_of
 from loadgen.metrics.histogram import Histogram
@@ -96,6 +97,7 @@ def result_of(stage: StageRecord, limits: Limits = NO_LIMITS) -> StageResult:
         limits=limits,
         urls=[],
         machine=StageHardware(),
+        canaries=CanaryRecord(),
     )
 
 

@@ -4,11 +4,12 @@ import msgspec
 import pytest
 
 from loadgen.metrics.baseline import BaselineWatch, baseline_of, with_baseline
+from loadgen.metrics.comparison import BaselineView
 from loadgen.metrics.curve import distribution_of
 from loadgen.metrics.deltas import ClientDelta
 from loadgen.metrics.journal import ServerChanged, Ticked
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import BaselineView, Result
+from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import CURVE_PERCENTS
 from loadgen.metrics.stage_record import StageRecord
 from tests.metrics.served import run_of, served

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.metrics.crosscheck import truth_check, truth_verdicts, unintended_hits
 from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
-from loadgen.metrics.engine import EngineLatencyMs, EngineStage
+from loadgen.metrics.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import EngineMeasured, Line, RunStarted, StageStarted, Ticked
 from loadgen.metrics.record import Record
@@ -56,15 +56,9 @@ def test_both_agree_and_the_difference_has_names() -> None:
         ({}, {"prompt_tokens": 0, "generation_tokens": None}, "input tokens: client 640, server 0"),
         (
             {},
-            {"ttft_count": 65, "prompt_tokens": 650},
-            "requests: client 64, server 65; input tokens: client 640, server 650; somebody else uses this server; "
-            "TTFT not compared: the client saw 64 first tokens, the server made 65",
-        ),
-        (
-            {},
-            {"ttft_count": 128},
-            "requests: client 64, server 128; somebody else uses this server; "
-            "TTFT not compared: the client saw 64 first tokens, the server made 128",
+            {"ttft_count": 63, "prompt_tokens": 630},
+            "requests: client 64, server 63; input tokens: client 640, server 630; "
+            "TTFT not compared: the client saw 64 first tokens, the server made 63",
         ),
     ],
 )
@@ -82,6 +76,11 @@ def test_they_do_not_agree(said: dict[str, Any], engine: dict[str, Any], why: st
         ({}, {"idle_around": False}, "the server was not idle when its figures were read"),
         ({}, {"ttft_count": None, "generation_tokens": None}, "the server does not say"),
         ({}, {"doubts": {"all": "it was restarted"}}, "the server cannot be believed: it was restarted"),
+        (
+            {},
+            {"ttft_count": 65, "prompt_tokens": 650},
+            "the client saw 64 first tokens, the server made 65; others use it, too: 1 of them are theirs",
+        ),
     ],
 )
 def test_what_may_be_of_other_streams_is_not_told(said: dict[str, Any], engine: dict[str, Any], why: str) -> None:
@@ -98,7 +97,16 @@ def test_almost_as_many_streams_are_others(theirs: int) -> None:
     """5 % of the streams with ten times the TTFT move its mean by 45 %."""
     check = truth_check(client(), _changed(ENGINE, {"ttft_count": theirs}))
     assert (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms) == (None, None, None)
-    assert f"TTFT not compared: the client saw 64 first tokens, the server made {theirs}" in check.why
+    what = "TTFT and totals" if theirs > 64 else "TTFT"
+    assert f"{what} not compared: the client saw 64 first tokens, the server made {theirs}" in check.why
+
+
+def test_what_is_not_compared_says_whose_streams_there_were() -> None:
+    stage = client()
+    stage.others = OthersTraffic(running=3.2, generation_tokens_per_s=410.0)
+    check = truth_check(stage, _changed(ENGINE, {"idle_around": False}))
+    said = "TTFT and totals not compared: others use this server, too: 3.20 running, 410 tok/s out"
+    assert (check.agrees, check.why) == (None, said)
 
 
 def test_a_ttft_that_is_not_believed_leaves_the_totals() -> None:
@@ -124,6 +132,8 @@ def test_nothing_to_compare() -> None:
     check = truth_check(client(), EngineStage())
     assert check.agrees is None
     assert check.why == "TTFT and totals not compared: the server does not say"
+    restarted = truth_check(client(), _changed(ENGINE, {"restarts": 1}))
+    assert (restarted.agrees, restarted.why) == (None, "TTFT and totals not compared: the server was restarted")
     silent = truth_check(client(first_tokens=0), _changed(ENGINE, {"ttft_count": 0}))
     assert silent.ttft_outside_ms is None
 
@@ -161,6 +171,15 @@ def test_verdicts() -> None:
     assert truth_verdicts("stage 1", None, None) == []
     shared = _changed(ENGINE, {"prefix_hit_rate": 0.25})
     assert truth_verdicts("stage 1", None, shared, meant_hits=0.25) == []
+
+
+def test_speculation_on_random_prompts_is_a_verdict() -> None:
+    guessing = _changed(ENGINE, {"spec": SpecDecode(drafts=9, drafted_tokens=36, accepted_tokens=30, acceptance=5 / 6)})
+    [verdict] = truth_verdicts("stage 1", None, guessing, random_prompts=True)
+    assert (verdict.id, verdict.bad) == ("spec-decode-random", True)
+    assert verdict.text.startswith("speculative decoding accepted 83% of its drafts on random prompts")
+    assert truth_verdicts("stage 1", None, guessing) == [], "prompts of a dataset"
+    assert truth_verdicts("stage 1", None, ENGINE, random_prompts=True) == [], "no speculation"
 
 
 # In the result.
@@ -241,7 +260,9 @@ def test_streams_of_the_stage_before_are_seen() -> None:
     engine = EngineStage(ttft_mean_ms=25.0, ttft_count=3, generation_tokens=15, idle_around=True)
     stages = [folded(open_before=streams, warmup=0, engine=engine) for streams in (0, 2)]
     words = [stage.truth.why for stage in stages if stage.truth is not None]
-    assert words[0].startswith("requests: client 2, server 3; output tokens: client 10, server 15; somebody else")
+    assert words[0].endswith(
+        "the client saw 2 first tokens, the server made 3; others use it, too: 1 of them are theirs"
+    )
     assert words[1] == "TTFT and totals not compared: streams of the stage before were open when it began"
 
 

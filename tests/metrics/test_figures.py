@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.figures import (
@@ -20,7 +21,7 @@ from loadgen.metrics.figures import (
 )
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import DataFile, StageStarted
-from loadgen.metrics.result import Comparison, Goodput, Limits
+from loadgen.metrics.result import Goodput, Limits
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
 from tests.metrics.served import result_of, run_of, running_figures, served

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,6 +162,17 @@ def test_a_stage_has_its_gpus_and_the_energy_of_the_servers(record: Record) -> N
     assert result.telemetry_meta == {"sim": {"attempt": "sim"}}
     assert [series.index for series in result.gpu_series] == [0, 1]
     assert result.host_series["t_s"][0] == 1.0
+
+
+@pytest.mark.parametrize(("gpus", "counted"), [(None, 1), (4, 4)])
+def test_its_tokens_cost_what_the_servers_gpus_cost(record: Record, gpus: int | None, counted: int) -> None:
+    """600 tokens a second: on one GPU at 3.60 dollars an hour, a tenth of a cent buys 600."""
+    assert record.run is not None
+    record.run = msgspec.structs.replace(record.run, profile={"cost": {"gpu_hour": 3.6, "gpus": gpus}})
+    (stage,) = record.result().stages
+    assert stage.throughput.output_tokens_per_s_per_gpu == 600.0 / counted
+    assert stage.cost is not None
+    assert stage.cost.usd_per_million_output_tokens == pytest.approx(counted * 1e6 / 600 * 0.001)
 
 
 def test_a_stage_takes_one_look_after_its_end_and_no_more(record: Record) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
 from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram
-from loadgen.metrics.histogram import HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, Histogram, _top_of
+from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, Histogram, _top_of
 
 values_us = st.lists(st.integers(0, HIGHEST_US), max_size=60)
 
@@ -146,6 +146,12 @@ def test_an_empty_histogram_has_no_statistics() -> None:
     assert (summary.mean, summary.p99, summary.max) == (None, None, None)
     assert Histogram().percentile_ms(99) is None
     assert isinstance(Histogram().encode(), EncodedHistogram)
+
+
+@given(st.lists(st.integers(0, 2 * HIGHEST_US), max_size=60))
+def test_exported_buckets_count_exactly(values: list[int]) -> None:
+    exact = [sum(value <= bound for value in values) for bound in EXPORTED_BOUNDS_US]
+    assert of(values).counts_within(EXPORTED_BOUNDS_US) == exact
 
 
 def test_share_above_a_limit() -> None:

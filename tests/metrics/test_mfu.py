@@ -2,6 +2,7 @@
 
 import pytest
 
+from loadgen.metrics.engine import EngineStage, EngineView
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.mfu import compute_of, flags_of
 from loadgen.metrics.samples import GpuStatic
@@ -16,8 +17,8 @@ def gpus(*names: str, partition: str | None = None) -> list[GpuStatic]:
 
 
 def computed(command: list[str] | None, found: list[GpuStatic]) -> ComputeResult:
-    compute = compute_of(100.0, command, found)
-    assert compute is not None and compute.tflops_per_gpu == 100.0
+    compute = compute_of(EngineStage(tflops_per_gpu=100.0, hbm_bytes_per_s=2e12), command, found)
+    assert compute is not None and (compute.tflops_per_gpu, compute.hbm_bytes_per_s) == (100.0, 2e12)
     return compute
 
 
@@ -69,7 +70,7 @@ def test_where_a_part_is_not_known_there_is_no_share(
 
 
 def test_an_engine_that_does_not_tell_has_nothing() -> None:
-    assert compute_of(None, BF16, gpus("AMD Instinct MI300X")) is None
+    assert compute_of(EngineView(), BF16, gpus("AMD Instinct MI300X")) is None
 
 
 def test_a_gpu_in_one_piece_is_whole() -> None:

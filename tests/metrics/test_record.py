@@ -36,8 +36,8 @@ def tick(record: Record, t_s: float, held: int = 0, stages: dict[int, StageDelta
 def test_points_are_bounded_and_the_result_keeps_the_extremes(record: Record) -> None:
     for number in range(10_000):
         tick(record, number * 0.25, held={77: 5000}.get(number, 10 + number % 2))
-    assert len(record.points) <= 40
-    assert record.points[-1].t_s == 2499.75
+    assert len(record.timeline.points) <= 40
+    assert record.timeline.points[-1].t_s == 2499.75
     series = record.result().series
     assert len(series["t_s"]) <= 6_000
     assert max(held or 0 for held in series["held"]) == 5000

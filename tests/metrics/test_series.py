@@ -60,3 +60,13 @@ def test_the_columns_of_a_long_run_have_highs_and_lows() -> None:
 def test_what_never_changes_needs_no_lows() -> None:
     assert set(filled([5.0] * 1000).columns()) == {"t_s", "a"}
     assert set(filled([None] * 1000).columns()) == {"t_s", "a"}
+
+
+def test_a_value_that_lies_between_bounds_keeps_both() -> None:
+    series = TimeSeries(["a"], capacity=40, kept_raw=10)
+    for number in range(100):
+        series.add(number * 0.25, {"a": (10.0 + number, 20.0 + number)})
+    assert series.last_bounds("a") == (109.0, 119.0)
+    assert (float(series.lows.min()), float(series.highs.max())) == (10.0, 119.0)
+    series.add(26.0, {"a": 5.0})
+    assert (series.last_bounds("a"), series.last("a")) == (None, 5.0)

@@ -41,6 +41,8 @@ def deltas(draw: st.DrawFn) -> StageDelta:
         bins=draw(st.dictionaries(st.integers(0, 3), bins(), max_size=2)),
         models=draw(st.dictionaries(st.sampled_from(["base", "adapter"]), counts, max_size=2)),
         errors=draw(st.dictionaries(st.sampled_from(["reset", "stall"]), counts, max_size=2)),
+        degenerate=draw(st.dictionaries(st.sampled_from(["blank", "repeating"]), counts, max_size=2)),
+        loops=draw(st.dictionaries(st.text(max_size=2), counts, max_size=2)),
         messages=draw(
             st.dictionaries(st.sampled_from(["reset"]), st.lists(st.text(max_size=3), max_size=4), max_size=1)
         ),

@@ -140,6 +140,14 @@ def test_what_cannot_be_had_is_refused_in_words(asked: PlanRequest, changes: dic
         plan_from_here(asked, parts, present(parts, **changes))
 
 
+def test_from_no_load_a_plan_begins_with_one_stream() -> None:
+    parts = profile(load={"isl": 512, "osl": 128, "concurrency": 0}, plan={"every": "10m"}, slo={"ttft_p99": "2s"})
+    at = present(parts)
+    assert [stage.load for stage in all_of(PlanRequest("ladder", loads=(4, 8)), parts, at)] == [4.0, 8.0]
+    assert first(PlanRequest("ramp", to=8, over_s=60), parts, at).load == 1.0
+    assert first(PlanRequest("slo"), parts, at).load == first(PlanRequest("knee"), parts, at).load == 1.0
+
+
 def test_the_settings_of_another_plan_do_not_stand_in_the_way() -> None:
     searching = profile(plan={"search": "knee", "least": 2, "most": 64, "completed": 20})
     assert [

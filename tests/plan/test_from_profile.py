@@ -99,6 +99,25 @@ def test_a_soak_is_one_long_stage() -> None:
     assert (stage.concurrency, stage.duration_s, stage.requests, stage.title) == (16, 7200, None, "soak")
 
 
+def test_no_load_lasts_as_long_as_it_is_told_and_counts_no_requests() -> None:
+    (stage,) = plan(load={"concurrency": 0, "requests": 20, "duration": "30s", "warmup": 4})
+    assert (stage.title, stage.requests, stage.duration_s, stage.warmup_requests) == ("no load", None, 30.0, 0)
+    (stage,) = plan(load={"concurrency": 0})
+    assert (stage.requests, stage.duration_s) == (None, None)
+    first, second = plan(load={"concurrency": [0, 8], "duration": "30s"}, plan={"settle": "5s"})
+    assert (first.settle_s, second.settle_s) == (0.0, 5.0)
+
+
+def test_no_load_is_cut_into_pieces() -> None:
+    pieces = plan(load={"concurrency": 0, "duration": "25s"}, plan={"every": "10s"})
+    assert [piece.duration_s for piece in pieces] == [10.0, 10.0, 5.0]
+    document = {"server": {"engine": "simulator"}, "load": {"concurrency": 0}, "plan": {"every": "10s"}}
+    endless = build_profile(document, where="test")
+    following = next_stages(endless)
+    third = following([Measured(stage=stage) for stage in stages_of(endless) * 2])
+    assert isinstance(third, Stage) and third.duration_s == 10.0
+
+
 def test_a_fixed_plan_gives_its_stages_whatever_they_measure() -> None:
     found, stages = play(next_stages(profile(plan={"ladder": 8})), lambda stage: Measured(stage=stage))
     assert found is None
@@ -139,6 +158,8 @@ def test_a_search_shows_its_first_and_furthest_stage() -> None:
         ({"plan": {"search": "knee"}, "load": {"shapes": [[1, 2]]}}, "goes by one shape"),
         ({"plan": {"serach": "knee"}}, "did you mean plan.search"),
         ({"plan": {"ramp": {"start": 1, "end": 2}}}, "plan.ramp.over: is missing"),
+        ({"plan": {"every": "10s"}}, "plan.every is for load.concurrency = 0 alone"),
+        ({"server": {"engine": "none"}}, 'engine "none" is no server to load'),
         ({"slo": {"ttfb": "2s"}}, "slo.ttfb: expected a metric and a statistic"),
         ({"slo": {"ttft_p100": "2s"}}, "slo.ttft_p100"),
     ],
@@ -146,3 +167,8 @@ def test_a_search_shows_its_first_and_furthest_stage() -> None:
 def test_what_cannot_be_is_refused_before_anything_starts(parts: dict[str, object], words: str) -> None:
     with pytest.raises(ProfileError, match=words):
         profile(**parts)
+
+
+def test_no_load_without_an_end_is_a_plan_of_its_own() -> None:
+    with pytest.raises(ProfileError, match="give it a duration"):
+        plan(load={"concurrency": [0, 8]})

@@ -63,6 +63,8 @@ def hostile(measured: Result) -> Result:
     document["reference"] |= {"source": EVIL, "notes": [EVIL]}
     document["verdicts"] = [{"id": "throttled", "subject": EVIL, "text": EVIL}]
     document["reason"] = EVIL
+    answer = {"name": EVIL, "instance": 0, "text": EVIL}
+    document["canary"] = {"method": None, "answers": [answer], "unchecked": [EVIL]}
     document["state"] = "failed"
     document["client"] |= {"limited": True, "why": EVIL}
     for comparison in document["reference"]["comparisons"]:

@@ -8,10 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.metrics.comparison import Difference
 from loadgen.metrics.deltas import Summary
+from loadgen.metrics.engine import EngineLatencyMs, EngineStage
 from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.result import CurvePoint, Difference, Result, StageResult
-from loadgen.report.compare import Limit, RunComparison, breaches, compare_runs, is_beyond, parse_limit
+from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
+from loadgen.report.compare import (
+    Limit,
+    RunComparison,
+    compare_runs,
+    hold_against,
+    is_beyond,
+    parse_limit,
+    with_meant_shapes,
+)
 from loadgen.report.compare_table import compare_table
 from tests.metrics.served import run_of, served
 
@@ -76,6 +86,29 @@ def test_of_one_load_repeated_the_last_sound_stage_counts_and_is_named() -> None
     found = compared(repeated, LADDER)
     assert found.stages[0].stage_a == 2
     assert found.notes == ["A: stages 1, 2 have the load conc 8, ISL 512, OSL 128; stage 2 counts"]
+
+
+def test_stages_without_load_are_matched_by_their_labels_and_are_no_evidence() -> None:
+    def watched(tokens: int, *labels: str) -> Result:
+        engine = EngineStage(
+            generation_tokens=tokens, between_s=(0.0, 10.0), latency_ms={"ttft": EngineLatencyMs(5, 20.0)}
+        )
+        quiet = msgspec.structs.replace(
+            LADDER.stages[0], target=Target(0, None, None), engine=engine, latency_ms={}, precision=None
+        )
+        stages = [msgspec.structs.replace(quiet, index=index, label=label) for index, label in enumerate(labels)]
+        return msgspec.structs.replace(LADDER, kind="monitor", stages=stages)
+
+    found = compared(watched(100, "no load", "no load", "fan"), watched(200, "no load", "fan", "hot"))
+    assert [(stage.title, stage.stage_a, stage.stage_b) for stage in found.stages] == [("no load", 1, 1), ("fan", 3, 2)]
+    assert (found.only_a, found.only_b) == (["no load (2)"], ["hot"])
+    for stage in found.stages:
+        assert [(one.figure, one.a, one.b) for one in stage.figures] == [
+            ("output_tok_s", 10.0, 20.0),
+            ("ttft_mean", 20.0, 20.0),
+        ]
+        assert "vramp sent nothing" in stage.doubts[0]
+    assert found.words["better"] == found.words["worse"] == 0
 
 
 def test_another_shape_is_matched_only_when_it_is_asked_for() -> None:
@@ -148,7 +181,8 @@ MUCH_SLOWER = run_of(served(2, scale=1.2))
 
 def broken(a: Result, b: Result, *limits: str, strict: bool = False) -> list[str]:
     comparison = compare_runs(("A", a), ("B", b))
-    return [breach.limit for breach in breaches(comparison, [parse_limit(text) for text in limits], strict=strict)]
+    held = hold_against(comparison, [parse_limit(text) for text in limits], strict=strict)
+    return [one.limit for one in held if one.broken]
 
 
 @pytest.mark.parametrize(
@@ -244,3 +278,13 @@ def test_a_lower_bound_breaks_a_limit_only_where_it_settles_it(strict: bool) -> 
     with pytest.raises(ResultError, match="not only as a bound"):
         broken(waiting(ONE), MUCH_SLOWER, "ttft_p50>+10%", strict=strict)
     assert broken(waiting(MUCH_SLOWER), ONE, "ttft_p50>+10%", strict=strict) == []
+
+
+def test_another_tools_mean_lengths_are_the_shape_that_was_meant() -> None:
+    ours = with_stage(LADDER)
+    near, far = (msgspec.structs.replace(with_stage(LADDER, isl=isl, osl=127), measured_by="x") for isl in (519, 600))
+    named = [("far", far), ("near", near), ("ours", ours)]
+    found = [(name, result.stages[0].isl, result.stages[0].osl) for name, result in with_meant_shapes(named)]
+    assert found == [("far", 600, 127), ("near", 512, 128), ("ours", 512, 128)]
+    kept = with_meant_shapes([("a", ours), ("b", with_stage(LADDER, isl=519))])
+    assert kept[1][1].stages[0].isl == 519  # vramp knows what was asked for

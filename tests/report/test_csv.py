@@ -26,7 +26,14 @@ LAST = """
     ttft_censored ttft_lower_bounds ttft_from_intended_censored ttft_from_intended_lower_bounds inconclusive
     e2e_inconclusive carried_share tpot_parts tail_share first_wave_streams first_wave_counted first_wave_ttft_p50_ms
     first_wave_ttft_p99_ms step direction ttft_count ttft_from_intended_count tpot_count itl_count chunk_gap_count
-    e2e_count normalized_count tflops_per_gpu mfu_percent mfu_precision
+    e2e_count normalized_count tflops_per_gpu mfu_percent mfu_precision interactivity_tokens_per_s
+    output_tokens_per_s_per_gpu total_tokens_per_s_per_gpu output_tokens_per_s_per_mw usd_per_million_output_tokens
+    usd_per_million_total_tokens hbm_gb_per_s_per_gpu engine_requests engine_requests_per_s
+    engine_prompt_tokens_per_s engine_generation_tokens_per_s others_running others_requests_per_s
+    others_prompt_tokens_per_s others_generation_tokens_per_s engine_ttft_p50_at_least_ms engine_ttft_p50_at_most_ms
+    engine_ttft_p99_at_least_ms engine_ttft_p99_at_most_ms engine_tpot_p50_at_least_ms engine_tpot_p50_at_most_ms
+    engine_tpot_p99_at_least_ms engine_tpot_p99_at_most_ms canary_sent canary_scores canary_drift canary_perplexity
+    canary_answers canary_same canary_agreement
 """.split()
 
 

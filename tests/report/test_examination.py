@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.journal import Finding, Severity, by_severity
+from loadgen.metrics.finding import Finding, Severity, by_severity
 from loadgen.metrics.samples import (
     DeviceFile,
     Examination,

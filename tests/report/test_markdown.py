@@ -20,18 +20,22 @@ def tables(text: str) -> list[list[str]]:
 
 
 def test_one_row_a_stage() -> None:
-    throughput, latency = tables(markdown_report(result(stage(80))))
+    throughput, efficiency, latency = tables(markdown_report(result(stage(80))))
     assert throughput == [
-        "| load | ISL/OSL | completed | failed | duration s | req/s | output tok/s | total tok/s | tok/s per user "
-        "| limits |",
-        "| :-- | :-- | --: | --: | --: | --: | --: | --: | --: | :-- |",
-        "| conc 8 | 4096/1024 | 80 | 0 | 171.00 | 0.47 | 479.07 | 2,394.07 | 59.88 | **missed** |",
+        "| load | ISL/OSL | completed | failed | duration s | req/s | output tok/s | total tok/s | limits |",
+        "| :-- | :-- | --: | --: | --: | --: | --: | --: | :-- |",
+        "| conc 8 | 4096/1024 | 80 | 0 | 171.00 | 0.47 | 479.07 | 2,394.07 | **missed** |",
+    ]
+    assert efficiency == [
+        "| load | tok/s per user | interactivity tok/s |",
+        "| :-- | --: | --: |",
+        "| conc 8 | 59.9 | 50.0 |",
     ]
     assert latency[2].startswith("| conc 8 | 20.00 | 20.02 | 30.00 | 30.00 | 20.00 |")
 
 
 def test_a_stage_in_which_everything_failed_has_no_numbers() -> None:
-    _, requests, latency = tables(markdown_report(result(stage(0, reset=3))))
+    _, _, requests, latency = tables(markdown_report(result(stage(0, reset=3))))
     assert requests[2] == "| conc 8 | 3 | reset 3 |"
     assert set(latency[2].replace("conc 8", "").split()) == {"|", "-"}
 

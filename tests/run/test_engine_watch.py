@@ -6,14 +6,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import httpx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.journal import EngineMeasured, Happened, Line
-from loadgen.run.engine_watch import EngineWatch, sum_of
+from loadgen.run.engine_watch import EngineWatch
+from loadgen.server.engines.sample import EngineSample, parse_engine_metrics, sum_of
+from loadgen.server.engines.window import delta
 from loadgen.server.vllm.client import ServerClient
-from loadgen.server.vllm.engine_metrics import EngineSample, delta, parse_engine_metrics
 from tests.engines import Simulator, simulator
 
 SummedEngine = tuple[int, int, list[int]]
@@ -62,6 +64,42 @@ async def answer(engine: Simulator, *, tokens: int) -> None:
     async with httpx.AsyncClient(trust_env=False, base_url=engine.url) as client:
         body["model"] = (await client.get("/v1/models")).json()["data"][0]["id"]
         (await client.post("/v1/completions", json=body)).raise_for_status()
+
+
+class Stalling(ServerClient):
+    """Reads a real server, and lets it take its time by a clock that is not real."""
+
+    clock: Clock
+    stall_s: float = 0.0
+
+    async def metrics_text(self) -> str | None:
+        self.clock.now_s += self.stall_s
+        return await super().metrics_text()
+
+
+async def test_a_reading_that_took_long_makes_no_rate_with_one_soon_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counts may be of any moment of that time: over the rest of it, they would be a multiple of the rate.
+
+    The latencies of what was counted are known all the same.
+    """
+    monkeypatch.setattr("loadgen.run.engine_watch._PERIOD_S", 3600.0)  # by the real clock it would read in between
+    clock = Clock()
+    with simulator() as engine:
+        async with Stalling(engine.url) as client:
+            client.clock = clock
+            watch = EngineWatch([client], clock.lines.append, clock)
+            await watch.start()
+            rates, counted = [], []
+            for stall_s, moment_s in ((0.0, 1.0), (4.0, 2.0), (0.0, 6.5), (0.0, 7.5)):
+                await answer(engine, tokens=10)
+                clock.now_s, client.stall_s = moment_s, stall_s
+                await watch.read_between()
+                assert watch.view is not None
+                rates.append(watch.view.generation_tokens_per_s)
+                counted.append(watch.view.latency_ms["e2e"].count)
+            await watch.close()
+    assert rates == [10.0, None, None, 10.0]
+    assert counted == [1, 1, 1, 1]
 
 
 async def test_rates_and_percentiles_of_a_stage() -> None:
@@ -192,20 +230,64 @@ async def test_two_readings_at_almost_one_moment_make_no_rate() -> None:
     assert later is not None and later.generation_tokens_per_s == 5_400 / 2.0
 
 
-async def test_a_restarted_server_has_no_rates() -> None:
+async def readings(pages: Sequence[str], *, apart_s: float) -> tuple[EngineWatch, list[str], EngineStage]:
+    """The watch of a stage over these pages, the events, and what was measured."""
     clock = Clock()
-    async with metrics_server([page((0, 9), rejected=0), page((1, 5), rejected=0)]) as url, ServerClient(url) as client:
+    async with metrics_server(pages) as url, ServerClient(url) as client:
         watch = EngineWatch([client], clock.lines.append, clock)
         await watch.start()
         watch.boundary(None, 0)
-        clock.now_s = 1.0
+        for _ in pages[2:]:
+            clock.now_s += apart_s
+            await watch.read_between()
+        clock.now_s += apart_s
         watch.boundary(0, None)
         await watch.settle()
         await watch.close()
-    assert watch.view is not None and (watch.view.waiting, watch.view.generation_tokens_per_s) == (1, None)
-    [measured] = clock.lines
-    assert isinstance(measured, EngineMeasured)
-    assert measured.engine == EngineStage(doubts={"all": "its counters went back: it was restarted, or miscounts"})
+    events = [line.text for line in clock.lines if isinstance(line, Happened)]
+    [stage] = [line.engine for line in clock.lines if isinstance(line, EngineMeasured)]
+    return watch, events, stage
+
+
+async def test_a_restarted_server_goes_on_and_is_marked() -> None:
+    pages = [page((0, made), rejected=0) for made in (100, 150, 5, 12)]
+    watch, events, stage = await readings(pages, apart_s=4.0)
+    assert watch.view is not None and watch.view.generation_tokens_per_s == 1.8  # 7 in 4 s
+    assert len(events) == 1 and events[0].endswith(": the engine was restarted: its counters began anew")
+    assert (stage.restarts, stage.generation_tokens, stage.doubts) == (1, 50 + 5 + 7, {})
+
+
+async def test_a_process_that_began_later_is_a_restart_whatever_was_counted() -> None:
+    pages = [page((0, made), rejected=0) + f"process_start_time_seconds {t}\n" for t, made in ((7, 0), (8, 5))]
+    _, events, stage = await readings(pages, apart_s=4.0)
+    assert len(events) == 1
+    assert (stage.restarts, stage.generation_tokens) == (1, 5)
+
+
+async def test_several_servers_behind_one_address_are_no_sum() -> None:
+    pages = [page((waiting, made), rejected=0) for waiting, made in ((1, 100), (2, 5), (1, 101), (2, 6), (1, 102))]
+    watch, events, stage = await readings(pages, apart_s=1.0)
+    assert watch.view is not None
+    assert (watch.view.waiting, watch.view.generation_tokens_per_s) == (1, None)
+    assert len(events) == 2 and "several servers answer at this address" in events[1]
+    assert "several servers answer at this address" in stage.doubts["all"]
+    assert stage.generation_tokens is None
+
+
+async def test_a_page_of_something_else_is_told_once() -> None:
+    pages = ["node_cpu_seconds_total 1\n", "<html>no metrics</html>", "\x00\xff\x1b[2J", page((0, 1), rejected=0)]
+    watch, events, _ = await readings(pages, apart_s=1.0)
+    assert len(events) == 1 and events[0].endswith("/metrics: no figure of vLLM, SGLang, TGI is on this page")
+    assert watch.view is not None and watch.view.kind == "vllm"
+
+
+async def test_metrics_that_cannot_be_read_and_can_be_again() -> None:
+    good = page((0, 1), rejected=0)
+    bad = "vllm:prompt_tokens_total{model= 1\n"
+    _, events, stage = await readings([good, bad, bad, page((0, 4), rejected=0)], apart_s=1.0)
+    assert [text.startswith("no engine metrics: ") for text in events] == [True, False]
+    assert events[1].endswith(": engine metrics are back")
+    assert (stage.generation_tokens, stage.restarts) == (3, 0)
 
 
 def summed_page(engines: list[SummedEngine]) -> str:

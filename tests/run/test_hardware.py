@@ -35,7 +35,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> None:
     # The warm-up is for the telemetry's process, which starts with the load here.
     load = {"requests": None, "duration": "6s", "warmup": "3s", "osl": 64}
-    parts = profile(MANAGED, telemetry="sim", load=load)
+    parts = profile(MANAGED, telemetry="sim", load=load, cost={"gpu_hour": 2.0})
     run = Run(parts, where="test")
     shown: set[int] = set()
     result = await finish(run, lambda _, snapshot: shown.add(len(snapshot.gpus)))
@@ -48,6 +48,9 @@ async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> No
     assert stage.energy.joules_per_output_token == pytest.approx(
         stage.energy.joules / (stage.throughput.output_tokens_per_s or 0) / stage.measured_s, rel=0.01
     )
+    per_gpu, cost = stage.throughput.output_tokens_per_s_per_gpu, stage.cost
+    assert per_gpu == pytest.approx((stage.throughput.output_tokens_per_s or 0) / 8)
+    assert cost is not None and cost.usd_per_million_output_tokens == pytest.approx(1e6 * 2.0 / 3600 / per_gpu)
     assert stage.host["server_cpu_percent"] is not None
     assert result.telemetry_meta is not None and result.telemetry_meta["sim"]["works"]
     # One time axis: every look fell into the run.

@@ -12,9 +12,8 @@ from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.plan.from_profile import stages_of
 from loadgen.profile.schema import Profile
-from loadgen.run.probe import probe, probe_twin
+from loadgen.run.probe import identify, probe, probe_twin
 from loadgen.run.run import Run
 from loadgen.server.vllm.client import ServerClient
 from loadgen.store.files import read_journal
@@ -139,14 +138,15 @@ async def test_servers_that_differ_are_refused() -> None:
     parts = profile(MANAGED)
     with simulator() as first, simulator("--max-model-len", "4096") as shorter, simulator() as broken:
         async with ServerClient(first.url) as client:
-            served = await probe(client, None, parts.load, stages_of(parts), where="test")
+            served = await identify(client, None, parts.load)
+            accepted = await probe(client, served, parts.load)
         async with ServerClient(shorter.url) as client:
             with pytest.raises(ServerError, match="max_model_len is 4096, but 8192 on http"):
-                await probe_twin(client, served, parts.load)
+                await probe_twin(client, served, accepted, parts.load)
         await asyncio.to_thread(broken.faults, "http_503")
         async with ServerClient(broken.url) as client:
             with pytest.raises(ServerError, match="the first request failed: HTTP 503"):
-                await probe_twin(client, served, parts.load)
+                await probe_twin(client, served, accepted, parts.load)
             await asyncio.to_thread(broken.forget)
-            target = await probe_twin(client, served, parts.load)
-        assert broken.url.endswith(f":{target.port}")
+            twin = await probe_twin(client, served, accepted, parts.load)
+        assert broken.url.endswith(f":{twin.address.port}")

@@ -12,8 +12,7 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.metrics.snapshot import Snapshot
-from loadgen.plan.from_profile import stages_of
-from loadgen.run.probe import Served, probe, resolve_target
+from loadgen.run.probe import Accepted, Served, identify, probe, resolve_target
 from loadgen.server.vllm.client import ServerClient
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS
 from tests.engines import NOBODY, Simulator, attach, profile, simulator
@@ -69,25 +68,26 @@ async def serving(sparse: Sparse, host: str = "127.0.0.1") -> AsyncIterator[str]
         yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def learn(url: str, **load: Any) -> Served:
+async def learn(url: str, **load: Any) -> tuple[Served, Accepted]:
     parts = profile({"engine": "attach", "url": url}, load=load)
     async with ServerClient(url) as client:
-        return await probe(client, None, parts.load, stages_of(parts), where="test")
+        served = await identify(client, None, parts.load)
+        return served, await probe(client, served, parts.load)
 
 
 async def test_without_a_tokenizer_a_small_range_of_ids_is_used_and_said() -> None:
     async with serving(Sparse()) as url:
-        served = await learn(url)
-    assert served.vocabulary.ids == FALLBACK_IDS
+        served, accepted = await learn(url)
+    assert accepted.vocabulary.ids == FALLBACK_IDS
     assert (served.model, served.max_model_len, served.version) == ("m", None, None)
-    assert any("no /tokenize" in note for note in served.notes)
+    assert any("no /tokenize" in note for note in accepted.notes)
 
 
 async def test_without_a_tokenizer_a_word_is_taken_for_a_token() -> None:
     async with serving(Sparse()) as url:
-        served = await learn(url, endpoint="chat")
-    assert served.vocabulary.words == tuple(WORDS)
-    assert any("usage" in note for note in served.notes)
+        _, accepted = await learn(url, endpoint="chat")
+    assert accepted.vocabulary.words == tuple(WORDS)
+    assert any("usage" in note for note in accepted.notes)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ async def test_without_a_tokenizer_a_word_is_taken_for_a_token() -> None:
 async def test_fields_that_are_refused_are_left_out_and_said(refused: tuple[str, ...], accepted: set[str]) -> None:
     sparse = Sparse(*refused)
     async with serving(sparse) as url:
-        served = await learn(url)
-    assert set(served.options) == accepted
-    assert any("refused some fields" in note for note in served.notes) == bool(refused)
+        _, found = await learn(url)
+    assert set(found.options) == accepted
+    assert any("refused some fields" in note for note in found.notes) == bool(refused)
     assert not any(name in json.dumps(sparse.bodies[-1]) for name in refused)
 
 
@@ -118,7 +118,7 @@ async def test_ipv6_and_names() -> None:
     async with serving(Sparse(), "::1") as url:
         target = await resolve_target(url)
         assert target.ip == "::1"
-        assert (await learn(url)).model == "m"
+        assert (await learn(url))[0].model == "m"
     async with serving(Sparse()) as url:
         # `localhost` may name both families; the one that answers is taken.
         target = await resolve_target(url.replace("127.0.0.1", "localhost"))

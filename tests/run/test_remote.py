@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -195,6 +196,17 @@ async def test_who_reads_late_still_gets_the_last(tmp_path: Path) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_comes_while_the_run_ends_is_not_left_behind(tmp_path: Path, turns: int) -> None:
+    others = asyncio.all_tasks()
+    with socket.socket(socket.AF_UNIX) as visitor:
+        async with offered(tmp_path):
+            visitor.connect(str(tmp_path / SOCKET))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert asyncio.all_tasks() == others
+
+
 async def test_another_version_is_told_apart(tmp_path: Path) -> None:
     async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"other": 1}\n')
@@ -253,7 +265,7 @@ async def test_what_the_cockpit_can_ask_for_a_watcher_can(tmp_path: Path) -> Non
         {"type": "snapshots"},
         {"type": "SetConcurrency"},
         {"type": "SetConcurrency", "concurrency": "8"},
-        {"type": "SetConcurrency", "concurrency": 0},
+        {"type": "SetConcurrency", "concurrency": -1},
         {"type": "SetConcurrency", "concurrency": 8, "rate": 9},
         {"type": "SetRate", "requests_per_s": -1.0},
         {"type": "Note", "text": "x" * 2_000},

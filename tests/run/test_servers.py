@@ -60,7 +60,7 @@ async def test_several_start_and_stop_as_one(fake: FakeServer, tmp_path: Path) -
     assert [psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] for pid in pids] == ["0", "1"]
     assert [(each.url, each.pid) for each in servers.described()] == list(zip(servers.base_urls, pids, strict=True))
     assert [(each.env or {})["CUDA_VISIBLE_DEVICES"] for each in servers.described()] == ["0", "1"]
-    views = servers.views([None, EngineView(running=3.0)])
+    views = servers.views([None, EngineView(running=3.0)], ())
     assert [(view.state, view.running) for view in views] == [("ready", None), ("ready", 3.0)]
     assert logs(tmp_path) == ["server-0.log", "server-1.log"]
     processes = fake.processes(2)
@@ -75,7 +75,7 @@ async def test_one_alone_is_named_as_ever(fake: FakeServer, tmp_path: Path) -> N
     await servers.start(tmp_path)
     await servers.wait_ready()
     assert logs(tmp_path) == ["server.log"]
-    assert servers.views([None]) == ()
+    assert servers.views([None], ()) == ()
     psutil.Process(servers.pid).kill()
     await eventually(lambda: servers.died)
     with pytest.raises(LoadError, match=r"(?s)^the server was killed by SIGKILL .*server\.log"):
@@ -149,10 +149,13 @@ async def test_several_attached_servers_are_ours_to_drive_and_are_let_go(tmp_pat
     places = [("localhost", PORT), (f"gpu-{os.getpid()}", 443)]
     assert [driver_of(*place) for place in places] == ["", ""]
     await servers.start(tmp_path)
+    assert [driver_of(*place) for place in places] == ["", ""]  # who only watches drives nothing
+    servers.claim()
+    servers.claim()
     assert all(f"pid {os.getpid()} " in driver_of(*place) for place in places)
     assert (servers.count, servers.base_urls, servers.url) == (2, urls, urls[0])
     assert [instance.url for instance in servers.described()] == urls
-    views = servers.views([EngineView(running=3), None])
+    views = servers.views([EngineView(running=3), None], ())
     assert [(view.url, view.state, view.running) for view in views] == [(urls[0], "ready", 3), (urls[1], "ready", None)]
     assert await servers.stop() == []
     assert [driver_of(*place) for place in places] == ["", ""]

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from loadgen.metrics.canary import CANARY_ID
 from tests.simulator.conftest import MODEL, Running, body_of, events_of, read_all, simulator
 
 PROMPT = [5] * 20
@@ -39,6 +40,20 @@ def test_a_completion_of_text_has_16_tokens_unless_told(client: httpx.Client, pr
 def test_the_same_prompt_has_the_same_answer(client: httpx.Client) -> None:
     texts = {complete(client, prompt=PROMPT).json()["choices"][0]["text"] for _ in range(2)}
     assert len(texts) == 1
+
+
+def test_canaries_are_in_no_account_of_the_load_and_faults_choose_among_them_apart(server: Running) -> None:
+    server.client.post("/truth/reset")
+    server.faults("http_500:nth=1")
+    mark = {"X-Request-Id": f"{CANARY_ID}1"}
+    for headers, expected in ((mark, 500), (mark, 200), ({}, 500), ({}, 200)):
+        answer = server.client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 2}, headers=headers)
+        assert answer.status_code == expected
+    truth = server.truth()
+    assert truth["requests"] == truth["canaries"] | {"open": 0}
+    assert (truth["canaries"]["completed"], truth["canaries"]["failed"]) == (1, 1)
+    assert (truth["tokens"]["input"], truth["faults"]) == (20, {"http_500": 1})
+    server.faults()
 
 
 def test_a_chat(client: httpx.Client) -> None:

@@ -1,11 +1,15 @@
 import json
+import statistics
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.simulator.faults import KINDS, REFUSALS, Fault, chosen, parse_fault
-from tests.simulator.conftest import Running, body_of, events_of, read_all, read_response, request
+from loadgen.simulator.scores import UNTRAINED_NATS
+from tests.simulator.conftest import Running, body_of, events_of, read_all, read_response, request, simulator
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,83 @@ USAGE = {"include_usage": True, "continuous_usage_stats": True}
 def text_of(body: bytes) -> str:
     """The text of a stream whose every event is good."""
     return "".join(event["choices"][0].get("text", "") for event in events_of(body) if event and event["choices"])
+
+
+def answer(server: Running, tokens: int = 24, **fields: Any) -> Any:
+    body = {"prompt": [5] * 20, "max_tokens": tokens, **fields}
+    return server.client.post("/v1/completions", json=body).json()["choices"][0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "looks"),
+    [
+        ("wrong:after=3", lambda words: len(set(words)) > 10),
+        ("flip:after=3", lambda words: len(set(words)) == 21),
+        ("repeat:after=3", lambda words: words == ["!" * 21]),
+        ("replacement:after=3", lambda words: words == ["\ufffd" * 21]),
+        ("blank:after=3", lambda words: words == []),
+    ],
+)
+def test_text_goes_wrong_after_so_many_tokens(server: Running, fault: str, looks: Callable[[list[str]], bool]) -> None:
+    good = answer(server)["text"]
+    server.faults(fault)
+    whole = answer(server)["text"]
+    streamed = text_of(body_of(server.stream(24, stream_options=USAGE)))
+    for text in (whole, streamed):
+        kept = " ".join(good.split()[:3])
+        assert text.strip().startswith(kept)
+        assert text != good
+        assert looks(text.strip().removeprefix(kept).split())
+    assert (whole == streamed) == (not fault.startswith("wrong"))  # words of no sense differ from answer to answer
+
+
+def test_a_fault_that_needs_so_many_streams_spares_fewer(server: Running) -> None:
+    good, alone = answer(server)["text"], mean_score(server)
+    server.faults("repeat:streams=2")
+    assert answer(server)["text"] == good
+    with server.connect() as other:
+        other.sendall(request(5000))
+        assert other.recv(100)
+        assert "!!!" in answer(server)["text"]
+        # Nothing but the noise of a larger batch: the score of a right prompt is right.
+        server.faults()
+        assert 0 < abs(mean_score(server) - alone) < 0.005
+
+
+def mean_score(server: Running) -> float:
+    scored = answer(server, 1, prompt_logprobs=0, prompt=[*range(1000, 1400)])["prompt_logprobs"][1:]
+    return statistics.fmean(next(iter(entry.values()))["logprob"] for entry in scored)
+
+
+def test_scores_drift_or_disagree_or_are_of_no_model(server: Running) -> None:
+    right = mean_score(server)
+    assert mean_score(server) == right
+    server.faults("drift:nats=0.25")
+    assert mean_score(server) == pytest.approx(right - 0.25, abs=1e-9)
+    server.faults("unsteady:nats=0.1")
+    assert len({mean_score(server) for _ in range(3)}) == 3
+    server.faults("wrong")
+    assert mean_score(server) == pytest.approx(-UNTRAINED_NATS)
+
+
+def test_an_endpoint_refuses_scores_ignores_the_wish_or_tells_some(server: Running) -> None:
+    server.faults("refuse_scores")
+    response = server.client.post("/v1/completions", json={"prompt": [1, 2], "prompt_logprobs": 0})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "logprobs")
+    assert server.client.post("/v1/completions", json={"prompt": [1, 2]}).status_code == 200
+    server.faults("ignore_scores")
+    assert "prompt_logprobs" not in answer(server, prompt_logprobs=0)
+    server.faults("some_scores")
+    assert [entry is None for entry in answer(server, prompt_logprobs=0)["prompt_logprobs"]] == [True] + [False] * 9 + [
+        True
+    ] * 10
+
+
+def test_an_endless_answer_goes_on_to_its_limit() -> None:
+    with simulator("--eos-mean-tokens", "3") as running:
+        assert answer(running, 200)["finish_reason"] == "stop"
+        running.faults("endless")
+        assert answer(running, 200)["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize(("kind", "status"), REFUSALS.items())

@@ -1,5 +1,8 @@
+from collections import Counter
+
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.simulator.metrics import PrometheusHistogram
 from tests.simulator.conftest import MODEL, Running, simulator
 
@@ -11,8 +14,9 @@ NAMES = {
     *("inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds"),
     *("request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
     *("request_inference_time_seconds", "iteration_tokens_total", "prompt_tokens_by_source"),
-    "estimated_flops_per_gpu",
+    *("estimated_flops_per_gpu", "external_prefix_cache_queries", "external_prefix_cache_hits"),
 }
+PLAIN = {"process_start_time_seconds", "http_requests"}  # of the process and its web server
 
 
 def read(server: Running) -> dict[str, dict[tuple[str, str], float]]:
@@ -20,7 +24,7 @@ def read(server: Running) -> dict[str, dict[tuple[str, str], float]]:
     text = server.client.get("/metrics").text
     found: dict[str, dict[tuple[str, str], float]] = {}
     for family in text_string_to_metric_families(text):
-        for sample in family.samples:
+        for sample in family.samples if family.name not in PLAIN else ():
             own = {key: value for key, value in sample.labels.items() if LABELS.get(key) != value}
             assert sample.labels.keys() >= LABELS.keys()
             key = next(iter(own.items()), ("", ""))
@@ -30,7 +34,19 @@ def read(server: Running) -> dict[str, dict[tuple[str, str], float]]:
 
 def test_parses_and_has_vllms_names(server: Running) -> None:
     text = server.client.get("/metrics").text
-    assert {family.name for family in text_string_to_metric_families(text)} == {f"vllm:{name}" for name in NAMES}
+    families = {family.name for family in text_string_to_metric_families(text)}
+    assert families - PLAIN == {f"vllm:{name}" for name in NAMES}
+
+
+def test_answers_are_counted_by_the_class_of_their_status(server: Running) -> None:
+    def answers() -> Counter[str]:
+        return Counter(parse_engine_metrics(server.client.get("/metrics").text).errors)
+
+    before = answers()
+    server.stream(2)
+    assert server.client.post("/v1/completions", json={"model": "no such model", "prompt": "a"}).status_code == 404
+    assert server.client.get("/v1/no/such/path").status_code == 404
+    assert answers() - before == {"2xx": 1, "4xx": 1}
 
 
 def test_a_request_moves_the_numbers(server: Running) -> None:

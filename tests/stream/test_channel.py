@@ -433,6 +433,24 @@ def test_chunks_that_pass_the_parser_by_are_what_the_parser_sees(
     assert len(wire.ended) == len(slow.ended)
 
 
+@given(st.lists(st.sampled_from(FRAMES), max_size=12), st.lists(st.integers(0, 3), min_size=12, max_size=12))
+def test_a_stream_whose_answer_is_followed_is_timed_like_any_other(
+    frames: list[Callable[[int], list[bytes]]], waits_ms: list[int]
+) -> None:
+    wire, followed = Wire(), Wire()
+    followed.stream.pieces = []
+    reads = [head(), *(b"".join(frame(number)) for number, frame in enumerate(frames, 1)), text("z") + DONE + END]
+    for each in (wire, followed):
+        at_ms = 10
+        for data, wait_ms in zip(reads, [*waits_ms, 1, 1], strict=False):
+            at_ms += wait_ms
+            each.read(data, at_ms)
+    assert followed.delta() == wire.delta()
+    assert followed.client.output_tokens == wire.client.output_tokens
+    assert not followed.ended[0].plain
+    assert (len(followed.stream.pieces or []) > 0) == (followed.stream.first_ns > 0)
+
+
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
 def test_garbage_never_breaks_us(body: bytes, places: list[int]) -> None:
     wire = Wire()

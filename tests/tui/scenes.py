@@ -11,13 +11,25 @@ from typing import Any
 
 import msgspec
 
+from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.journal import Finding, SearchResult
-from loadgen.metrics.result import Comparison, RunEvent
-from loadgen.metrics.snapshot import CURVE_PERCENTS, Distribution, ErrorView, GpuView, Snapshot, StageView
+from loadgen.metrics.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode
+from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import SearchResult
+from loadgen.metrics.result import RunEvent, Throughput
+from loadgen.metrics.snapshot import (
+    CURVE_PERCENTS,
+    ClientView,
+    Distribution,
+    ErrorView,
+    GpuView,
+    LoadView,
+    SeriesPoint,
+    Snapshot,
+    StageView,
+)
 from tests.tui.cockpit import Seat
-from tests.tui.scripted import LADDER, STAGE_S, running, with_gpus
+from tests.tui.scripted import LADDER, NO_REQUESTS, STAGE_S, running, with_gpus
 
 SNAPSHOT_S = 0.25
 END_S = 238.0
@@ -63,6 +75,74 @@ def afternoon(gpus: int = 8) -> tuple[Snapshot, ...]:
     """All beats, the last one with what the search has found."""
     beats = [moment(n * SNAPSHOT_S, gpus=gpus) for n in range(int(END_S / SNAPSHOT_S))]
     return (*beats, moment(END_S, gpus=gpus, search=SEARCH))
+
+
+def watching(t_s: float) -> Snapshot:
+    """A moment without load of our own, while others send more and more."""
+    now, conc = running(t_s), max(1.0, t_s / 6)
+    stage = msgspec.structs.replace(now.stages[0], label="no load", concurrency=0, running=True, elapsed_s=t_s)
+    none = msgspec.structs.replace(
+        stage,
+        requests=NO_REQUESTS,
+        held_mean=0.0,
+        throughput=Throughput(None, None, None, None, None),
+        latency_ms={},
+        slo_met=None,
+        others=OthersTraffic(conc, conc / 16, 210.0 * conc, 52.0 * conc),
+        engine=EngineStage(
+            latency_ms=_engine_of_others(t_s, conc).latency_ms,
+            requests=int(conc),
+            prompt_tokens=int(3360 * conc),
+            generation_tokens=int(832 * conc),
+            between_s=(0.0, 16.0),
+        ),
+    )
+    return moment(
+        t_s,
+        headline=f"no load; others: {conc:.0f} running, {52 * conc:.0f} tok/s out",
+        healthy=True,
+        load=LoadView(1, 1, 0, None, 0, 0, 4096, 1024, stage_elapsed_s=t_s),
+        point=SeriesPoint(
+            t_s, engine_running=conc, engine_waiting=0.0, kv_usage=conc / 60, others_tokens_per_s=52.0 * conc
+        ),
+        client=ClientView("unknown", 0, None, None, None, limited=False, why=None),
+        engine=_engine_of_others(t_s, conc),
+        others=OthersTraffic(conc, conc / 16, 210.0 * conc, 52.0 * conc),
+        stages=(none,),
+        curve=(),
+        recent={},
+        distributions=(),
+        errors=(),
+        reference=(),
+        events=(RunEvent(0.0, "load", "no load"),),
+    )
+
+
+def _engine_of_others(t_s: float, conc: float) -> EngineView:
+    bounds = (40.0, 60.0, 80.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, None)
+    place = min(5, int(t_s // 40))
+
+    def latency(times: float, of: int) -> EngineLatencyMs:
+        low, middle, high = ((bounds[n + place] or 0.0) * times for n in range(3))
+        top = bounds[place + 3]
+        within = {"p50": (low, middle), "p90": (middle, high), "p99": (high, None if top is None else top * times)}
+        return EngineLatencyMs(of, middle, within)
+
+    times = {"ttft": 1.0, "tpot": 0.2, "itl": 0.2, "e2e": 100.0, "queue": 0.05, "prefill": 0.8, "decode": 90.0}
+    return msgspec.structs.replace(
+        _engine(t_s, int(conc)),
+        kind="vllm",
+        running=conc,
+        requests_per_s=conc / 16,
+        latency_ms={name: latency(each, int(conc) + 3) for name, each in times.items()},
+        since_start={name: latency(each, 5000) for name, each in times.items()},
+        finished={"stop": 12, "length": 3, "abort": 1},
+        errors={"4xx": 2},
+        spec=SpecDecode(40, 200, 118, 0.59, 3.95, (0.83, 0.71, 0.55, 0.46, 0.4)),
+        prompt_tokens_by_source={"local_compute": 900, "local_cache_hit": 100},
+        hbm_bytes_per_s=2.1e12,
+        lacks={"tflops_per_gpu": "start vLLM with --enable-mfu-metrics"},
+    )
 
 
 async def watch(seat: Seat, *, gpus: int = 8) -> None:

@@ -172,6 +172,7 @@ def point(t_s: float, conc: int) -> SeriesPoint:
 
 def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageView:
     size = conc or 40
+    per_user = 1000 / (16 + 0.1 * size)  # with the waits for the first tokens
     return StageView(
         number=number,
         label=f"conc {conc}",
@@ -185,7 +186,7 @@ def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageVi
         requests=msgspec.structs.replace(
             NO_REQUESTS, sent=size * 9, completed=size * 8, carried_over=0 if running else size, scheduled=size * 9
         ),
-        throughput=Throughput(0.056 * size, None, 57.3 * size, 290.0 * size, None),
+        throughput=Throughput(0.056 * size, None, 57.3 * size, 290.0 * size, per_user, per_user * size / 8),
         open=size if running else 0,
         latency_ms={
             "ttft": summary(180 + 9 * size),

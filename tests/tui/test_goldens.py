@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tui.cockpit import seated
-from tests.tui.scenes import ERRORS, watch
+from tests.tui.scenes import ERRORS, SNAPSHOT_S, watch, watching
 from tests.tui.scripted import running, starting
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -26,7 +26,7 @@ VIEWS = {
     "errors": ("7", ("80x24",)),
     "events": ("8", ("80x24",)),
     "verdicts": ("9", ("80x24",)),
-    "results": ("0", ("120x40",)),
+    "results": ("d", ("120x40",)),
 }
 
 
@@ -56,3 +56,16 @@ async def test_moments_without_a_view(size: str) -> None:
         compare(f"starting-{size}", seat.rows)
         await seat.show(running(errors=ERRORS))
         compare(f"no-gpus-{size}", seat.rows)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_others_traffic_while_we_send_nothing(size: str) -> None:
+    async with seated(SIZES[size]) as seat:
+        for n in range(int(200 / SNAPSHOT_S)):
+            seat.screen.gather(watching(n * SNAPSHOT_S))
+        await seat.show(watching(200.0))
+        compare(f"no-load-{size}", seat.rows)
+        await seat.press("3")
+        compare(f"no-load-latency-{size}", seat.rows)
+        await seat.press("5")
+        compare(f"no-load-engine-{size}", seat.rows)

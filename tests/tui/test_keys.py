@@ -20,6 +20,7 @@ from loadgen.run.operations import (
     Stop,
 )
 from tests.tui.cockpit import Seat, seated
+from tests.tui.scenes import watching
 from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
 from tui.app import Cockpit
@@ -44,6 +45,19 @@ async def test_the_wanted_number_changes_before_the_run_confirms_it_and_after_th
         await seat.press("+")
         assert "conc 129 ?" in seat.rows[0]
         assert seat.calls == [SetConcurrency(128), SetConcurrency(129)]
+
+
+async def test_0_ends_the_load_of_either_loop_and_more_begins_it_again() -> None:
+    async with seated((80, 24)) as seat:
+        open_loop = msgspec.structs.replace(running().load, concurrency=None, rate=2.5)
+        for load in (running().load, open_loop):
+            await seat.show(running(load=load))
+            await seat.press("0")
+            assert "conc 0 ?" in seat.rows[1]
+            await seat.show(watching(200.0))
+            assert "no load" in seat.rows[1]
+            await seat.press("+")
+        assert seat.calls == [SetConcurrency(0), SetConcurrency(1)] * 2
 
 
 async def test_in_open_loop_the_rate_is_steered() -> None:
@@ -71,9 +85,9 @@ async def test_number_is_asked_checked_and_set() -> None:
         await seat.show(running())
         await seat.press("n")
         assert isinstance(seat.dialog, AskLoad)
-        await seat.press("0", "enter")
-        assert "! a number from 1 up to 100000" in seat.text
-        await seat.press("backspace", "2", "5", "x", "6", "enter")
+        await seat.press("minus", "1", "enter")
+        assert "! a number from 0 up to 100000" in seat.text
+        await seat.press("backspace", "backspace", "2", "5", "x", "6", "enter")
         assert seat.calls == [SetConcurrency(256)]
         assert seat.dialog is None
 

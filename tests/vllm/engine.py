@@ -26,10 +26,11 @@ def here(*overrides: str) -> Profile:
     return load_profile(PROFILE, [*HERE, *overrides])
 
 
-def attach(url: str, **load: object) -> Profile:
-    """A small load on an engine that is already there."""
+def attach(url: str, *, canaries: bool = False, **load: object) -> Profile:
+    """A small load on an engine that is already there; canaries would be in the totals that most tests hold exactly."""
     settings = {"isl": 256, "osl": 64, "workers": 1, "seed": 1} | load
-    return build_profile({"server": {"engine": "attach", "url": url}, "load": settings}, where="test")
+    server = {"engine": "attach", "url": url}
+    return build_profile({"server": server, "load": settings, "canary": {"enabled": canaries}}, where="test")
 
 
 async def over(run: Run) -> Run:

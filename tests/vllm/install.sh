@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the CPU build of vLLM and a tiny random-weight model into a cache folder outside the repository.
-# Safe to run again: does nothing when both are there. Prints the folder.
+# Installs the CPU build of vLLM and two tiny random-weight models into a cache folder outside the repository.
+# Safe to run again: does nothing when all are there. Prints the folder.
 set -eu
 version=0.32.0
 here=$(cd "$(dirname "$0")" && pwd)
@@ -23,9 +23,13 @@ if [ ! -e "$environment/.complete" ]; then
     touch "$environment/.complete"
 fi
 
-if [ ! -e "$model/model.safetensors" ]; then
-    "$environment/bin/python" "$here/tiny_model.py" "$model.part" 1>&2
-    rm -rf "$model"
-    mv "$model.part" "$model"
-fi
+for seed in 0 1; do  # two models that differ in nothing but their weights
+    folder=$model
+    [ "$seed" = 0 ] || folder=$model-$seed
+    if [ ! -e "$folder/model.safetensors" ]; then
+        "$environment/bin/python" "$here/tiny_model.py" "$folder.part" "$seed" 1>&2
+        rm -rf "$folder"
+        mv "$folder.part" "$folder"
+    fi
+done
 echo "$cache"

@@ -1,17 +1,23 @@
-"""Every kind of load on a real vLLM: ladder, rate, endpoints, clients that hang up, a warm cache, a trace."""
+"""Every kind of load on a real vLLM that is there already, against its own numbers.
+
+Ladder, rate, endpoints, clients that hang up, a warm cache, a trace. One engine serves all of it: tests that look at
+its prefix cache send prompts of another seed.
+"""
 
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from loadgen.server.vllm.engine_metrics import parse_engine_metrics
+from loadgen.run.run import Run
+from loadgen.server.engines.sample import parse_engine_metrics
 from tests.sharing import SharingTrace
-from tests.vllm.engine import attach, finish
+from tests.vllm.engine import attach, finish, over
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def running(url: str) -> float | None:
@@ -53,7 +59,14 @@ async def test_the_blocks_that_a_trace_shares(url: str, tmp_path: Path) -> None:
     """On token ids the engine hits what the trace says, to the token; a chat loses what its template ends with."""
     made, trace = SharingTrace(24), tmp_path / "trace.jsonl"
     trace.write_text(made.text)
-    load = {"data": str(trace), "isl": "data", "osl": "data", "concurrency": [1], "requests": 24}
+    load: dict[str, Any] = {
+        "data": str(trace),
+        "isl": "data",
+        "osl": "data",
+        "concurrency": [1],
+        "requests": 24,
+        "seed": 3,
+    }
     ids, chat = [
         (await finish(attach(url, endpoint=endpoint, **load))).stages[0] for endpoint in ("completions", "chat")
     ]
@@ -63,6 +76,42 @@ async def test_the_blocks_that_a_trace_shares(url: str, tmp_path: Path) -> None:
     assert chat.engine.prefix_hit_rate is not None
     assert made.hit_rate(block) - 24 * block / chat.tokens.input < chat.engine.prefix_hit_rate < made.hit_rate(block)
     assert ids.tokens.input == chat.tokens.input
+
+
+async def test_against_the_servers_own_numbers(url: str) -> None:
+    result = await finish(attach(url, concurrency=[8], requests=64, seed=2))
+    stage = result.stages[0]
+    engine, latency = stage.engine, stage.latency_ms
+    assert engine is not None
+    assert engine.ttft_mean_ms is not None and engine.itl_mean_ms is not None and engine.e2e_mean_ms is not None
+    assert latency["ttft"].mean is not None and latency["tpot"].mean is not None
+    # Exact: every token and every prompt, on both sides; unique prompts share nothing in the prefix cache.
+    assert engine.generation_tokens == stage.tokens.output == 64 * 64
+    assert engine.prompt_tokens == stage.tokens.input == 64 * 256
+    assert engine.ttft_count == 64
+    assert engine.prefix_hit_rate == 0
+    assert stage.truth is not None
+    assert "tokens:" not in stage.truth.why and "not compared" not in stage.truth.why
+    # Times are printed, not asserted: two cores are shared by engine, front end and client.
+    print(f"\nTTFT client {latency['ttft'].mean:.2f} ms, engine {engine.ttft_mean_ms:.2f} ms, ", end="")
+    print(
+        f"TPOT client {latency['tpot'].mean:.3f} ms, engine {engine.itl_mean_ms:.3f} ms; {stage.why or 'not limited'}"
+    )
+    # Our clock starts before the engine's and ends after it: no sample of ours can be the shorter one.
+    assert latency["ttft"].mean > engine.ttft_mean_ms
+
+    chat = await finish(attach(url, endpoint="chat", concurrency=[4], requests=16))
+    assert chat.stages[0].requests.completed == 16
+    assert chat.stages[0].tokens.input == 16 * 256
+
+    too_long = await over(Run(attach(url, isl=9000), where="test"))
+    assert "max_model_len is 8192" in str(too_long.error)
+
+
+async def test_an_attached_server_is_never_stopped(url: str) -> None:
+    await finish(attach(url, concurrency=[1], requests=2))
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"{url}/health")).status_code == 200
 
 
 async def block_size(url: str) -> int:

@@ -12,7 +12,7 @@ from loadgen.report.vllm_json import vllm_documents
 from tests.report.test_vllm_json import consumed
 from tests.vllm.engine import CACHE, VLLM, attach, finish
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 LOAD = {
     "model": "tiny",

@@ -1,7 +1,7 @@
 """Write a tiny Llama checkpoint with random weights and a tokenizer of its own: a real model without a network.
 
-Run with the Python of a vLLM installation: `python tiny_model.py FOLDER`. Two layers and 0.8 M parameters load in a
-second and still take every path of a real server. Random weights seldom emit the end token: send `ignore_eos`.
+Run with the Python of a vLLM installation: `python tiny_model.py FOLDER [SEED]`. Two layers and 0.8 M parameters load
+in a second and still take every path of a real server. Random weights seldom emit the end token: send `ignore_eos`.
 """
 
 import sys
@@ -32,11 +32,11 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, seed: int = 0) -> None:
     """Write tokenizer, configuration and weights in the layout that vLLM loads."""
     tokenizer = train_tokenizer()
     tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -52,4 +52,4 @@ def write_model(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_model(Path(sys.argv[1]))
+    write_model(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -65,6 +65,11 @@ def test_the_longest_counts() -> None:
     assert shape.work.longest(shape.isl, shape.osl) == 220
 
 
+@pytest.mark.parametrize(("load", "random"), [({}, True), ({"data": "sample"}, False)])
+def test_whether_prompts_say_something(load: dict[str, object], random: bool) -> None:
+    assert shape_of(Load.model_validate(load), 64, 8).work.random_prompts == random
+
+
 @pytest.mark.parametrize(
     ("load", "share"),
     [({}, 0.0), ({"prefix": {"share": 0.4}}, 0.4), ({"turns": {"count": 2}}, 1.0), ({"data": "sample"}, 0.0)],

@@ -7,7 +7,9 @@ are those of the last, and only the others are drawn again. Series differ by ink
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -108,28 +110,44 @@ def _title_row(chart: Chart, history: History, width: int) -> Row:
     for title, legend in ((chart.title + log, full), (chart.title, full), (chart.title, short)):
         if len(title) + 1 + width_of(legend) <= width:
             return titled(title, legend, width)
-    return titled(chart.title.partition(" ")[0], short, width)
+    name = chart.title.partition(" ")[0]
+    if len(name) + 1 + width_of(short) > width:
+        short = _legend(replace(chart, series=chart.series[-1:]), history, sample=False)
+    return titled(name, short, width)
 
 
 def _legend(chart: Chart, history: History, *, sample: bool) -> Row:
     """The series with their last values, the topmost first; with room, a sample of the ink and a fixed width."""
     words: list[Word] = []
-    for series in reversed(chart.series):
-        value = chart.number(history.last(series.column))
+    for series in reversed(_shown(chart, history)):
+        value = _last_value(chart, history, series.column)
         lead = f"{SAMPLES[series.ink]} " if sample else ""
         gap = ("  " if sample else " ") if words else ""
         words += [(f"{gap}{lead}{series.label} ", series.role), (f"{value:>5}" if sample else value, "text")]
     return tuple(words)
 
 
+def _shown(chart: Chart, history: History) -> Sequence[Series]:
+    """Those that have ever had a value; before any has, the topmost."""
+    return [one for one in chart.series if history.knows(one.column)] or chart.series[-1:]
+
+
+def _last_value(chart: Chart, history: History, column: str) -> str:
+    bounds = history.last_bounds(column)
+    if bounds is None:
+        return chart.number(history.last(column))
+    return fmt.interval((bounds[0], None if bounds[1] == math.inf else bounds[1]))
+
+
 def _scale(chart: Chart, folded: Folded, rows: int) -> Scale:
     intervals = range(3, 6) if rows >= 9 else range(2, 4) if rows >= 5 else range(2, 3)
     if chart.most is not None:
         return linear(chart.most, intervals)
-    highs = [folded.highs(series.column) for series in chart.series]
-    highest = float(np.fmax.reduce(np.concatenate(highs), initial=np.nan))
+    both = [ends for series in chart.series for ends in (folded.lows(series.column), folded.highs(series.column))]
+    known = np.concatenate(both)
+    known = known[np.isfinite(known)]
+    highest = float(known.max(initial=-np.inf))
     if not chart.log:
         return linear(highest, intervals)
-    lows = np.concatenate([folded.lows(series.column) for series in chart.series])
-    lowest = float(np.fmin.reduce(lows[lows > 0], initial=np.nan))
+    lowest = float(known[known > 0].min(initial=np.inf))
     return logarithmic(lowest, highest, max(2, rows // 2))

@@ -36,7 +36,13 @@ class Chart:
 
 
 OVERVIEW_CHARTS = {
-    "throughput": Chart("throughput tok/s", (Series("output_tokens_per_s", "out", "throughput"),)),
+    "throughput": Chart(
+        "throughput tok/s",
+        (
+            Series("others_tokens_per_s", "others", "before", "dots"),
+            Series("output_tokens_per_s", "out", "throughput"),
+        ),
+    ),
     "ttft": Chart(
         "TTFT ms", (Series("ttft_p99_ms", "p99", "p99", "dots"), Series("ttft_p50_ms", "p50", "p50")), log=True
     ),

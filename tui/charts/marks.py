@@ -35,6 +35,7 @@ KINDS = {
     "resume": Kind("▸", "mark", 2, line=True),
     "error": Kind("!", "bad", 3),
     "clock": Kind("!", "bad", 3),
+    "engine": Kind("↯", "warn", 4),  # restarted, or its metrics went away and came back
     "throttle": Kind("▾", "warn", 4),
     "preemption": Kind("↺", "warn", 5),
     "server": Kind("·", "mark", 6),
@@ -132,4 +133,6 @@ def _begun(snapshot: Snapshot, stages: tuple[StageView, ...]) -> Iterator[Mark]:
         starts_s.append(starts_s[-1] - stage.elapsed_s)
     for start_s, stage in zip(reversed(starts_s), stages, strict=False):
         label = fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
+        if stage.concurrency == 0 and stage.label != fmt.NO_LOAD:
+            label = fmt.plain(stage.label)[:_LABEL].rstrip()  # as a mark named it
         yield Mark(start_s, "load", label)

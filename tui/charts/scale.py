@@ -28,10 +28,14 @@ class Scale:
     log: bool = False
 
     def shares(self, values: Floats) -> Floats:
-        """Where values lie: 0 at the bottom, 1 at the top, NaN where they have no place."""
+        """Where values lie: 0 at the bottom, 1 at the top, NaN where they have no place.
+
+        A bound without an end lies at the top, one of nothing at the bottom.
+        """
+        values = np.where(np.isposinf(values), self.high, values)
         if not self.log:
             return (values - self.low) / (self.high - self.low)
-        positive = np.where(values > 0, values, np.nan)
+        positive = np.where(values > 0, values, np.where(values == 0, self.low, np.nan))
         bottom, top = math.log10(self.low), math.log10(self.high)
         shares: Floats = (np.log10(positive) - bottom) / (top - bottom)
         return shares

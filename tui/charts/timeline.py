@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.engine import EngineView
-from loadgen.metrics.result import Comparison
 from loadgen.metrics.series import Floats, Ints, TimeSeries, changes
 from loadgen.metrics.snapshot import WINDOW_S, SeriesPoint, Snapshot
 from tui.charts.definitions import COLUMNS, GPU_STRIPS
@@ -53,6 +54,10 @@ class History(TimeSeries):
     def __init__(self, columns: Sequence[str], capacity: int = CAPACITY, kept_raw: int = _KEPT_RAW) -> None:
         super().__init__(columns, capacity=capacity, kept_raw=kept_raw)
         self._folded: tuple[tuple[Span, int, float], Folded] | None = None
+
+    def knows(self, column: str) -> bool:
+        """Whether there was ever a value."""
+        return bool(np.isfinite(self.lows[self.rows[column]]).any())
 
     def folded(self, span: Span, columns: int) -> Folded:
         """A stretch of time folded onto columns of dots; remembered, because charts of one width ask for the same."""
@@ -98,7 +103,8 @@ class Timeline:
             for point in snapshot.past:
                 self.history.add(point.t_s, _values_of(point))
             point = snapshot.point
-            self.history.add(point.t_s, _values_of(point) | self._engine_values(snapshot.engine, point.t_s))
+            engine = self._engine_values(snapshot.engine, point.t_s)
+            self.history.add(point.t_s, _values_of(point) | engine | _watched_values(snapshot))
             self._add_look(snapshot)
         self.marks.see(snapshot)
         self._see_errors(snapshot)
@@ -167,6 +173,23 @@ class Timeline:
         first_s = float(times[0])
         began_s = self.marks.first_load_s
         return span(first_s if began_s is None else min(first_s, began_s), float(times[-1]), _WINDOWS[self._window][0])
+
+
+def _watched_values(snapshot: Snapshot) -> dict[str, float | tuple[float, float] | None]:
+    """Where we send nothing, the engine's latencies: the bounds between which they lie."""
+    engine, point = snapshot.engine, snapshot.point
+    if not snapshot.load.no_load or snapshot.load.held:
+        return {}
+    found: dict[str, float | tuple[float, float] | None] = {}
+    if not point.output_tokens_per_s:
+        found["output_tokens_per_s"] = None
+    latencies = engine.latency_ms if engine is not None else {}
+    for name in {"ttft", "tpot"} & latencies.keys():
+        for percentile, (low, high) in latencies[name].within.items():
+            column = f"{name}_{percentile}_ms"
+            if column in COLUMNS and getattr(point, column) is None:
+                found[column] = (low, math.inf if high is None else high)
+    return found
 
 
 def _values_of(point: SeriesPoint) -> dict[str, float | None]:

@@ -32,6 +32,7 @@ class Verb(NamedTuple):
 
 VERBS = (
     Verb("run", "[PROFILE] [options]", "the same without a screen", "tui.cli.run.headless"),
+    Verb("monitor", "[URL...]", "the cockpit without load: what others send, or GPUs alone", "tui.cli.monitor.monitor"),
     Verb(
         "bench",
         "serve|latency|throughput",

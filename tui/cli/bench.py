@@ -20,10 +20,11 @@ from loadgen.profile.document import apply_variant, build_profile, load_document
 from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
 from loadgen.run.run import Run
+from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
 from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, port_of, say
 from tui.cli.progress import follow
-from tui.cli.run import conclude
+from tui.cli.run import conclude, metrics_port_of
 
 _ABOUT = {
     "serve": "Concurrent streams against a server: a bounded number of them, or so many requests a second.",
@@ -112,11 +113,14 @@ def bench(words: list[str]) -> int:
             say(f"vramp: {flag} is not needed: {why}")
     profile, where = profile_of(options)
     try:
-        run = Run(profile, where=where, json_path=options.json, force=options.force)
+        if options.junit is not None:
+            require_writable(options.junit)
+        port = metrics_port_of(options)
+        run = Run(profile, where=where, json_path=options.json, force=options.force, metrics_port=port)
     except ResultError as error:
         raise ProfileError(str(error)) from error
     interrupted = asyncio.run(follow(run))
-    return conclude(run, interrupted=interrupted, table=_table(options))
+    return conclude(run, options, interrupted=interrupted, table=_table(options))
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -129,7 +133,7 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     # The tables are those of `vllm bench`, which counts what is sent at once like everything else.
     chosen = {"endpoint": _endpoint(options), "seed": options.seed, "workers": options.workers}
     load |= {"first_wave": "counted"} | {key: value for key, value in chosen.items() if value is not None}
-    document["load"] = load
+    document |= {"load": load, "canary": {"enabled": False}}
     _PARTS[options.benchmark](options, document)
     return build_profile(document, where=where, overrides=options.set), where
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ipaddress
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from loadgen.errors import ProfileError
+from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
     from loadgen.profile.schema import Profile
+    from loadgen.report.junit import Suite
 
 INTERRUPTED = 130
 """The exit code of what the operator ended; the others are those of the errors."""
@@ -94,7 +96,10 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
 def add_result_options(group: argparse._ArgumentGroup) -> None:
     """Add what every run of one profile has."""
     group.add_argument("--json", metavar="FILE", type=Path, help="write the result here too")
+    group.add_argument("--junit", metavar="FILE", type=Path, help="write its limits as tests, for CI systems")
     group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
+    group.add_argument("--metrics-port", metavar="N", type=port_of, help="the live figures for Prometheus; 0: any port")
+    group.add_argument("--metrics-host", metavar="ADDRESS", default="127.0.0.1", help="(default: %(default)s)")
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -196,6 +201,25 @@ def port_of(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text}: a port is a number from 0 to 65535")
     return int(text)
+
+
+def write_junit(path: Path, suites: Sequence[Suite]) -> None:
+    """Write limits as JUnit XML; raises `ResultError`."""
+    from loadgen.places import named_mode, write_whole
+    from loadgen.report.junit import junit_xml
+
+    try:
+        write_whole(path, junit_xml(suites), mode=named_mode())
+    except OSError as error:
+        raise ResultError(f"--junit {path}: cannot be written: {error.strerror}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _parse_slo(entry: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from loadgen.format import significant
+from loadgen.format import count, interval, percent, significant, target
 from loadgen.run.operations import Abort, Stop
 from tui.cli.options import shown
 from tui.terminal import NonBlockingWriter
@@ -18,6 +18,7 @@ from tui.terminal import NonBlockingWriter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loadgen.metrics.engine import EngineView
     from loadgen.metrics.snapshot import Snapshot
     from loadgen.run.run import Run
 
@@ -107,10 +108,22 @@ def _line(snapshot: Snapshot) -> str:
     load, point = snapshot.load, snapshot.point
     if load.stage == 0 or snapshot.phase in ("stopping", "done"):
         return f"{snapshot.t_s:7.1f} s  {snapshot.headline}"
-    target = f"conc {load.concurrency}" if load.rate is None else f"rate {load.rate:g}/s"
     stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
+    if load.concurrency == 0:
+        return f"{snapshot.t_s:7.1f} s  {stage}{_engine_words(snapshot.engine)}  {snapshot.headline}"
     return (
-        f"{snapshot.t_s:7.1f} s  {stage}  {target}  held {load.held}"
+        f"{snapshot.t_s:7.1f} s  {stage}  {target(load.concurrency, load.rate)}  held {load.held}"
         f"  {significant(point.output_tokens_per_s)} tok/s  TTFT p50 {significant(point.ttft_p50_ms)} ms"
         f"  TPOT p50 {significant(point.tpot_p50_ms)} ms  {snapshot.headline}"
+    )
+
+
+def _engine_words(engine: EngineView | None) -> str:
+    if engine is None:
+        return ""
+    ttft = engine.latency_ms.get("ttft")
+    return (
+        f"  running {count(engine.running)}  waiting {count(engine.waiting)}  KV {percent(engine.kv_usage)}"
+        f"  {significant(engine.generation_tokens_per_s)} tok/s"
+        f"  TTFT p50 {interval(ttft.within.get('p50') if ttft is not None else None)} ms"
     )

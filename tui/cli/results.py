@@ -9,13 +9,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.metrics.figures import stages_by_load
 from loadgen.metrics.result import Result
 from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.report.bench_table import serving_curve_table
-from loadgen.report.compare import Limit, RunComparison, breaches, compare_runs, parse_limit
+from loadgen.report.compare import (
+    HeldAgainst,
+    RunComparison,
+    compare_runs,
+    hold_against,
+    parse_limit,
+    with_meant_shapes,
+)
 from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, difference_words
 from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.csv import csv_report
+from loadgen.report.junit import compare_suite
 from loadgen.report.markdown import markdown_report
 from loadgen.report.table import result_table
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
@@ -31,16 +40,18 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, parser_of, say, show, shown
+from tui.cli.options import RUN_WORDS, parser_of, say, show, shown, write_junit
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
+_OR_FOREIGN = "or a file of vllm bench serve, guidellm or aiperf (JSON)"
 
 
 # `vramp report`: as a table, Markdown, CSV, one HTML file, or what vLLM's benchmark writes.
 
 _REPORT_EPILOG = f"""\
-{_RUN_IS}; a result.json too
+{_RUN_IS}; a result.json too,
+{_OR_FOREIGN}
 
 Data goes to stdout, or to --out; the HTML file goes to report.html in the run's folder, and to stdout with --out -.
 --vllm-json prints an object (a list of them if there are several stages); with --out DIR it writes one file a stage.
@@ -89,13 +100,18 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
 def _html(result: Result, run: str, out: Path | None) -> None:
     from loadgen.report.html.document import html_report
 
+    _put_page(html_report(result), "report.html", run, out)
+
+
+def _put_page(text: str, name: str, run: str, out: Path | None) -> None:
+    """To `out`, or else under its name into the folder of the run."""
     found = find_run(run)
     folder = found.parent if found.is_file() else found
-    path = folder / "report.html" if out is None else out
+    path = folder / name if out is None else out
     if out is None:
-        _put_whole(html_report(result), path)
+        _put_whole(text, path)
     else:
-        _put(html_report(result), path)
+        _put(text, path)
     if path != _STDOUT:
         say(f"report: {path}")
 
@@ -206,7 +222,8 @@ def _list_baselines() -> None:
 # `vramp compare`: runs against the first of them, and a gate for CI.
 
 _COMPARE_EPILOG = f"""\
-{_RUN_IS}; a result.json or the name of a baseline too
+{_RUN_IS}; a result.json or the name of a baseline too,
+{_OR_FOREIGN}, which keep their figures and say how they define them
 
 Stages are matched by concurrency or rate, ISL and OSL. A figure of B is called better or worse only where the interval
 of its difference excludes zero, where it is off by 2 % at least, and where nothing speaks against the stage. Runs that
@@ -217,6 +234,9 @@ are not alike (another model, another kind of requests, no common ISL and OSL) a
   figures: output_tok_s, req_s, goodput, j_per_token, and ttft, tpot, itl, e2e with _mean, _p50, _p90, _p99
   broken where the measured difference is beyond the limit and its interval excludes zero; with --strict, where the
   measured difference alone is beyond it
+
+--html draws tokens of each GPU against tokens of each user, all runs on one picture, those of loads that only one of
+them has too; it goes to compare.html in the folder of the last RUN, or to --out.
 
 exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run cannot be read; 2 usage, or not alike
 """
@@ -230,16 +250,37 @@ def compare(words: list[str]) -> int:
         raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")
     limits = [parse_limit(text) for text in options.fail_if]
     found = [(name, open_result(name)) for name in (options.a, *options.others)]
+    tools = [result.measured_by for _, result in found if result.measured_by is not None]
+    if limits and tools and not options.strict:
+        raise ProfileError(
+            f"--fail-if: the file of {tools[0]} does not tell how its values are spread, so that nothing in it is "
+            "evident; with --strict the measured difference alone decides"
+        )
     # The newest run has a name of its own, by which it is still known tomorrow.
-    a, *others = [(result.run_id if name == LAST else name, result) for name, result in found]
+    named = [(result.run_id if name == LAST else name, result) for name, result in found]
+    a, *others = with_meant_shapes(named)
     comparisons = [compare_runs(a, b, confidence=options.confidence / 100, any_shape=options.force) for b in others]
-    for comparison in comparisons:
-        _require_comparable(comparison, force=options.force)
-    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_table, "\n")
-    text = compare_json(comparisons) if options.json else between.join(map(form, comparisons))
-    show(text)
-    broken = [_held_against(comparison, limits, strict=options.strict) for comparison in comparisons]
+    for comparison, (_, b) in zip(comparisons, others, strict=True):
+        _require_comparable(comparison, force=options.force, pictured=options.html and _share_a_shape(a[1], b))
+    if options.html:
+        from loadgen.report.html.compare import compare_page
+
+        _put_page(compare_page([a, *others], comparisons), "compare.html", options.others[-1], options.out)
+    else:
+        _put(shown(f"{_compared_text(comparisons, options)}\n"), options.out)
+    held = [hold_against(comparison, limits, strict=options.strict) for comparison in comparisons]
+    broken = [_say_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
+    if options.junit is not None:
+        suites = [compare_suite(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
+        write_junit(options.junit, suites)
     return 1 if any(broken) else 0
+
+
+def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
+    if options.json:
+        return compare_json(comparisons)
+    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_table, "\n")
+    return between.join(map(form, comparisons))
 
 
 def _compare_parser() -> argparse.ArgumentParser:
@@ -247,33 +288,42 @@ def _compare_parser() -> argparse.ArgumentParser:
     parser.add_argument("a", metavar="A", help="the RUN that the others are compared with")
     parser.add_argument("others", metavar="B", nargs="+", help="one RUN or more")
     parser.add_argument("--fail-if", metavar="LIMIT", action="append", default=[], help="see below; 1 if one is broken")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="the limits of --fail-if as tests, for CI systems")
     parser.add_argument("--strict", action="store_true", help="limits go by the measured difference, evident or not")
     parser.add_argument("--force", action="store_true", help="compare what is not alike too, and say so")
     parser.add_argument("--confidence", metavar="PERCENT", type=float, default=99.0, help="of each interval (99)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="tables for GitHub")
     form.add_argument("--json", action="store_true", help="one document with everything")
+    form.add_argument("--html", action="store_true", help="one file with all runs on one picture, for a browser")
+    parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
 
 
-def _require_comparable(comparison: RunComparison, *, force: bool) -> None:
-    """Raise `ProfileError` for runs that are not alike, `ResultError` where no stages match."""
+def _share_a_shape(a: Result, b: Result) -> bool:
+    """Whether they have points on one picture."""
+    shapes_a, shapes_b = ({(load.isl, load.osl) for load in stages_by_load(result)} for result in (a, b))
+    return not shapes_a.isdisjoint(shapes_b)
+
+
+def _require_comparable(comparison: RunComparison, *, force: bool, pictured: bool) -> None:
+    """Raise `ProfileError` for runs that are not alike, `ResultError` where no stages match and no picture has both."""
     a, b = comparison.a.name, comparison.b.name
     # Of a run that never came to its load, not even the model is known.
     empty = not comparison.stages and not (comparison.only_a and comparison.only_b)
     if comparison.unlike and not force and not empty:
         reasons = "; ".join(comparison.unlike)
         raise ProfileError(f"{b} is not the like of {a}: {reasons}; --force compares them all the same")
-    if not comparison.stages:
+    if not comparison.stages and not pictured:
         only_a, only_b = (", ".join(loads) or "nothing" for loads in (comparison.only_a, comparison.only_b))
         more = "" if force or empty else "; --force matches stages of another shape by their load alone"
         raise ResultError(f"nothing to compare: {a} has measured {only_a}; {b} has measured {only_b}{more}")
 
 
-def _held_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> bool:
+def _say_broken(comparison: RunComparison, held: Sequence[HeldAgainst]) -> bool:
     """Say which limits are broken; whether any is."""
-    found = breaches(comparison, limits, strict=strict)
-    for breach in found:
-        difference, interval, _ = difference_words(breach.found)
-        say(f"vramp: {breach.limit} is broken by {comparison.b.name}, {breach.stage}: {difference} ({interval})")
-    return bool(found)
+    broken = [one for one in held if one.broken]
+    for one in broken:
+        difference, interval, _ = difference_words(one.found)
+        say(f"vramp: {one.limit} is broken by {comparison.b.name}, {one.stage}: {difference} ({interval})")
+    return bool(broken)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import loadgen
-from loadgen.errors import ProfileError, ResultError, ServerError
+from loadgen.errors import ProfileError, ResultError, ServerError, VrampError
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import (
     BASE,
@@ -16,19 +16,23 @@ from tui.cli.options import (
     add_profile_options,
     add_result_options,
     document_of,
+    is_loopback,
     parser_of,
     profile_from,
     say,
     show,
     variants_from,
+    write_junit,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from loadgen.metrics.result import Result
+    from loadgen.run.metrics_port import MetricsPort
     from loadgen.run.run import Run
     from loadgen.server.process.records import ServerRecord
+    from tui.app import Cockpit
 
     Table = Callable[[Result], str]
 
@@ -42,17 +46,16 @@ def cockpit(words: list[str], usage: str) -> int:
     options = parser.parse_args(words)
     from tui.terminal import plain_reason
 
-    reason = plain_reason()
-    if reason is None:
-        return _run_cockpit(options)
-    say(f"vramp: no cockpit, progress lines instead: {reason}")
-    return _run_headless(options)
+    if options.profile is None and options.url is None and plain_reason() is None:
+        return _pick(options)
+    return show_cockpit(*document_of(options), options)
 
 
 def headless(words: list[str]) -> int:
     parser = parser_of("vramp run", "A run without a screen: progress on stderr, tables on stdout.", RUN_EXIT_CODES)
     add_run_options(parser)
-    return _run_headless(parser.parse_args(words))
+    options = parser.parse_args(words)
+    return run_headless(*document_of(options), options)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -81,14 +84,18 @@ def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespac
     """The run of a document under the options; raises `ProfileError`."""
     from loadgen.metrics.baseline import baseline_of
     from loadgen.run.run import Run
-    from loadgen.store.runs import open_result
+    from loadgen.store.runs import open_result, require_writable
     from loadgen.telemetry.capture import replay_options
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
     replay = replay_options(options.replay_telemetry) if options.replay_telemetry is not None else None
-    name = options.baseline
+    name, port = options.baseline, None
     try:
+        baseline = baseline_of(name, open_result(name)) if name is not None else None
+        if options.junit is not None:
+            require_writable(options.junit)
+        port = metrics_port_of(options)
         return Run(
             profile,
             where=where,
@@ -99,27 +106,59 @@ def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespac
             variant=options.variant or (BASE if variants else None),
             variants=variants,
             records=options.records,
-            baseline=baseline_of(name, open_result(name)) if name is not None else None,
+            baseline=baseline,
+            metrics_port=port,
         )
-    except ResultError as error:
-        # Nothing has run yet: where the result shall go is a matter of usage.
-        raise ProfileError(str(error)) from error
+    except VrampError as error:
+        if port is not None:
+            port.close()
+        if isinstance(error, ResultError):
+            # Nothing has run yet: where the result shall go is a matter of usage.
+            raise ProfileError(str(error)) from error
+        raise
 
 
-def _run_headless(options: argparse.Namespace) -> int:
+def metrics_port_of(options: argparse.Namespace) -> MetricsPort | None:
+    if options.metrics_port is None:
+        return None
+    from loadgen.run.metrics_port import MetricsPort
+
+    port = MetricsPort(options.metrics_host, options.metrics_port)
+    say(f"metrics: {port.url}")
+    if not is_loopback(options.metrics_host):
+        say(f"warning: {options.metrics_host} is not this machine alone: who reaches it can read the run's figures")
+    return port
+
+
+def run_headless(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
+    """Run a document without a screen; the exit code."""
     import asyncio
 
     from tui.cli.progress import follow
 
-    run = make_run(*document_of(options), options, hold_open=False)
+    run = make_run(document, where, options, hold_open=False)
     interrupted = asyncio.run(follow(run))
-    return conclude(run, interrupted=interrupted)
+    return conclude(run, options, interrupted=interrupted)
 
 
-def _run_cockpit(options: argparse.Namespace) -> int:
-    import asyncio
+def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
+    """Run a document in the cockpit, or without a screen where none can be shown; the exit code."""
+    from tui.terminal import plain_reason
 
-    from tui.app import Cockpit, open_cockpit
+    reason = plain_reason()
+    if reason is not None:
+        say(f"vramp: no cockpit, progress lines instead: {reason}")
+        return run_headless(document, where, options)
+    from tui.app import Cockpit
+    from tui.config import config_path, read_config
+
+    run = make_run(document, where, options, hold_open=True)
+    return _open(Cockpit(run, orphans=_orphans(), config=read_config(config_path())), options)
+
+
+def _pick(options: argparse.Namespace) -> int:
+    """The cockpit on its list of profiles."""
+    from tui.app import Cockpit
     from tui.catalog import StartChoice
     from tui.config import config_path, read_config
 
@@ -127,13 +166,18 @@ def _run_cockpit(options: argparse.Namespace) -> int:
         changed = {"variant": choice.variant, "url": choice.url}
         return make_run(choice.document, choice.where, argparse.Namespace(**vars(options) | changed), hold_open=True)
 
-    config, orphans = read_config(config_path()), _orphans()
-    if options.profile is None and options.url is None:
-        cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, orphans=orphans, config=config)
-    else:
-        cockpit = Cockpit(make_run(*document_of(options), options, hold_open=True), orphans=orphans, config=config)
+    config = read_config(config_path())
+    cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, orphans=_orphans(), config=config)
+    return _open(cockpit, options)
+
+
+def _open(cockpit: Cockpit, options: argparse.Namespace) -> int:
+    import asyncio
+
+    from tui.app import open_cockpit
+
     interrupted = asyncio.run(open_cockpit(cockpit))
-    codes = [conclude(run, interrupted=interrupted) for run in cockpit.runs]
+    codes = [conclude(run, options, interrupted=interrupted) for run in cockpit.runs]
     return codes[-1] if codes else 0
 
 
@@ -146,7 +190,7 @@ def _orphans() -> list[ServerRecord]:
         return []
 
 
-def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
+def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table: Table | None = None) -> int:
     """Print what a run that is over has measured, as `table` shows it, and where it lies; the exit code."""
     from loadgen.report.assessment import shortcomings
     from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
@@ -160,6 +204,10 @@ def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
         for path in run.result_paths:
             if path.exists():
                 say(f"result: {path}")
+        if options.junit is not None:
+            from loadgen.report.junit import run_suite
+
+            write_junit(options.junit, [run_suite(run.result)])
     for line in [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result else []:
         say(f"vramp: {line}")
     return exit_code(run, interrupted=interrupted)

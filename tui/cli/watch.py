@@ -21,7 +21,7 @@ from loadgen.run.replay import FASTEST, SLOWEST, Replay
 from loadgen.run.run import Run
 from loadgen.store.files import JOURNAL, journal_is_held
 from loadgen.store.runs import RUNS, find_run, open_journal, run_folders, was_killed
-from tui.cli.options import RUN_WORDS, document_of, parser_of, port_of, say
+from tui.cli.options import RUN_WORDS, document_of, is_loopback, parser_of, port_of, say
 from tui.cli.progress import follow
 from tui.cli.run import add_run_options, conclude, make_run
 from tui.config import config_path, read_config
@@ -134,7 +134,7 @@ def web(words: list[str]) -> int:
             return 0
         run = make_run(*document_of(options), options, hold_open=True)
         interrupted = asyncio.run(_show_run(run, listening, options))
-    return conclude(run, interrupted=interrupted)
+    return conclude(run, options, interrupted=interrupted)
 
 
 def _web_parser() -> argparse.ArgumentParser:
@@ -167,7 +167,7 @@ async def _show(folder: Path, listening: socket, options: argparse.Namespace) ->
 @contextlib.asynccontextmanager
 async def _shown(folder: Path, listening: socket, options: argparse.Namespace) -> AsyncIterator[None]:
     """Browsers may watch the run in this folder."""
-    from tui.web.server import is_loopback, serving
+    from tui.web.server import serving
 
     command = [sys.executable, "-P", "-m", "tui.cli", "watch", str(folder)]
     if options.allow_control:

@@ -1,4 +1,5 @@
-"""The load curve, a point for each load: latencies and output against the streams held, total throughput against E2E.
+"""The load curve, a point for each load: latencies and output against the streams held, total throughput against E2E,
+and the frontier: tokens of each GPU against tokens of each user.
 
 All that was measured at one load is one point, however the load came there; where it moved up or down, those have
 lines of their own, so that hysteresis shows. A publication's figures, the baseline's, the limits of the SLO and what a
@@ -15,16 +16,17 @@ import numpy as np
 
 from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
+from loadgen.metrics.frontier import Point, frontier
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
-from loadgen.report.columns import TOTAL_BY_E2E
+from loadgen.report.columns import TOTAL_BY_E2E, frontier_axes
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, beside, widths_of
 
 _LEAST_WIDTH = 52
 _NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the plot
-_OUTPUT, _TOTAL = "output", "total"
+_OUTPUT, _TOTAL, _FRONTIER = "output", "total", "frontier"
 _THROUGHPUTS = (_OUTPUT, _TOTAL)
 _BY_HELD = " by streams held"
 _TITLES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
@@ -53,14 +55,17 @@ class LoadPoint:
 
 
 def curve(frame: Frame, width: int, height: int) -> Rows:
-    """As many plots as have room, the chosen latency first; E2E is chosen with the total throughput against it."""
+    """As many plots as have room, the chosen one first; E2E is chosen with the total throughput against it."""
     points = points_of(frame.snapshot)
     total = [_TOTAL] if any(math.isfinite(one.total_by_e2e[0]) for one in points) else []
     first = [*total, "e2e"] if frame.metric == "e2e" else [frame.metric]
-    others = [_OUTPUT, *total, "itl", "ttft"]
+    others = [_FRONTIER, _OUTPUT, *total, "itl", "ttft"]
     shown = list(dict.fromkeys((*first, *others)))[: max(1, min(4, width // _LEAST_WIDTH))]
     widths = widths_of(width, len(shown))
-    plots = [(_plot(frame, points, name, each, height), each) for name, each in zip(shown, widths, strict=True)]
+    plots = [
+        (_frontier(frame, each, height) if name == _FRONTIER else _plot(frame, points, name, each, height), each)
+        for name, each in zip(shown, widths, strict=True)
+    ]
     return beside([(plot_rows(plot, each, height), each) for plot, each in plots], height)
 
 
@@ -107,6 +112,37 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
     title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log}{_BY_HELD}"
     # What was published for a load is where it was measured: over it, it shows how far off it is.
     return Plot(title, (*measured, *compared, *_found(frame.snapshot.search, standing, name)), x, y, limits)
+
+
+def _frontier(frame: Frame, width: int, height: int) -> Plot:
+    """A point for each stage of a load that stands; those of one shape compete."""
+    stages = [stage for stage in frame.snapshot.stages if stage.moves is None and stage.latency_ms.get("tpot")]
+    axes = frontier_axes(stages)
+    shapes: dict[tuple[int, int], dict[Point, str]] = {}
+    for stage in stages:
+        x, y = axes.point(stage)
+        if x is not None and y is not None:
+            load = stage.concurrency if stage.rate is None else stage.rate
+            name = fmt.setting(load) + ("/s" if stage.rate is not None else "")
+            shapes.setdefault((stage.isl, stage.osl), {})[x, y] = name
+    curves = tuple(_competing(shapes.values()))
+    x_scale = scale_of([x for one in curves for x in one.x], max(2, width // 14), log=False)
+    y_scale = scale_of([y for one in curves for y in one.y], max(2, height // 4), log=False)
+    x_label, y_label = axes.labels()
+    return Plot(f"{y_label} by {x_label}", curves, x_scale, y_scale)
+
+
+def _competing(shapes: Iterable[Mapping[Point, str]]) -> Iterator[Curve]:
+    """Named points of each shape: those that another dominates are pale, the others joined."""
+    for names in shapes:
+        best = frontier(names)
+        pale, full = sorted(names.keys() - best), sorted(best)
+        if pale:
+            x, y = zip(*pale, strict=True)
+            yield Curve("dominated", "dim", x, y, None, "○", tuple(names[point] for point in pale))
+        if full:
+            x, y = zip(*full, strict=True)
+            yield Curve("frontier", "throughput", x, y, "line", "●", tuple(names[point] for point in full))
 
 
 def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STALE_AFTER_S = 0.75  # two intervals of 250 ms without a snapshot, and half a one of patience
 METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can be about
+CURVE_METRICS = (*METRICS, "frontier")  # what the curve view can put first
 
 
 class RunControl(Protocol):
@@ -65,7 +66,7 @@ class Frame:
     log_filter: str = ""  # only lines of the log that have this are shown
     event_filter: str = ""  # and in the view of the events only those that have this in kind or text
     timeline: Timeline = field(default_factory=Timeline)  # what came before
-    metric: str = "ttft"  # the latency that the views of curve and distribution are about
+    metric: str = "ttft"  # the latency that the views of curve and distribution are about; of the curve, the frontier
 
     operator: Operator = "owner"
     keymap: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +79,11 @@ class Frame:
     @property
     def steers(self) -> bool:
         return self.operator in ("owner", "guest")
+
+    @property
+    def no_load(self) -> bool:
+        """Nothing is sent, and nothing else was asked for: what is to be seen is others' traffic."""
+        return self.snapshot.load.no_load and not self.wanted.value
 
     @property
     def stale(self) -> bool:

@@ -57,7 +57,7 @@ def _progress(frame: Frame) -> list[_Item]:
     moves = current is not None and current.running and current.moves is not None
     stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
     value = fmt.setting(frame.wanted.value)
-    wanted = f"rate {value}/s" if frame.wanted.open_loop else f"conc {value}"
+    wanted = f"rate {value}/s" if frame.wanted.open_loop else fmt.NO_LOAD if frame.no_load else f"conc {value}"
     role = "warn" if phase in ("blocked", "paused", "stopping", "holding") else "dim"
     return [
         (0, ((stage, "text"),)),
@@ -65,7 +65,7 @@ def _progress(frame: Frame) -> list[_Item]:
         (1, ((fmt.plain(current.label) if current is not None and moves else "", "text"),)),
         (0, _replay(frame)),
         (1, ((_WATCHING.get(frame.operator, ""), "warn"),)),
-        (1, (("/".join(str(length) for length in frame.wanted.shape), "dim"),)),
+        (1, (("" if frame.no_load else "/".join(str(length) for length in frame.wanted.shape), "dim"),)),
         (2, ((_PHASES.get(phase, phase), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
         (3, ((fmt.clock(frame.snapshot.t_s), "dim"),)),

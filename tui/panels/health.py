@@ -10,8 +10,9 @@ from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import InstanceView
 from loadgen.metrics.verdicts import HOST_FULL_PERCENT
 from loadgen.report.notes import mfu_words
+from tui.panels import served
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, padded, spread, titled, wrapped
+from tui.widgets.rows import GAP, Row, Rows, Word, bar, beside, cropped, facts, padded, spread, titled, wrapped
 
 ENGINE_HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
 _CELL, _NAME, _INDENT = 9, 14, 3
@@ -47,8 +48,10 @@ def _kv(engine: EngineView) -> Word:
 
 
 def client(frame: Frame, width: int, height: int) -> Rows:
-    """Our own health, and the reason when it is not good."""
+    """Our own health, and the reason when it is not good; where we have sent nothing, what others' requests do."""
     state = frame.snapshot.client
+    if frame.no_load and not state.workers:
+        return served.requests(frame, width, height)
     values = {
         "read lag p99, ms": fmt.number(state.read_lag_p99_ms),
         "cpu, % of one core": fmt.number(state.cpu_percent),
@@ -67,6 +70,8 @@ def client(frame: Frame, width: int, height: int) -> Rows:
 
 def client_strip(frame: Frame) -> Row:
     state = frame.snapshot.client
+    if frame.no_load and not state.workers:
+        return (*next(iter(served.told_rows(frame.snapshot.engine or EngineView(), 80)), ()),)
     values = facts(
         "   ",
         ("client  lag p99", f"{fmt.number(state.read_lag_p99_ms):>5} ms", "text"),
@@ -77,6 +82,8 @@ def client_strip(frame: Frame) -> Row:
 
 
 def _trust(frame: Frame) -> Word:
+    if frame.no_load and not frame.snapshot.client.workers:
+        return (fmt.NO_LOAD, "dim")
     return ("! LIMITED", "bad") if frame.snapshot.client.limited else ("ok", "good")
 
 
@@ -139,9 +146,26 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
         role = "strong" if name == "all" else "text"
         rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
     rows += [_instance(each) for each in snapshot.server.instances]
+    room = width - served.TABLE - GAP
+    is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
+    told = _engine_told(snapshot.engine, room if is_wide else width)
     if snapshot.compute is not None:
-        rows.append(((" MFU ", "text"), (fmt.plain(mfu_words(snapshot.compute)), "dim")))
-    return [cropped(row, width) for row in (*rows, *_crosscheck(frame, width))]
+        told.append(((" MFU ", "text"), (fmt.plain(mfu_words(snapshot.compute)), "dim")))
+    if snapshot.others is not None and snapshot.others.seen:
+        told.append(((" others ", "text"), (snapshot.others.words, "dim")))
+    told += _crosscheck(frame, width)
+    table = served.latency_table(snapshot.engine)
+    if table and is_wide:
+        return beside([([*rows, *told], room), ([(), *table], served.TABLE)], height)
+    if len(rows) + len(table) > height:
+        table = [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")]
+    return [cropped(row, width) for row in (*rows, *table, *told)]
+
+
+def _engine_told(engine: EngineView, width: int) -> Rows:
+    """What becomes of its requests, and what it cannot tell."""
+    lacks = "; ".join(f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in engine.lacks.items())
+    return [*served.told_rows(engine, width), *(wrapped(f"not told: {lacks}", width, "dim") if lacks else [])]
 
 
 def engines(frame: Frame) -> list[tuple[str, EngineView]]:

@@ -15,6 +15,7 @@ from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Sna
 from tui.charts.canvas import Ink
 from tui.charts.plot import Curve, Plot, plot_rows, scale_of
 from tui.charts.scale import Scale
+from tui.panels import served
 from tui.panels.comparison import published
 from tui.panels.curve import limits_of
 from tui.panels.frame import METRICS, Frame
@@ -32,6 +33,8 @@ _TABLE_ROWS = 6
 
 def latency(frame: Frame, width: int, height: int) -> Rows:
     """Two tables of one height, their names as the panel's title; below them what was published."""
+    if frame.no_load:
+        return served.latency(frame, width, height)
     stage, recent = frame.stage, frame.snapshot.recent
     whole = stage.latency_ms if stage else {}
     needs_s = stage.e2e_needs_s if stage else None
@@ -50,18 +53,13 @@ def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
     done = f": {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
     left = f"stage {stage.number if stage else fmt.UNKNOWN}{done}"
     right = f"last {RECENT_S:.0f} s: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
-    rule, tail = ("─" * max(0, _HALF - len(words) - 2) for words in (left, right))
-    return (
-        ("latency", "title"),
-        (f" {left[: _HALF - 2]} ", "text"),
-        (f"{rule}┬", "rule"),
-        (f" {right[: _HALF - 2]} ", "text"),
-        (tail, "rule"),
-    )
+    return served.two_tables_title(left, right, _HALF)
 
 
 def distribution(frame: Frame, width: int, height: int) -> Rows:
     """The plot of the chosen latency over its table; where there is room, the others' tables beside it."""
+    if frame.no_load:
+        return served.page(frame, width, height)
     above = plot_rows(_plot(frame, frame.metric, height - _TABLE_ROWS), width, height - _TABLE_ROWS)
     shown = [frame.metric, *(name for name in METRICS if name != frame.metric)][: max(1, width // (_TABLE + 2))]
     widths = widths_of(width, len(shown))

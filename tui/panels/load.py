@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from loadgen import format as fmt
+from loadgen.metrics.engine import OthersTraffic
 from tui.panels.frame import Frame
 from tui.panels.health import client_strip, server_strip
-from tui.widgets.rows import Row, Rows, Word, bar, cropped, spread, titled, width_of
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, spread, titled, width_of
 
 _HINT_CELLS = 18
 _ROOMY = 8  # with so many rows there is one for more than the load
+_WORDY = 36  # cells, with which a label may be as long as it takes
 _STRIP_FROM = 60  # from this width on the panel is a strip across a narrow terminal
 _CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
     "blocked": (("the start would fail", "bad"), ("start_anyway",), " starts all the same, "),
@@ -25,6 +28,8 @@ _CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
 
 
 def load(frame: Frame, width: int, height: int) -> Rows:
+    if frame.no_load:
+        return _watching(frame, width, height)
     state, told = _state(frame), _needs(frame)
     if width >= _STRIP_FROM:
         beside = tuple(word for need in told for word in (*need, ("  ", "text")))
@@ -40,6 +45,26 @@ def load(frame: Frame, width: int, height: int) -> Rows:
     ]
     lines = [line for need in told for line in _need_rows(need, width)] if roomy else []
     return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(frame)[len(lines) :]]
+
+
+def _watching(frame: Frame, width: int, height: int) -> Rows:
+    """No load of our own: what others send, and the keys that begin one."""
+    title = titled("load", ((fmt.NO_LOAD, "strong"),), width)
+    if frame.snapshot.server.engine == "none":
+        return [title, ((" no server: GPUs and host alone", "dim"),), _stage_row(frame, width)]
+    others = frame.snapshot.others or OthersTraffic()
+    label = "others running" if width >= _WORDY else "others"
+    running = (label, f"{fmt.count(others.running):>5}", "running")
+    ended = ("req/s", f"{fmt.number(others.requests_per_s):>5}", "text")
+    read = ("tok/s in", f"{fmt.number(others.prompt_tokens_per_s):>5}", "text")
+    made = ("out", f"{fmt.number(others.generation_tokens_per_s):>5}", "throughput")
+    if width >= _STRIP_FROM:
+        stage: Row = ((f"stage {fmt.duration(frame.snapshot.load.stage_elapsed_s):>6} ", "dim"),)
+        strip = spread(facts("  ", running, ended, read, made), stage, width - 1)
+        return [title, strip, server_strip(frame), client_strip(frame)]
+    rows: Rows = [title, *(spread((), facts(" ", *pair), width - 1) for pair in ((running, ended), (read, made)))]
+    rows.append(_stage_row(frame, width))
+    return [*rows, *(_hints(frame) if height >= _ROOMY else [])]
 
 
 def _needs(frame: Frame) -> list[Row]:
@@ -71,20 +96,25 @@ def _need_rows(need: Row, width: int) -> Rows:
 
 def _hints(frame: Frame) -> Rows:
     """The keys of who may use them, two in a row."""
-
-    def hint(what: str, *ids: str) -> Row:
-        names = " ".join(frame.key(id)[0] for id in ids)
-        return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
-
+    rows: list[tuple[tuple[str, ...], ...]]
     if frame.operator == "player":
-        return [hint("speed", "double", "half") + hint("pause", "pause"), hint("step", "next")]
-    if not frame.steers:
-        return []
-    return [
-        hint("one", "more", "less") + hint("double, half", "double", "half"),
-        hint("number", "number") + hint("pause", "pause"),
-        hint("next", "next") + hint("note", "note"),
-    ]
+        rows = [(("speed", "double", "half"), ("pause", "pause")), (("step", "next"),)]
+    elif not frame.steers:
+        rows = []
+    elif frame.no_load:
+        rows = [(("send load", "more"), ("number", "number")), (("mark", "note"),)]
+    else:
+        rows = [
+            (("one", "more", "less"), ("double, half", "double", "half")),
+            (("number", "number"), ("pause", "pause")),
+            (("next", "next"), ("note", "note")),
+        ]
+    return [tuple(word for what, *ids in row for word in _hint(frame, what, ids)) for row in rows]
+
+
+def _hint(frame: Frame, what: str, ids: Sequence[str]) -> Row:
+    names = " ".join(frame.key(id)[0] for id in ids)
+    return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
 
 
 def notice(frame: Frame, width: int, height: int) -> Rows:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server

@@ -1,12 +1,12 @@
 """The load curve as a table: a row for each stage, or for each load where the load moved or came up again.
 
 Of a long plan the last stages that fit are shown, of many loads those around the load of now. What a token costs in
-energy is a column once it is known; where it has no room, what can be told from the median time per output token makes
-it.
+energy, GPUs and money is a column once it is known, and as far as there is room.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -16,13 +16,15 @@ import msgspec
 from loadgen import format as fmt
 from loadgen.metrics.result import CurvePoint
 from loadgen.metrics.snapshot import StageView
-from loadgen.report.columns import COCKPIT_COLUMNS, CURVE, Measured
+from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_IF_ROOM, CURVE, Measured, known
+from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, titled
 
 _Row = TypeVar("_Row")
 _TITLED_FROM = 6  # rows; below there is no title
+_NAME = 13  # cells of a label, where the figures are others'
 _ARROWS = {"": "  ", "up": " ▲", "down": " ▼"}
 
 
@@ -42,20 +44,37 @@ _CURVE = [replace(column, short="of") if column.label == "count" else column for
 
 def stages(frame: Frame, width: int, height: int) -> Rows:
     found = frame.snapshot.stages
-    figures = _figures(found, width)
+    if frame.no_load:
+        return _watched(frame, width, height)
+    figures = stage_columns(found, width)
     title = titled("stages: the load curve", ((f"{frame.snapshot.load.stages_planned} planned", "dim"),), width)
     heads: Row = (*head_words(STAGE), *head_words(figures))
     top = [heads] if height < _TITLED_FROM else [title, heads]
     return [*top, *(_row(stage, frame, figures) for stage in found[-max(1, height - len(top)) :])]
 
 
-def _figures(found: Sequence[StageView], width: int) -> list[Column[Measured]]:
+def _watched(frame: Frame, width: int, height: int) -> Rows:
+    """The stages by what others sent in them."""
+    title = titled("stages: what others send", ((f"{frame.snapshot.load.stages_planned} planned", "dim"),), width)
+    top: Rows = [((f"{'#':>4} {'load':<{_NAME}}", "dim"), *head_words(SERVED))]
+    top = top if height < _TITLED_FROM else [title, *top]
+    rows: Rows = []
+    for stage in frame.snapshot.stages[-max(1, height - len(top)) :]:
+        role = "strong" if stage.running else "text"
+        words: Word = (f"{stage.number:>4} {padded(fmt.plain(stage.label), _NAME)}", role)
+        rows.append((*_marked([words], stage.running), *cell_words(SERVED, [stage], role)))
+    return [cropped(row, width) for row in (*top, *rows)]
+
+
+def stage_columns(found: Sequence[StageView], width: float = math.inf) -> list[Column[Measured]]:
     """All columns that have something to say and room to say it."""
-    all_cells = sum(column.width for column in STAGE) + sum(column.width for column in COCKPIT_COLUMNS)
-    left_out = "tok/s per user" if width < all_cells else ""
-    if all(stage.energy is None or stage.energy.joules_per_output_token is None for stage in found):
-        left_out = "J/token"
-    return [column for column in COCKPIT_COLUMNS if column.label != left_out]
+    yielding = {column.label: column.width for column in COCKPIT_IF_ROOM}
+    room = width - sum(column.width for column in STAGE)
+    room -= sum(column.width for column in COCKPIT_COLUMNS) - sum(yielding.values())
+    for column in known(COCKPIT_IF_ROOM, found):
+        if column.width <= room:
+            room -= yielding.pop(column.label)
+    return [column for column in COCKPIT_COLUMNS if column.label not in yielding]
 
 
 def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:

@@ -7,7 +7,8 @@ above the milestones.
 from __future__ import annotations
 
 from loadgen import format as fmt
-from loadgen.metrics.journal import Finding, Milestone
+from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import ServerView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled, whole_groups, wrapped

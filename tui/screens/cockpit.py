@@ -24,7 +24,17 @@ from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
 from tui.panels import gpus, header, health, latency, load, messages, stages, startup
-from tui.panels.frame import METRICS, STALE_AFTER_S, Frame, Panel, Player, RunControl, chart_panels, panels
+from tui.panels.frame import (
+    CURVE_METRICS,
+    METRICS,
+    STALE_AFTER_S,
+    Frame,
+    Panel,
+    Player,
+    RunControl,
+    chart_panels,
+    panels,
+)
 from tui.screens.dialogs import AskLeave, AskLoad, AskText, FullScreen, Leave, ask
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
@@ -155,10 +165,15 @@ class CockpitScreen(FullScreen[None]):
             log_filter=self._filters["log"],
             event_filter=self._filters["events"],
             timeline=self._timeline,
-            metric=self._metric,
+            metric=self._shown_metric,
             operator=self._operator,
             keymap=keymap_of(self.app),
         )
+
+    @property
+    def _shown_metric(self) -> str:
+        """The frontier is of no latency: other views go on with the time per token, which it is the inverse of."""
+        return self._metric if self._page == "curve" or self._metric in METRICS else "tpot"
 
     def _hints(self, height: int) -> list[list[Hint]]:
         return keys.cockpit_hints(self._operator, self._page, keymap_of(self.app), height)
@@ -216,6 +231,12 @@ class CockpitScreen(FullScreen[None]):
             return
         open_loop = self._pending.wanted.open_loop
         ask(self, AskLoad("Rate" if open_loop else "Concurrency", open_loop=open_loop), self._set_number)
+
+    def action_no_load(self) -> None:
+        """End the load; of an open loop, too."""
+        if self._steerable():
+            self._pending.ask(0.0, open_loop=False)
+            self._draw()
 
     def _set_number(self, value: float) -> None:
         if self._steerable():
@@ -305,8 +326,10 @@ class CockpitScreen(FullScreen[None]):
             self.maximize(panel, container=False)
 
     def action_metric(self) -> None:
-        self._metric = METRICS[(METRICS.index(self._metric) + 1) % len(METRICS)]
-        self.notify(f"Views curve and latency show {self._metric.upper()}", timeout=2, markup=False)
+        offered = CURVE_METRICS if self._page == "curve" else METRICS
+        self._metric = offered[(offered.index(self._shown_metric) + 1) % len(offered)]
+        words = "The curve view shows the frontier" if self._metric not in METRICS else ""
+        self.notify(words or f"Views curve and latency show {self._metric.upper()}", timeout=2, markup=False)
         self._draw()
 
     def action_copy(self) -> None:

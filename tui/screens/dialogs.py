@@ -116,12 +116,12 @@ class AskLoad(AskParsed[float]):
 
 
 def _parse_load(text: str, *, open_loop: bool) -> float:
-    least, most = ("above 0", MOST_RATE) if open_loop else ("from 1", MOST_CONCURRENCY)
+    least, most = ("above 0", MOST_RATE) if open_loop else ("from 0", MOST_CONCURRENCY)
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value <= most:
+        value = -1.0
+    if not 0 <= value <= most or (open_loop and not value):
         raise ProfileError(f"a number {least} up to {most:.0f}")
     return value
 

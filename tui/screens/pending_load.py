@@ -2,7 +2,7 @@
 
 Invariants: a second key builds on the first even if no snapshot came between; what was asked for stays on the screen
 until the run confirms it or `PATIENCE` snapshots have passed, so that the screen does not show for good what the run
-never did; a concurrency is a whole number from 1, a rate is positive.
+never did; a concurrency is a whole number, of which 0 is no load, a rate is positive.
 """
 
 from __future__ import annotations
@@ -56,20 +56,22 @@ class PendingLoad:
             self._asked_shape = None
 
     def step(self, direction: int) -> None:
-        """One more or less; in open loop a tenth."""
+        """One more or less, but never less than one: no load is asked for in so many words. In open loop a tenth."""
         value = self.wanted.value or 0.0
         if not self.wanted.open_loop:
-            return self.ask(value + direction)
+            return self.ask(max(min(value, 1.0), value + direction))
         return self.ask(value * 1.1 if direction > 0 else value / 1.1)
 
     def scale(self, factor: float) -> None:
-        self.ask((self.wanted.value or 1.0) * factor)
+        value = self.wanted.value
+        if value != 0:
+            self.ask(max(LEAST_RATE if self.wanted.open_loop else 1.0, (value or 1.0) * factor))
 
     def ask(self, value: float, *, open_loop: bool | None = None) -> None:
         """A target, in the unit of the present loop unless told; one that changes nothing is not sent."""
         now = self.wanted
         open_loop = now.open_loop if open_loop is None else open_loop
-        value = _rounded_rate(value) if open_loop else float(min(max(1, int(value)), MOST_CONCURRENCY))
+        value = _rounded_rate(value) if open_loop else float(min(max(0, int(value)), MOST_CONCURRENCY))
         if (value, open_loop) == (now.value, now.open_loop):
             return
         self._asked, self._waited = (value, open_loop), 0

@@ -23,7 +23,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList
 
 from loadgen.errors import VrampError
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.server.preflight.check import check_profile

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
-from loadgen.report.columns import COCKPIT_COLUMNS, CURVE
+from loadgen.report.columns import CURVE
 from loadgen.report.tabular import Column
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.messages import happened, seen
-from tui.panels.stages import STAGE, tells_more
+from tui.panels.stages import STAGE, stage_columns, tells_more
 
 _Row = TypeVar("_Row")
 
@@ -34,7 +34,8 @@ def _copied(columns: Sequence[Column[_Row]], rows: Iterable[_Row]) -> str:
 def stages(frame: Frame) -> str:
     number, load = STAGE
     target = replace(load, value=lambda stage: fmt.target(stage.concurrency, stage.rate))
-    return _copied([number, target, *COCKPIT_COLUMNS], frame.snapshot.stages)
+    found = frame.snapshot.stages
+    return _copied([number, target, *stage_columns(found)], found)
 
 
 def loads(frame: Frame) -> str:

@@ -143,11 +143,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise ServerError(f"{host}:{port}: cannot be listened on: {error.strerror}; --port takes another") from error
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

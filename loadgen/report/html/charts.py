@@ -105,12 +105,12 @@ def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str
 
 def has_curve(result: Result) -> bool:
     """Whether there are two loads at least, or a published point beside the only one."""
-    loads = {(stage.target.concurrency, stage.target.rate) for stage in _drawn(result)}
+    loads = {(stage.target.concurrency, stage.target.rate) for stage in drawn(result)}
     axes = (TOTAL_BY_E2E, *map(_latency_axes, ("ttft", "tpot")))
     return len(loads) > 1 or (bool(loads) and any(_published(result, one) for one in axes))
 
 
-def _drawn(result: Result) -> list[StageResult]:
+def drawn(result: Result) -> list[StageResult]:
     """The stages that are a point, by load: something was timed, at one load."""
     return sorted((stage for stage in result.stages if has_numbers(stage) and not stage.curve), key=by_load)
 
@@ -118,7 +118,7 @@ def _drawn(result: Result) -> list[StageResult]:
 def latency_curve(result: Result, metric: str) -> go.Figure:
     """A latency against output tok/s: median and p99, each point named by its load."""
     figure = go.Figure()
-    series = _series(result)
+    series = series_by_shape(result)
     for stages, colour in series:
         x = [stage.throughput.output_tokens_per_s for stage in stages]
         for statistic in ("p99", "p50"):
@@ -129,44 +129,46 @@ def latency_curve(result: Result, metric: str) -> go.Figure:
     _add_published(figure, result, _latency_axes(metric))
     _limits(figure, result, metric)
     _knee(figure, result)
-    _from_zero(figure, "output tok/s")
+    from_zero(figure, "output tok/s")
     return figure.update_yaxes(_axis(figure, result, metric))
 
 
-def throughput_curve(result: Result, axes: Axes) -> go.Figure:
-    """Throughput against what one user gets, each point named by its load."""
-    figure, (x_label, y_label) = go.Figure(), axes.labels()
-    what, _, unit = y_label.partition(" ")
-    for stages, colour in _series(result):
-        x, y = zip(*(_known(axes, stage) for stage in stages), strict=True)
-        trace = _stage_line(stages, x, y, colour, what, unit)
-        targets = (stage.target for stage in stages)
-        names = [f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s" for target in targets]
+def throughput_curve(result: Result) -> go.Figure:
+    """Total throughput against the median E2E, each point named by its load."""
+    figure = go.Figure()
+    for stages, colour in series_by_shape(result):
+        # A stage that ended too early for its E2E is nowhere.
+        known = [(None, None) if stage.e2e_inconclusive else TOTAL_BY_E2E.point(stage) for stage in stages]
+        x, y = zip(*known, strict=True)
+        trace = _stage_line(stages, x, y, colour, "total", "tok/s")
+        names = [load_name(stage) for stage in stages]
         figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
-    _add_published(figure, result, axes)
+    _add_published(figure, result, TOTAL_BY_E2E)
     across = [value for trace in figure.data for value in trace.x if value]
     far = bool(across) and max(across) > _FAR * min(across)  # such as the E2E of short and long answers
-    return _from_zero(figure, x_label).update_yaxes(rangemode="tozero").update_xaxes(log_axis(across) if far else {})
+    axis = log_axis(across) if far else {}
+    return from_zero(figure, TOTAL_BY_E2E.labels()[0]).update_yaxes(rangemode="tozero").update_xaxes(axis)
 
 
-def _known(axes: Axes, stage: StageResult) -> tuple[float | None, float | None]:
-    """The point of a stage; nowhere where it ended too early for its E2E."""
-    return (None, None) if "e2e" in axes.x and stage.e2e_inconclusive is not None else axes.point(stage)
+def load_name(stage: StageResult) -> str:
+    """What a stage asked for, to stand beside its point."""
+    target = stage.target
+    return f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s"
 
 
 def latency_key(result: Result, metric: str) -> dict[str, str]:
     """What the colours of a latency curve say: statistics, or shapes where there are several."""
-    shapes = _shape_key(result)
+    shapes = shape_key(result)
     key = shapes | {"dotted: p99": SECOND} if shapes else {"p50": ACCENT, "p99": SECOND}
     return key | _published_key(result, _latency_axes(metric), "published p50")
 
 
-def throughput_key(result: Result, axes: Axes) -> dict[str, str]:
-    return _shape_key(result) | _published_key(result, axes, "published")
+def throughput_key(result: Result) -> dict[str, str]:
+    return shape_key(result) | _published_key(result, TOTAL_BY_E2E, "published")
 
 
-def _shape_key(result: Result) -> dict[str, str]:
-    series = _series(result)
+def shape_key(result: Result) -> dict[str, str]:
+    series = series_by_shape(result)
     return {f"{stages[0].isl}/{stages[0].osl}": colour for stages, colour in series} if len(series) > 1 else {}
 
 
@@ -174,10 +176,10 @@ def _published_key(result: Result, axes: Axes, words: str) -> dict[str, str]:
     return {f"\N{WHITE DIAMOND} {words}": BAD} if _published(result, axes) else {}
 
 
-def _series(result: Result) -> list[tuple[list[StageResult], str]]:
+def series_by_shape(result: Result) -> list[tuple[list[StageResult], str]]:
     """The stages of each shape, by load, and its colour."""
     shapes: dict[tuple[int, int], list[StageResult]] = {}
-    for stage in _drawn(result):
+    for stage in drawn(result):
         shapes.setdefault((stage.isl, stage.osl), []).append(stage)
     return [(shapes[shape], colour) for shape, colour in _shape_colours(shapes).items()]
 
@@ -185,18 +187,22 @@ def _series(result: Result) -> list[tuple[list[StageResult], str]]:
 def _shape_colours(shapes: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
     """A tone for each shape in their order; the accent for a single one."""
     known = sorted(set(shapes))
-    return dict(zip(known, ramp(len(known)) if len(known) > 1 else [ACCENT], strict=True))
+    return dict(zip(known, [ACCENT] if len(known) == 1 else ramp(len(known)), strict=True))
 
 
-def _from_zero(figure: go.Figure, title: str) -> go.Figure:
+def from_zero(figure: go.Figure, title: str) -> go.Figure:
     return styled(figure).update_xaxes(title_text=title, rangemode="tozero")
+
+
+def hollow(stage: StageResult) -> bool:
+    """Whether its point is open: it missed a limit, or the client was the limit."""
+    return stage.limited or met_limits(stage) is False
 
 
 def _stage_line(stages: list[StageResult], x: Values, y: Values, colour: str, what: str, unit: str) -> go.Scatter:
     names = titles(stages)
-    hollow = [stage.limited or met_limits(stage) is False for stage in stages]
     trace = _line(x, y, [chart_text(names[stage.index]) for stage in stages], colour, what, unit)
-    return trace.update(marker={"symbol": ["circle-open" if one else "circle" for one in hollow]})
+    return trace.update(marker={"symbol": ["circle-open" if hollow(stage) else "circle" for stage in stages]})
 
 
 def _line(x: Values, y: Values, names: Sequence[str], colour: str, what: str, unit: str) -> go.Scatter:
@@ -273,7 +279,7 @@ def _knee(figure: go.Figure, result: Result) -> None:
         return
     known = sorted(
         (float(load), stage.throughput.output_tokens_per_s)
-        for stage in _drawn(result)
+        for stage in drawn(result)
         if (load := stage.target.rate if search.by == "rate" else stage.target.concurrency) is not None
         and stage.throughput.output_tokens_per_s is not None
     )
@@ -295,7 +301,7 @@ def latency_by_held(points: Sequence[CurvePoint], metric: str) -> go.Figure:
         for name, shade in (("p99", SECOND), ("p50", colour)):
             y = [getattr(summary, name) for summary in summaries]
             figure.add_trace(_point_line(part, y, counts, shade, f"{LATENCY_TITLES[metric]} {name}", "ms"))
-    _from_zero(figure, "streams held")
+    from_zero(figure, "streams held")
     return figure.update_yaxes(log_axis([value for trace in figure.data for value in trace.y]))
 
 
@@ -305,7 +311,7 @@ def throughput_by_held(points: Sequence[CurvePoint]) -> go.Figure:
         y = [point.output_tokens_per_s for point in part]
         seconds = [f"{point.measured_s:.1f} s" for point in part]
         figure.add_trace(_point_line(part, y, seconds, colour, "output", "tok/s"))
-    return _from_zero(figure, "streams held").update_yaxes(rangemode="tozero")
+    return from_zero(figure, "streams held").update_yaxes(rangemode="tozero")
 
 
 def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
@@ -339,7 +345,7 @@ def _point_line(
 
 def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
     """The stages of the distributions by their title, each with its colour: the stronger, the higher the load."""
-    stages, names = _drawn(result), titles(result.stages)
+    stages, names = drawn(result), titles(result.stages)
     return {names[stage.index]: (stage, colour) for stage, colour in zip(stages, ramp(len(stages)), strict=True)}
 
 

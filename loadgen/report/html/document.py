@@ -1,29 +1,28 @@
-"""The report as a document: what ran and whether it is well first, then the figures, the tables, the configuration.
-
-The file is whole: plotly's code, the style sheet and the data are in it, and its content policy forbids the browser to
-fetch anything, and to run any script but the two that it names by their hashes.
-"""
+"""The report of a run: what ran and whether it is well first, then the figures, the tables, the configuration."""
 
 from __future__ import annotations
-
-import base64
-import hashlib
-from collections.abc import Mapping
-from importlib.resources import files
-
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
 from loadgen.format import UNKNOWN, Statistic, bounded, significant
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.slo import met_limits
-from loadgen.report.assessment import assessment, best_stage, titles
-from loadgen.report.columns import CURVE, OUTPUT_BY_USER, SHAPE, TOTAL_BY_E2E, moving_points
+from loadgen.report.assessment import assessment, best_stage, measured_stages, titles
+from loadgen.report.columns import (
+    CURVE,
+    EFFICIENCY,
+    SHAPE,
+    TOTAL_BY_E2E,
+    known,
+    load_column,
+    moving_points,
+)
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.html import charts, sections
+from loadgen.report.html.frontier import PALE_NOTE, Series, axes_of, frontier_figure
+from loadgen.report.html.page import Figures, grid, legend, page, pairs, placed, section, subsection
 from loadgen.report.html.timeline import timeline
-from loadgen.report.notes import LATENCY_TITLES, latencies
+from loadgen.report.notes import LATENCY_TITLES, latencies, mfu_unknown
+from loadgen.report.served import LATENCY, MORE, NO_LOAD_NOTE, SERVED, latencies_of, watched, watched_notes
 from loadgen.report.tabular import html_table, plain
 
 _DEFINITIONS = (
@@ -34,9 +33,6 @@ _DEFINITIONS = (
 )
 
 
-Figures = dict[str, go.Figure]  # by the name of their place
-
-
 def html_report(result: Result) -> str:
     figures: Figures = {}
     parts = [
@@ -45,8 +41,11 @@ def html_report(result: Result) -> str:
         sections.published_section(result),
         _by_held(result, figures),
         sections.stages_section(result),
+        _efficiency(result),
+        _without_load(result),
         _distributions(result, figures),
         _time(result, figures),
+        sections.output_section(result),
         sections.gpu_section(result),
         sections.engine_section(result),
         sections.client_section(result),
@@ -54,32 +53,7 @@ def html_report(result: Result) -> str:
         sections.configuration_section(result),
         f"<footer>{plain(_DEFINITIONS)}</footer>",
     ]
-    body = "\n".join(part for part in parts if part)
-    scripts = [get_plotlyjs(), _asset("report.js")]
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
-    # plotly writes style sheets of its own, and draws its images from data it has made.
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-    return f"""<!doctype html>
-<html lang='en'>
-<head>
-<meta charset='utf-8'>
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name='viewport' content='width=device-width, initial-scale=1'>
-<meta name='color-scheme' content='light dark'>
-<title>{plain(model_of(result))} \N{MIDDLE DOT} {plain(result.run_id)}</title>
-<style>{_asset("report.css")}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-<script type='application/json' id='figures'>{_json(figures)}</script>
-<script>{scripts[0]}</script>
-<script>{scripts[1]}</script>
-</body>
-</html>
-"""
+    return page(f"{model_of(result)} \N{MIDDLE DOT} {result.run_id}", parts, figures)
 
 
 def _opening(result: Result) -> str:
@@ -137,19 +111,11 @@ def _why(result: Result, stage: StageResult) -> str:
     }[met_limits(stage)]
 
 
-def _placed(figures: Figures, name: str, figure: go.Figure, title: str, key: Mapping[str, str] | None = None) -> str:
-    """The place of a figure under a title; `key` are its lines and their colours."""
-    figures[name] = figure
-    words = "".join(f" <i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
-    head = f"<h3>{plain(title)}{words}</h3>" if title else ""
-    return f"<figure>{head}<div class='chart' id='{plain(name)}'></div></figure>"
-
-
 def _curve(result: Result, figures: Figures) -> str:
     if not charts.has_curve(result):
         return ""
     places = [
-        _placed(
+        placed(
             figures,
             f"curve-{metric}",
             charts.latency_curve(result, metric),
@@ -158,13 +124,17 @@ def _curve(result: Result, figures: Figures) -> str:
         )
         for metric in ("ttft", "tpot")
     ]
-    for name, axes in {"total": TOTAL_BY_E2E, "user": OUTPUT_BY_USER}.items():
-        x_label, y_label = axes.labels()
-        figure, key = charts.throughput_curve(result, axes), charts.throughput_key(result, axes)
-        title = f"{y_label[0].upper()}{y_label[1:]} against {x_label}"
-        places.append(_placed(figures, f"curve-{name}", figure, title, key))
-    note = "One point a stage, in the order of load. An open point missed a limit, or the client was limited."
-    return sections.section("The load curve", sections.grid(*places, columns=2), note=note)
+    total, total_key = charts.throughput_curve(result), charts.throughput_key(result)
+    places.append(placed(figures, "curve-total", total, TOTAL_BY_E2E.title(), total_key))
+    shapes = charts.series_by_shape(result)
+    series = [Series(f"{stages[0].isl}/{stages[0].osl}", colour, stages) for stages, colour in shapes]
+    title, key = axes_of(series).title(), charts.shape_key(result)
+    places.append(placed(figures, "frontier", frontier_figure(series), title, key))
+    note = (
+        "One point a stage, in the order of load. An open point missed a limit, or the client was limited. "
+        f"On the frontier, {PALE_NOTE}"
+    )
+    return section("The load curve", grid(*places, columns=2), note=note)
 
 
 def _by_held(result: Result, figures: Figures) -> str:
@@ -173,31 +143,60 @@ def _by_held(result: Result, figures: Figures) -> str:
         return ""
     key = charts.held_key(points)
     shapes = {name: one for name, one in key.items() if name[0] != "p"}
-    grid = sections.grid(
-        _placed(figures, "held-ttft", charts.latency_by_held(points, "ttft"), "TTFT, ms", key),
-        _placed(figures, "held-itl", charts.latency_by_held(points, "itl"), "ITL, ms", key),
-        _placed(figures, "held-output", charts.throughput_by_held(points), "Output tok/s", shapes),
+    places = grid(
+        placed(figures, "held-ttft", charts.latency_by_held(points, "ttft"), "TTFT, ms", key),
+        placed(figures, "held-itl", charts.latency_by_held(points, "itl"), "ITL, ms", key),
+        placed(figures, "held-output", charts.throughput_by_held(points), "Output tok/s", shapes),
     )
     note = (
         "All that was measured while so many streams were held, however the load came there; up and down are apart. "
         "Times are of the gaps and first tokens of those moments: E2E belongs to no load."
     )
-    return sections.section("By the streams held", grid, html_table([*SHAPE, *CURVE], points), note=note)
+    return section("By the streams held", places, html_table([*SHAPE, *CURVE], points), note=note)
+
+
+def _without_load(result: Result) -> str:
+    """What others sent in the stages in which nothing was."""
+    stages = watched(result.stages)
+    if not stages:
+        return ""
+    names, notes = titles(result.stages), watched_notes(result.stages)
+    parts = [
+        subsection(
+            names[stage.index],
+            html_table(LATENCY, latencies_of(stage.engine))
+            + pairs({note.subject: note.text for note in notes[stage.index]}),
+        )
+        for stage in stages
+    ]
+    energy = known(EFFICIENCY, stages)
+    table = html_table([load_column(stages), *SERVED, *MORE, *energy], stages)
+    return section("Without load", table, *parts, note=NO_LOAD_NOTE)
+
+
+def _efficiency(result: Result) -> str:
+    """What the tokens of each stage took, and why their MFU is not known."""
+    stages = measured_stages(result)
+    shown = known(EFFICIENCY, stages)
+    table = html_table([load_column(stages), *shown], stages) if shown else ""
+    whys = dict.fromkeys(filter(None, map(mfu_unknown, stages)))
+    note = f"MFU is not known: {'; '.join(whys)}." if whys else ""
+    return section("Tokens by user, GPU, power and money", table, note=note)
 
 
 def _distributions(result: Result, figures: Figures) -> str:
     found = {metric: charts.distribution(result, metric) for metric in MAIN_LATENCIES}
     places = [
-        _placed(figures, f"distribution-{metric}", figure, f"{LATENCY_TITLES[metric]}, ms")
+        placed(figures, f"distribution-{metric}", figure, f"{LATENCY_TITLES[metric]}, ms")
         for metric, figure in found.items()
         if figure is not None
     ]
     if not places:
         return ""
-    return sections.section(
+    return section(
         "Latency distributions",
-        sections.legend({name: colour for name, (_, colour) in charts.drawn_stages(result).items()}),
-        sections.grid(*places, columns=2),
+        legend({name: colour for name, (_, colour) in charts.drawn_stages(result).items()}),
+        grid(*places, columns=2),
         sections.latency_table(result),
         note="By percentile, each nine as wide as the one before; a line ends where the stage has no more streams.",
     )
@@ -207,20 +206,10 @@ def _time(result: Result, figures: Figures) -> str:
     figure = timeline(result)
     if figure is None:
         return ""
-    return sections.section(
+    return section(
         "What happened when",
-        _placed(figures, "timeline", figure, ""),
+        placed(figures, "timeline", figure, ""),
         html_table(sections.EVENTS, result.events),
         note="Grey lines are beginnings of stages, dotted ones notes and errors. Of several GPUs the first is light, "
         "the last strong. Drag to look closer, double click to go back.",
     )
-
-
-def _json(figures: Figures) -> str:
-    """The figures as a JSON object that cannot end the element it stands in."""
-    entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items())
-    return "{" + entries.replace("<", "\\u003c") + "}"
-
-
-def _asset(name: str) -> str:
-    return files("loadgen.report.html").joinpath(name).read_text(encoding="utf-8")

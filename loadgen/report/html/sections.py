@@ -1,27 +1,23 @@
-"""The sections without figures: what was measured and published, GPUs and energy, engine and client, configuration.
-
-Everything that is not a tag of ours is escaped by the functions that write the tags. What has nothing to show is an
-empty text.
-"""
+"""The sections without figures: what was measured and published, GPUs and energy, engine and client, configuration."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
 from loadgen.format import UNKNOWN, gib, grouped, memory
 from loadgen.metrics.deltas import Summary
+from loadgen.metrics.finding import Finding, by_severity
 from loadgen.metrics.hardware_result import EnergyResult, GpuStage
-from loadgen.metrics.journal import Finding, by_severity
 from loadgen.metrics.result import Result, RunEvent, StageResult
 from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
+    LIMITS_MET,
     PAGE_COLUMNS,
-    PAGE_IF_KNOWN,
     NamedSummary,
     figure,
     instance_columns,
@@ -32,8 +28,18 @@ from loadgen.report.columns import (
     statistic_columns,
 )
 from loadgen.report.configuration import flattened
-from loadgen.report.notes import Note, has_numbers, latency_titles, published_nowhere, stage_notes, took_part
-from loadgen.report.tabular import Bad, Column, Value, html_table, plain
+from loadgen.report.html.page import bullets, pairs, paragraph, preformatted, section, subsection
+from loadgen.report.notes import (
+    Note,
+    foreign_notes,
+    has_numbers,
+    latency_titles,
+    published_nowhere,
+    stage_notes,
+    took_part,
+)
+from loadgen.report.output import answer_columns, is_of_output, output_verdicts, run_words, text_columns
+from loadgen.report.tabular import Bad, Column, Value, html_table
 
 
 def stages_section(result: Result) -> str:
@@ -43,7 +49,7 @@ def stages_section(result: Result) -> str:
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
     return section(
         "Stages",
-        html_table([load, *PAGE_COLUMNS, *known(PAGE_IF_KNOWN, stages)], stages),
+        html_table([load, *PAGE_COLUMNS, *known(LIMITS_MET, stages)], stages),
         subsection("What the numbers are of", html_table(_note_columns(load), notes)),
         subsection("What became of the requests", html_table([load, *outcomes], stages if outcomes[1:] else [])),
         subsection("What limited them", html_table([load, _VERDICT], [one for one in stages if one.verdicts])),
@@ -163,6 +169,22 @@ EVENTS: tuple[Column[RunEvent], ...] = (
 )
 
 
+def output_section(result: Result) -> str:
+    """What the canaries say: is the text right that comes so fast?"""
+    canary = result.canary
+    if canary is None:
+        return ""
+    return section(
+        "Output",
+        bullets(f"{one.subject}: {one.text}" for one in output_verdicts(result)),
+        html_table(text_columns(canary.texts), canary.texts),
+        html_table(answer_columns(canary.answers), canary.answers),
+        bullets(run_words(canary)),
+        note="Texts that the engine scores and prompts that it answers greedily: idle, beside each load, idle again. "
+        "They are in no other figure of this page.",
+    )
+
+
 def gpu_section(result: Result) -> str:
     """What is wrong with the GPUs, each of them under the most load, and the energy of each stage."""
     stage = best_stage(result)
@@ -171,7 +193,7 @@ def gpu_section(result: Result) -> str:
     energies = [(names[one.index], one.energy) for one in result.stages if one.energy and one.energy.joules is not None]
     return section(
         "GPUs and energy",
-        bullets(f"{verdict.subject}: {verdict.text}" for verdict in result.verdicts),
+        bullets(f"{one.subject}: {one.text}" for one in result.verdicts if not is_of_output(one)),
         html_table(_GPU, looks),
         subsection("Energy of the sockets", html_table(_ENERGY, energies)),
         note=f"At {names[stage.index]}; means over the measured window." if stage and looks else "",
@@ -259,7 +281,12 @@ _CHECKED: tuple[Column[StageResult], ...] = (
 
 
 def client_section(result: Result) -> str:
-    """Whether the client could do what was asked of it."""
+    """Whether the client could do what was asked of it; of another tool's, how it measures."""
+    foreign = foreign_notes(result)
+    if foreign:
+        return section("How it was measured", pairs({note.subject: note.text for note in foreign}))
+    if result.kind == "monitor":
+        return ""
     client = result.client
     lag, late = client.read_lag_ms, client.send_lag_ms
     lags = [grouped(value, 2) for value in (lag.p50, lag.p99, lag.max)]
@@ -339,48 +366,3 @@ def _flag_groups(command: Sequence[str]) -> list[str]:
 def _gpu_words(gpu: GpuStatic) -> str:
     hbm = memory(gpu.hbm_total_bytes) if gpu.hbm_total_bytes else None
     return ", ".join(filter(None, [gpu.name, gpu.bdf, hbm]))
-
-
-# Tags around texts.
-
-
-def section(title: str, *parts: str, note: str = "") -> str:
-    body = "\n".join(part for part in parts if part)
-    if not body:
-        return ""
-    lead = f"<p class='note'>{plain(note)}</p>\n" if note else ""
-    return f"<section>\n<h2>{plain(title)}</h2>\n{lead}{body}\n</section>"
-
-
-def subsection(title: str, body: str) -> str:
-    return f"<h3>{plain(title)}</h3>\n{body}" if body else ""
-
-
-def paragraph(text: str, kind: str = "") -> str:
-    return f"<p{f' class={kind!r}' if kind else ''}>{plain(text)}</p>" if text else ""
-
-
-def pairs(values: Mapping[str, object]) -> str:
-    """Names and values beside each other."""
-    entries = "\n".join(f"<dt>{plain(name)}</dt><dd>{plain(value)}</dd>" for name, value in values.items())
-    return f"<dl>\n{entries}\n</dl>" if entries else ""
-
-
-def bullets(texts: Iterable[str]) -> str:
-    items = "\n".join(f"<li>{plain(text)}</li>" for text in texts)
-    return f"<ul>\n{items}\n</ul>" if items else ""
-
-
-def preformatted(text: str) -> str:
-    return f"<pre>{plain(text)}</pre>" if text else ""
-
-
-def grid(*figures: str, columns: int = 3) -> str:
-    """Figures beside each other where there is room."""
-    return f"<div class='grid of{columns}'>{''.join(figures)}</div>" if figures else ""
-
-
-def legend(entries: Mapping[str, str]) -> str:
-    """Names and their colours, for figures that share them."""
-    items = (f"<li><i style='background:{plain(colour)}'></i>{plain(name)}</li>" for name, colour in entries.items())
-    return f"<ul class='legend'>{''.join(items)}</ul>" if entries else ""

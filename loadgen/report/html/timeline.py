@@ -78,10 +78,13 @@ def _rows(result: Result) -> list[Row]:
     series, host = result.series, result.host_series
     cores = [Line("all cores", host, "cpu_percent", ACCENT), Line("busiest core", host, "cpu_busiest_percent", SECOND)]
     held = [Line("open", series, "held", ACCENT), Line("asked", series, "target", SECOND, step=True)]
+    sent = any(stage.target.concurrency != 0 for stage in result.stages)
+    others = Line("to others", series, "others_tokens_per_s", SECOND)
+    output = [*([Line("output", series, "output_tokens_per_s", ACCENT)] if sent else []), others]
     queued = [Line("running", series, "engine_running", ACCENT), Line("waiting", series, "engine_waiting", BAD)]
     return [
         Row("Load, streams open and asked for", held),
-        Row("Output, tok/s", [Line("output", series, "output_tokens_per_s", ACCENT)]),
+        Row("Output, tok/s", output),
         latency("ttft"),
         latency("tpot"),
         Row("Failed requests", [Line("failed", series, "errors", BAD)] if any(series.get("errors", [])) else []),

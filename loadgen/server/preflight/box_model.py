@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.format import GIB, memory
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.server.preflight.facts import Setup, hub_cache, hub_snapshots, model_facts
 from loadgen.server.vllm.command import expanded
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loadgen.errors import ServerError
 from loadgen.format import GIB, memory
-from loadgen.metrics.journal import Finding, Severity
+from loadgen.metrics.finding import Finding, Severity
 from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
 from loadgen.server.preflight.facts import Box, Setup, read_setting
 from loadgen.server.process.locks import require_free_port

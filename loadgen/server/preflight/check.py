@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from loadgen.errors import ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
-from loadgen.metrics.journal import Finding, by_severity
+from loadgen.metrics.finding import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
@@ -61,6 +61,7 @@ _VLLM: dict[str, _Check] = {
 }
 _CHECKS: dict[str, dict[str, _Check]] = {
     "attach": _CLIENT,
+    "none": _CLIENT,
     "simulator": {"the port": box_system.port, **_CLIENT},
     "vllm": _VLLM | _CLIENT,
     "docker": _VLLM | _CLIENT,

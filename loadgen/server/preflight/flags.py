@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from loadgen.format import harmless
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Server
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
 

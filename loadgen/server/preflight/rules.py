@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from loadgen.format import harmless, memory
-from loadgen.metrics.journal import Finding, Severity
+from loadgen.metrics.finding import Finding, Severity
 from loadgen.server.preflight.facts import Facts
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"

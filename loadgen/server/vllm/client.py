@@ -9,21 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
 import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.masking import learn
+from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
 
-_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+_CONNECT_S = 5.0
+_ANSWER_S = 10.0  # for the whole of it: one that trickles would never end otherwise
+_METRICS_S = 5.0
+_LARGEST_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
 _MISSING = (404, 405, 501)
+_MOST_BYTES = 4 << 20  # of an answer that is read whole
+_INPUT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,15})')
+_OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,15})')
 _Answer = TypeVar("_Answer")
 
 
@@ -44,6 +53,13 @@ class _Tokens(msgspec.Struct):
     tokens: list[int]
 
 
+class Answer(NamedTuple):
+    """A whole answer, and how long after its request the first of it came."""
+
+    content: bytes
+    first_s: float
+
+
 class ServerClient:
     """Speaks to one OpenAI-compatible server; close it, or use it with `async with`."""
 
@@ -52,11 +68,12 @@ class ServerClient:
         self.base_url = base_url.rstrip("/")
         self._api_key_env = api_key_env
         self._has_key = api_key is not None
+        self._open, self._ended = 0, OwnRequests()
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             # The system's certificates, and those that SSL_CERT_FILE names.
             verify=ssl.create_default_context() if base_url.startswith("https") else False,
-            timeout=_TIMEOUT,
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),  # the rest is bounded as a whole
             # uvicorn closes a connection that was idle for 5 s: one nearly so old may break off under a request.
             limits=httpx.Limits(keepalive_expiry=2.0),
             trust_env=False,
@@ -75,7 +92,8 @@ class ServerClient:
     async def health(self) -> bool:
         """Whether `/health` answers 200; False while nobody listens, which is how a start looks."""
         try:
-            return (await self._http.get(f"{self.base_url}/health")).status_code == httpx.codes.OK
+            answer = await self._http.get(f"{self.base_url}/health", timeout=_ANSWER_S)
+            return answer.status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
 
@@ -98,36 +116,78 @@ class ServerClient:
         return await self._tokenize({"model": model, "messages": list(messages), "add_generation_prompt": True})
 
     async def metrics_text(self) -> str | None:
-        response = await self._request("GET", "/metrics")
+        response = await self._request("GET", "/metrics", timeout_s=_METRICS_S)
         return None if response.status_code in _MISSING else response.text
 
     async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> tuple[int, str]:
         """Post a body and wait for the whole answer: its status and an excerpt. A refused key is a `ServerError`."""
-        response = await self._send("POST", path, body, timeout_s)
+        with self._own() as content:
+            response = await self._send("POST", path, body, timeout_s)
+            content.extend(response.content)
         return response.status_code, _excerpt(response)
+
+    async def answer(self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float) -> Answer:
+        """Post a body and read the whole answer, streamed or not; raises `ServerError` for any that is no success."""
+        began_s, first_s = time.monotonic(), None
+        url, timeout = self.base_url + path, httpx.Timeout(timeout_s)
+        try:
+            with self._own() as content:
+                async with self._http.stream("POST", url, json=body, headers=headers, timeout=timeout) as response:
+                    async for part in response.aiter_bytes():
+                        first_s = first_s or time.monotonic() - began_s
+                        content.extend(part)
+                        if len(content) > _MOST_BYTES:
+                            raise ServerError(f"{url} answers without end: more than {_MOST_BYTES >> 20} MiB")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(self._explain(error)) from error
+        if not response.is_success:
+            raise ServerError(f"{url} answered {response.status_code}: {_told(content)}")
+        return Answer(bytes(content), first_s or 0.0)
+
+    def take_own(self) -> OwnRequests:
+        """The requests of `try_request` and `answer`: those open now, and those that ended since it was last asked."""
+        taken, self._ended = self._ended, OwnRequests()
+        return msgspec.structs.replace(taken, open=self._open)
+
+    @contextlib.contextmanager
+    def _own(self) -> Iterator[bytearray]:
+        """Count a request that the engine computes, with the tokens that its answer tells."""
+        content = bytearray()
+        self._open += 1
+        try:
+            yield content
+        finally:
+            self._open -= 1
+            self._ended += OwnRequests(0, 1, _last_count(_INPUT, content), _last_count(_OUTPUT, content))
 
     async def _tokenize(self, body: dict[str, Any]) -> list[int] | None:
         response = await self._request("POST", "/tokenize", body)
         return None if response.status_code in _MISSING else self._decode(response, _Tokens).tokens
 
-    async def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+    async def _request(
+        self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWER_S
+    ) -> httpx.Response:
         """Any answer that is a success or says "missing"; everything else is a `ServerError`."""
-        response = await self._send(method, path, body)
+        response = await self._send(method, path, body, timeout_s)
         if response.is_success or response.status_code in _MISSING:
             return response
         raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_excerpt(response)}")
 
-    async def _send(
-        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None = None
-    ) -> httpx.Response:
-        timeout = _TIMEOUT if timeout_s is None else httpx.Timeout(timeout_s)
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> httpx.Response:
         try:
-            response = await self._http.request(method, self.base_url + path, json=body, timeout=timeout)
+            async with (
+                asyncio.timeout(timeout_s),
+                self._http.stream(method, self.base_url + path, json=body) as response,
+            ):
+                content = await _bounded(response)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerError(self._explain(error)) from error
+        except TimeoutError:
+            hangs = "the server hangs or is overloaded"
+            raise ServerError(f"{self.base_url}{path}: no whole answer within {timeout_s:g} s; {hangs}") from None
         if response.status_code in (401, 403):
             raise ServerError(self._refused(response.status_code))
-        return response
+        return httpx.Response(response.status_code, content=content, request=response.request)
 
     def _decode(self, response: httpx.Response, kind: type[_Answer]) -> _Answer:
         try:
@@ -154,9 +214,7 @@ class ServerClient:
             if isinstance(cause, socket.gaierror):
                 return f"{where}: no such host; check server.url"
         if isinstance(error, httpx.ConnectTimeout):
-            return f"{where}: no answer to the connection within {_TIMEOUT.connect:g} s; is a firewall in between?"
-        if isinstance(error, httpx.TimeoutException):
-            return f"{where}: connected, but no answer within {_TIMEOUT.read:g} s; the server hangs or is overloaded"
+            return f"{where}: no answer to the connection within {_CONNECT_S:g} s; is a firewall in between?"
         if isinstance(error, httpx.ConnectError):
             return f"{where}: nobody listens there; start the server, or check host and port"
         return f"{where}: the connection broke off ({error or type(error).__name__}); is it an HTTP server without TLS?"
@@ -203,8 +261,30 @@ def _causes(error: BaseException) -> list[BaseException]:
     return found
 
 
+async def _bounded(response: httpx.Response) -> bytes:
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > _LARGEST_ANSWER_BYTES:
+            most = _LARGEST_ANSWER_BYTES >> 20
+            raise ServerError(
+                f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
+            )
+    return bytes(content)
+
+
+def _last_count(pattern: re.Pattern[bytes], content: bytearray) -> int:
+    """A count in an answer's usage; that of a stream grows, or comes at its end."""
+    found = pattern.findall(content)
+    return int(found[-1]) if found else 0
+
+
 def _excerpt(response: httpx.Response) -> str:
-    return shortened(clean_line(response.content[:1000].replace(b"\n", b" ")), 200)
+    return _told(response.content)
+
+
+def _told(content: bytes | bytearray) -> str:
+    return shortened(clean_line(bytes(content[:1000]).replace(b"\n", b" ")), 200)
 
 
 async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:

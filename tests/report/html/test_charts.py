@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.result import Result
-from loadgen.report.columns import OUTPUT_BY_USER, TOTAL_BY_E2E
 from loadgen.report.html.charts import (
     distribution,
     has_curve,
@@ -46,16 +45,15 @@ def test_a_stage_is_a_point(measured: Result) -> None:
     # All of them missed a limit of a microsecond.
     assert set(p50["marker"]["symbol"]) == {"circle-open"}
     assert (list(published["x"]), list(published["y"])) == ([500.0], [40.0])
-    (users,) = traces(throughput_curve(measured, OUTPUT_BY_USER))
-    assert list(users["text"]) == ["2", "4"] and list(users["y"]) == rates
 
 
 def test_total_throughput_against_e2e_with_what_was_published(measured: Result) -> None:
-    line, published = traces(throughput_curve(measured, TOTAL_BY_E2E))
+    line, published = traces(throughput_curve(measured))
     assert list(line["x"]) == [one.latency_ms["e2e"].p50 for one in measured.stages]
     assert list(line["y"]) == [one.throughput.total_tokens_per_s for one in measured.stages]
+    assert list(line["text"]) == ["2", "4"]
     assert (list(published["x"]), list(published["y"])) == ([90.0], [1500.0])
-    assert "published" in " ".join(throughput_key(measured, TOTAL_BY_E2E))
+    assert "published" in " ".join(throughput_key(measured))
 
 
 def test_e2e_of_short_and_long_answers_has_a_logarithmic_axis(measured: Result) -> None:
@@ -63,7 +61,7 @@ def test_e2e_of_short_and_long_answers_has_a_logarithmic_axis(measured: Result) 
     e2e = second.latency_ms["e2e"]
     far = second.latency_ms | {"e2e": replace(e2e, p50=100 * (e2e.p50 or 0))}
     figures = [
-        throughput_curve(replace(measured, stages=[first, one]), TOTAL_BY_E2E)
+        throughput_curve(replace(measured, stages=[first, one]))
         for one in (second, replace(second, osl=8192, latency_ms=far))
     ]
     assert [figure.layout.xaxis.type for figure in figures] == [None, "log"]
@@ -72,9 +70,8 @@ def test_e2e_of_short_and_long_answers_has_a_logarithmic_axis(measured: Result) 
 def test_a_stage_that_ended_too_early_for_its_e2e_is_no_point_of_it(measured: Result) -> None:
     first, second = measured.stages
     cut = replace(measured, stages=[replace(first, e2e_inconclusive="E2E: too short"), second], reference=None)
-    (line,) = traces(throughput_curve(cut, TOTAL_BY_E2E))
+    (line,) = traces(throughput_curve(cut))
     assert (line["x"][0], line["y"][0]) == (None, None) and None not in (line["x"][1], line["y"][1])
-    assert None not in traces(throughput_curve(cut, OUTPUT_BY_USER))[0]["y"]
 
 
 def test_a_limit_is_a_line_where_it_lies(measured: Result) -> None:

@@ -11,10 +11,14 @@ import msgspec
 import pytest
 
 from loadgen.format import harmless
-from loadgen.metrics.result import Result
+from loadgen.metrics.engine import EngineStage
+from loadgen.metrics.hardware_result import ComputeResult
+from loadgen.metrics.result import CostResult, Result
 from loadgen.report.html.document import html_report
 from tests.report.conftest import EVIL
 from tests.report.test_table import result, stage
+
+replace = msgspec.structs.replace
 
 TAGS = set(
     """
@@ -85,10 +89,26 @@ def test_answers_and_numbers_come_first(page: Page, measured: Result) -> None:
     assert "load.concurrency" in page.text and "loadgen.simulator" in page.text
 
 
+def test_what_tokens_took_and_why_no_share_of_the_peak_is_known(measured: Result) -> None:
+    engine = EngineStage(lacks={"tflops_per_gpu": "counted with a flag only"})
+    first, second = measured.stages
+    told = ComputeResult(tflops_per_gpu=100.0, why="no peak is known of it", hbm_bytes_per_s=2.5e12)
+    stages = [
+        replace(first, engine=engine, compute=None),
+        replace(second, compute=told, cost=CostResult(2.1, 1.25, 0.5)),
+    ]
+    text = Page(html_report(replace(measured, stages=stages))).text
+    section = text[text.index("Tokens by user, GPU, power and money") :]
+    assert "MFU is not known: counted with a flag only; no peak is known of it." in section
+    heads = ("per user", "1/TPOT p50", "$ per million tokens", "per GPU, by the engine", "TFLOP/s", "HBM GB/s")
+    assert all(head in section for head in heads)
+    assert "\n2,500\n" in section and "\n1.250\n0.500\n" in section
+
+
 def test_every_figure_has_its_place(page: Page) -> None:
     places = {value for name, value in page.attributes if name == "id"} - {"figures"}
     assert set(page.figures) == places
-    assert {"curve-ttft", "curve-user", "distribution-itl", "timeline"} <= places
+    assert {"curve-ttft", "frontier", "distribution-itl", "timeline"} <= places
 
 
 def test_nothing_is_fetched_and_only_our_scripts_run(page: Page) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.metrics.result import Result
+from loadgen.report.compare import compare_runs
+from loadgen.report.html.compare import compare_page
 from loadgen.report.html.document import html_report
 from tests.chromium import Page, chromium
 
@@ -34,6 +36,15 @@ def test_every_figure_is_drawn_and_nothing_is_fetched(page: Page, measured: Resu
     assert page.run(DRAWN) == page.run(PLACES) >= 7
     assert page.run(FETCHED) == []
     assert page.log() == []
+
+
+def test_several_runs_are_on_one_picture(page: Page, measured: Result, tmp_path: Path) -> None:
+    path = tmp_path / "compare.html"
+    runs = [("one", measured), ("other", measured)]
+    path.write_text(compare_page(runs, [compare_runs(*runs)]), encoding="utf-8")
+    page.open(path.as_uri())
+    assert page.run(DRAWN) == page.run(PLACES) == 1
+    assert page.run(FETCHED) == page.log() == []
 
 
 def test_harm_stays_text(page: Page, hostile: Result, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Profile
 from loadgen.server.preflight.facts import Box
 from tests.server.gpu_trees import GIB, write

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.server.preflight.check import blocked_words, check_profile, image_environment

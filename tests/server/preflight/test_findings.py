@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.journal import ORPHANED, by_severity
+from loadgen.metrics.finding import ORPHANED, by_severity
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.server.preflight.check import look_at_box

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.format import harmless
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Server
 from loadgen.server.preflight.flags import (
     REMOVED_FLAGS,

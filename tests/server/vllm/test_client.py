@@ -1,19 +1,19 @@
 """The client against a small real server, one answer at a time."""
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from loadgen.errors import ServerError
+from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
 from loadgen.server.process.locks import free_port
-from loadgen.server.vllm import client as client_module
 from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, pick_model
 from tests.conftest import Certificate
 
@@ -122,6 +122,32 @@ async def test_a_trial_request_gives_status_and_excerpt() -> None:
             await client.try_request("/v1/completions", {}, timeout_s=20)
 
 
+@pytest.mark.parametrize(
+    ("answer", "input_tokens", "output_tokens"),
+    [
+        (b'{"usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": null}}', 7, 2),
+        (b'data: {"usage":{"input_tokens":9,"output_tokens":1}}\n\ndata: {"usage":{"output_tokens":16}}\n\n', 9, 16),
+        (b'{"text": "\\"prompt_tokens\\": 5"}', 0, 0),
+    ],
+)
+async def test_what_the_engine_is_asked_beside_the_load_is_counted(
+    answer: bytes, input_tokens: int, output_tokens: int
+) -> None:
+    async with answering(always(200, answer)) as url, ServerClient(url) as client:
+        await client.health()
+        await client.try_request("/v1/completions", {}, timeout_s=20)
+        await client.answer("/v1/completions", {}, headers={}, timeout_s=20)
+        twice = OwnRequests(requests=2, input_tokens=2 * input_tokens, output_tokens=2 * output_tokens)
+        assert [client.take_own(), client.take_own()] == [twice, OwnRequests()]
+    async with answering(lambda head, sent: SILENCE) as url, ServerClient(url) as client:
+        asked = asyncio.create_task(client.try_request("/v1/completions", {}, timeout_s=20))
+        await asyncio.sleep(0)
+        assert client.take_own() == OwnRequests(open=1)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert client.take_own() == OwnRequests(requests=1)
+
+
 async def test_nobody_listens() -> None:
     async with ServerClient(base_url("127.0.0.1", free_port("127.0.0.1"))) as client:
         assert await client.health() is False
@@ -135,11 +161,27 @@ async def test_no_such_host() -> None:
             await client.models()
 
 
-async def test_an_answer_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_TIMEOUT", httpx.Timeout(0.05, connect=5.0))
+async def test_an_answer_that_does_not_come() -> None:
     async with answering(lambda head, sent: SILENCE) as url, ServerClient(url) as client:
-        with pytest.raises(ServerError, match="connected, but no answer"):
-            await client.models()
+        with pytest.raises(ServerError, match=r"/v1/completions: no whole answer within 0.05 s"):
+            await client.try_request("/v1/completions", {}, timeout_s=0.05)
+
+
+async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Writes lines of metrics until the other side has enough."""
+    with contextlib.suppress(ConnectionError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        while True:
+            writer.write(b"vllm:prompt_tokens_total 1\n" * 10_000)
+            await writer.drain()
+
+
+async def test_a_page_without_an_end() -> None:
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    async with server, ServerClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
+        with pytest.raises(ServerError, match=r"/metrics: more than 16 MiB"):
+            await client.metrics_text()
 
 
 async def test_tls(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:

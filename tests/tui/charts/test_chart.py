@@ -188,3 +188,21 @@ def test_a_polyline_lights_the_cells_of_its_joined_points(
         column = int(min(max(x[n], 0.0), 1.0) * (width * 2 - 1) + 0.5) // 2
         row = int((1 - min(max(y[n], 0.0), 1.0)) * (height * 4 - 1) + 0.5) // 4
         assert cells[row, column]
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    ("bounds", "legend"),
+    [((20.0, 40.0), "20-40"), ((0.0, 20.0), "<20"), ((640.0, math.inf), ">640")],
+)
+def test_a_value_between_two_bounds_is_a_band_and_says_so(log: bool, bounds: tuple[float, float], legend: str) -> None:
+    history = History(["a", "b"])
+    history.add(0.0, {"a": 30.0})
+    for t_s in range(1, 30):
+        history.add(float(t_s), {"a": bounds})
+    chart = Chart("x ms", (Series("b", "other", "p99"), Series("a", "it", "p50")), log=log)
+    title, *plot = chart_rows(chart, history, Span(0.0, 30.0), [], 60, 12)
+    words = "".join(text for text, _ in title)
+    assert legend in words and "other" not in words
+    lit = ["".join(text for text, _ in row)[-8] != " " for row in plot[:-1]]
+    assert sum(lit) > 1 if bounds[1] < math.inf else any(lit)

@@ -46,6 +46,11 @@ def made(*words: str) -> Profile:
     return profile_of(parse(list(words)))[0]
 
 
+def test_no_benchmark_sends_canaries() -> None:
+    for benchmark in ("serve", "latency", "throughput"):
+        assert not made(benchmark).canary.enabled
+
+
 def bench(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(["bench", *words])

@@ -1,6 +1,7 @@
 """`vramp compare` and `vramp baseline`: words, exit codes, and a run beside its baseline on the simulator."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,20 @@ def test_a_run_that_never_came_to_its_load_is_no_other_model(capsys: pytest.Capt
     assert "; dead.json has measured nothing" in error and "--force" not in error
 
 
+def test_all_runs_on_one_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert vramp("compare", "a.json", "slow.json", "a.json", "--html") == 0
+    assert capsys.readouterr().err == "report: compare.html\n"
+    page = Path("compare.html").read_text(encoding="utf-8")
+    assert "slow.json against a.json" in page and "id='frontier-512-128'" in page
+    # Runs without a load in common are on one picture all the same; what is not alike is not.
+    write_result(run_of(served(4, concurrency=32)), Path("busy.json"))
+    assert vramp("compare", "a.json", "busy.json") == 1
+    assert vramp("compare", "a.json", "busy.json", "--html", "--out", str(tmp_path / "page.html")) == 0
+    assert "only in B: conc 32" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert vramp("compare", "a.json", "long.json", "--html") == 1
+    assert vramp("compare", "a.json", "slow.json", "--html", "--fail-if", "tpot_mean>+10%") == 1
+
+
 def test_the_forms(capsys: pytest.CaptureFixture[str]) -> None:
     assert vramp("compare", "a.json", "slow.json", "--json", "--confidence", "95") == 0
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
@@ -127,3 +142,28 @@ def test_a_baseline_that_is_none_is_told_before_anything_starts(capsys: pytest.C
     assert vramp(*RUN.split(), "first.json", "--baseline", "nothing") == 2
     assert "nothing: no such file, folder, baseline or run" in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_limits_as_tests_for_ci(capsys: pytest.CaptureFixture[str]) -> None:
+    limit = ("--fail-if", "tpot_mean>+10%", "--junit", "tests.xml")
+    assert vramp("compare", "a.json", "slow.json", *limit) == 1
+    assert '<failure message="+' in Path("tests.xml").read_text()
+    assert vramp("compare", "slow.json", "a.json", *limit) == 0
+    assert "failure " not in Path("tests.xml").read_text()
+    assert vramp("compare", "slow.json", "a.json", "--junit", "no/folder/tests.xml") == 1
+    assert "--junit no/folder/tests.xml: cannot be written: " in capsys.readouterr().err
+
+
+def test_results_of_other_tools_are_compared_and_their_definitions_told(capsys: pytest.CaptureFixture[str]) -> None:
+    guidellm = shutil.copy(Path(__file__).parents[2] / "store/foreign/files/guidellm_0.8.json", "guidellm.json")
+    assert vramp("compare", "a.json", guidellm) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert captured.err == "" and max(map(len, lines)) <= 120
+    # The shape that was asked for is matched by the mean lengths, and the definition follows its figures.
+    (last,) = [number for number, line in enumerate(lines) if line.startswith("TPOT p99")]
+    assert lines[last + 1].startswith("    B, guidellm 0.8.1: guidellm's inter-token latency")
+    assert "better" not in captured.out.split("stages compared")[0]
+    assert vramp("compare", "a.json", guidellm, "--fail-if", "tpot_mean>+10%") == 2
+    assert "with --strict the measured difference alone decides" in capsys.readouterr().err
+    assert vramp("compare", "a.json", guidellm, "--fail-if", "tpot_mean>+10%", "--strict") == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tui.cli.options import add_profile_options, document_of, profile_from, variants_from
+from tui.cli.options import add_profile_options, document_of, is_loopback, profile_from, variants_from
 
 PROFILE = """
 [server]
@@ -51,3 +51,11 @@ def test_no_variants_no_choice(tmp_path: Path, path: str) -> None:
     for words in ((str(plain),), (path, "--url", "http://127.0.0.1:9"), ("--url", "http://127.0.0.1:9")):
         options = parsed(*words)
         assert variants_from(*document_of(options), options) == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("box", False)],
+)
+def test_what_is_this_machine_alone(host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback

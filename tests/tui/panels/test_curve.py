@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import Comparison, CurvePoint
+from loadgen.metrics.result import CurvePoint
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.scripted import curve_point, running, stage
 from tui.charts.timeline import Timeline
@@ -101,9 +102,9 @@ def test_rates_are_points_where_their_streams_were() -> None:
 def test_published_and_found_stand_at_their_loads() -> None:
     published = Comparison(3, "", "output_tokens_per_s", 1800.0, 3667.0, 100.0)
     found = SearchResult("knee", "concurrency", 32.0, 24.0, 48.0, resolved=True, why="", probes=6)
-    shown = drawn(view_of(running(reference=(published,), search=found)), width=160)
+    shown = drawn(view_of(running(reference=(published,), search=found)), width=220)
     _, _, plots = shown.partition("\n")
-    assert plots.count("✦") == 3 and plots.count("◇") == 1
+    assert plots.count("✦") == 3 and plots.count("◇") == 1  # the frontier has neither: it has no axis of loads
 
 
 def test_total_throughput_stands_against_e2e_beside_what_was_published() -> None:
@@ -112,8 +113,35 @@ def test_total_throughput_stands_against_e2e_beside_what_was_published() -> None
     heads, _, plot = drawn(view_of(running(reference=published), metric="e2e")).partition("\n")
     assert heads.startswith("total tok/s by E2E p50 ms") and "◇ published" in heads
     assert plot.count("◇") == 1 and plot.count("●") == 4
-    assert "total tok/s by E2E" in drawn(view_of(running()), width=160)
-    assert "total tok/s by E2E" not in drawn(view_of(running()), width=104)
+    assert "total tok/s by E2E" in drawn(view_of(running()), width=220)
+    assert "total tok/s by E2E" not in drawn(view_of(running()), width=160)
+
+
+def test_the_frontier_stands_beside_the_chosen_latency() -> None:
+    heads, _, plot = drawn(view_of(running()), width=104).partition("\n")
+    assert "tok/s per GPU by tok/s per user" in heads
+    assert heads.count("● frontier") == 1 and "○ dominated" not in heads
+    assert plot.count("●") == 4 + 4
+
+
+def test_a_stage_that_another_dominates_is_pale_and_one_of_another_shape_is_not() -> None:
+    """At 64 fewer tokens than at 32, and slower for each user."""
+    now = running()
+    *others, last = now.stages
+    worse = replace(last.throughput, output_tokens_per_s_per_gpu=100.0)
+    found = [
+        drawn(view_of(replace(now, stages=(*others, replace(last, isl=isl, throughput=worse))), metric="frontier"))
+        for isl in (last.isl, last.isl + 1)
+    ]
+    assert [shown.partition("\n")[2].count("○") for shown in found] == [1, 0]
+    assert "○ dominated" in found[0].partition("\n")[0]
+
+
+def test_without_gpus_the_frontier_is_of_the_server() -> None:
+    stages = tuple(
+        replace(one, throughput=replace(one.throughput, output_tokens_per_s_per_gpu=None)) for one in running().stages
+    )
+    assert "output tok/s by tok/s per user" in drawn(view_of(running(stages=stages), metric="frontier"))
 
 
 def test_a_stage_has_no_place_by_e2e_until_that_is_known() -> None:
@@ -123,7 +151,7 @@ def test_a_stage_has_no_place_by_e2e_until_that_is_known() -> None:
     assert drawn(view_of(too_early, metric="e2e")).partition("\n")[2].count("●") == 3
 
 
-@pytest.mark.parametrize("metric", ["ttft", "tpot", "itl", "e2e"])
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "itl", "e2e", "frontier"])
 @pytest.mark.parametrize("size", [(20, 3), (60, 9), (240, 30)])
 def test_it_draws_at_every_size_and_of_nothing(metric: str, size: tuple[int, int]) -> None:
     drawn(view_of(running(), metric=metric), *size)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from tui.catalog import Entry, PastRun

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.journal import Diagnosis, SearchResult
-from loadgen.metrics.result import Comparison
 from loadgen.metrics.snapshot import Snapshot
 from tests.tui.scripted import running
 from tui.charts.timeline import Timeline

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from loadgen.metrics.journal import Diagnosis, Finding, Milestone
-from loadgen.metrics.result import Comparison, Verdict
+from loadgen.metrics.comparison import Comparison
+from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import Diagnosis, Milestone
+from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import Liveness, Snapshot
 from loadgen.run.operations import StartAnyway
 from tests.tui.cockpit import seated
@@ -41,7 +43,7 @@ async def test_tables_keep_their_columns() -> None:
         assert "┬ last 10 s: 100 done ─" in seat.text
         heads = next(row for row in seat.rows if "p99.9" in row)
         stage = next(row for row in seat.rows if row.startswith("▸  4 "))
-        assert stage.split() == "▸ 4 64 63.8 3.58 3.67k 49.0 756 1.59k 20.4 42.8 MISS 0".split()
+        assert stage.split() == "▸ 4 64 63.8 3.58 3.67k 44.6 756 1.59k 20.4 42.8 MISS 0".split()
         assert [heads[column] for column in (12, 18, 24, 30, 36, 42, 43)] == ["n", "0", "0", "9", "9", "x", "│"]
 
 

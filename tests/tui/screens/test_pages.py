@@ -52,6 +52,19 @@ async def test_t_goes_through_the_latencies() -> None:
             await seat.press("t")
 
 
+async def test_t_goes_through_the_latencies_and_the_frontier_of_the_curve() -> None:
+    async with seated((80, 24)) as seat:
+        await watch(seat)
+        await seat.press("2", "t", "t", "t")
+        assert "total tok/s by E2E" in seat.rows[6]
+        await seat.press("t")
+        assert "tok/s per GPU by tok/s per user" in seat.rows[6]
+        await seat.press("3")
+        assert "TPOT ms " in seat.rows[6]  # which no frontier is of
+        await seat.press("2", "t")
+        assert "TTFT ms by streams held" in seat.rows[6]
+
+
 async def test_a_curve_of_percentiles_ends_where_there_are_too_few_streams() -> None:
     async with seated((240, 60)) as seat:
         await watch(seat)

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.journal import Finding
+from loadgen.metrics.finding import Finding
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.store.runs import RESULT

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from loadgen.errors import ServerError
-from tui.web.server import is_loopback, listen, serving
+from tui.web.server import listen, serving
 
 # What a Textual app says to textual-serve: that it is one, then a packet; it ends when it is told anything at all.
 APP = "import os; os.write(1, b'__GANGLION__\\n' + b'D' + (5).to_bytes(4, 'big') + b'hello'); os.read(0, 1)"
@@ -115,11 +115,3 @@ async def test_when_the_server_ends_no_process_is_left() -> None:
 def test_a_port_that_is_taken_is_told() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="--port takes another"):
         listen("127.0.0.1", taken.getsockname()[1])
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("box", False)],
-)
-def test_what_is_this_machine_alone(host: str, loopback: bool) -> None:
-    assert is_loopback(host) == loopback

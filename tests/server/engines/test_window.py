@@ -3,61 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.errors import ServerError
-from loadgen.server.vllm.engine_metrics import EngineHistogram, EngineSample, delta, engine_doubts, parse_engine_metrics
+from loadgen.server.engines.sample import EngineHistogram, EngineSample, parse_engine_metrics
+from loadgen.server.engines.window import delta, engine_doubts
+from tests.server.engines.pages import page
 
-FOLDER = Path(__file__).parent
-TEXT = FOLDER.joinpath("vllm_metrics.txt").read_text()
-WHEN = ("before", "after")
 INF = float("inf")
 
 
 def histogram(*counts: float) -> EngineHistogram:
     """Cumulative counts up to 0.1 s, 0.2 s and infinity; every observation lasted 0.05 s."""
     return EngineHistogram(counts[-1] * 0.05, counts[-1], tuple(zip((0.1, 0.2, INF), counts, strict=True)))
-
-
-def test_several_engines_are_one_sample() -> None:
-    sample = parse_engine_metrics(TEXT)
-    assert (sample.running, sample.waiting, sample.kv_usage) == (8, 2, 0.5)
-    assert (sample.prompt_tokens, sample.generation_tokens, sample.preemptions) == (1500, 200, 1)
-    assert (sample.prefix_queries, sample.prefix_hits) == (400, 100)
-    assert sample.ttft == EngineHistogram(2.3, 12, ((0.1, 4), (0.2, 10), (INF, 12)))
-    assert sample.itl == EngineHistogram(0.07, 7, ((INF, 7),))
-    assert (sample.tpot, sample.e2e, sample.queue, sample.prefill, sample.decode) == (None,) * 5
-
-
-def test_old_names() -> None:
-    sample = parse_engine_metrics(
-        'vllm:gpu_cache_usage_perc{model_name="m"} 0.75\n'
-        'vllm:gpu_prefix_cache_queries_total{model_name="m"} 8\n'
-        'vllm:gpu_prefix_cache_hits_total{model_name="m"} 6\n'
-        'vllm:time_per_output_token_seconds_bucket{le="+Inf",model_name="m"} 3\n'
-        'vllm:time_per_output_token_seconds_count{model_name="m"} 3\n'
-        'vllm:time_per_output_token_seconds_sum{model_name="m"} 0.06\n'
-    )
-    assert (sample.kv_usage, sample.prefix_queries, sample.prefix_hits) == (0.75, 8, 6)
-    assert sample.itl == EngineHistogram(0.06, 3, ((INF, 3),))
-    assert (sample.waiting_by_reason, sample.admission_rejections, sample.engines) == ({}, None, {})
-
-
-def test_engines_apart() -> None:
-    sample = parse_engine_metrics(TEXT)
-    assert list(sample.engines) == ["0", "1"]
-    first, second = sample.engines.values()
-    assert (first.running, second.running, first.kv_usage, second.kv_usage) == (5, 3, 0.25, 0.5)
-    assert (first.prompt_tokens, second.prompt_tokens, second.generation_tokens) == (1000, 500, None)
-    assert second.ttft == EngineHistogram(0.3, 2, ((0.1, 0), (0.2, 2), (INF, 2)))
-    assert first.waiting_by_reason == sample.waiting_by_reason == {"capacity": 99}
-    one = "\n".join(line for line in TEXT.splitlines() if 'engine="1"' not in line)
-    assert parse_engine_metrics(one) == first
 
 
 def test_what_each_gpu_computed_is_the_mean_of_the_engines() -> None:
@@ -68,23 +29,9 @@ def test_what_each_gpu_computed_is_the_mean_of_the_engines() -> None:
     assert [engine.flops_per_gpu for engine in after.engines.values()] == [5e12, 9e12]
 
 
-def test_labels_are_made_harmless() -> None:
-    sample = parse_engine_metrics('vllm:num_requests_waiting_by_reason{reason="a\x1b[2J"} 1\n')
-    [reason] = sample.waiting_by_reason
-    assert "\x1b" not in reason
-
-
-def test_rejections_of_all_reasons_add_up() -> None:
-    sample = parse_engine_metrics(
-        'vllm:admission_rejections_total{model_name="m",reason="num_queued_reqs"} 2\n'
-        'vllm:admission_rejections_total{model_name="m",reason="num_queued_tokens"} 3\n'
-    )
-    assert sample.admission_rejections == 5
-
-
 def test_a_real_server() -> None:
     """vLLM 0.32.0 before and after 64 requests of 256 and 32 tokens: 32 prompts, each sent twice."""
-    before, after = (parse_engine_metrics(FOLDER.joinpath(f"vllm_0.32_{when}.txt").read_text()) for when in WHEN)
+    before, after = (page(f"vllm_0.32_{when}") for when in ("before", "after"))
     change = delta(before, after)
     assert change is not None
     # Before each run vramp sends one request of its own.
@@ -96,23 +43,9 @@ def test_a_real_server() -> None:
         assert getattr(change, name).count == 66, name
     assert change.itl is not None and change.itl.count == 64 * 31
     assert change.ttft is not None and change.queue is not None
-    assert change.ttft.p50_s == pytest.approx(0.0136)
-    assert change.queue.p50_s is None, "its first bucket ends at 0.3 s"
+    assert change.ttft.within_s == {"p50": (0.01, 0.02), "p90": (0.02, 0.04), "p99": (0.08, 0.1)}
+    assert change.queue.within_s["p99"] == (0.0, 0.3)
     assert after.engines == {}
-
-
-def test_nothing_known_is_none_and_never_zero() -> None:
-    assert parse_engine_metrics("") == EngineSample()
-    assert parse_engine_metrics("other_metric 1\n# a comment\n") == EngineSample()
-    assert parse_engine_metrics("vllm:kv_cache_usage_perc NaN\n") == EngineSample()
-
-
-@pytest.mark.parametrize(
-    "text", ["vllm:prompt_tokens_total{model= 1", "vllm:prompt_tokens_total x", "vllm:num_requests_waiting_by_reason 1"]
-)
-def test_what_is_not_prometheus(text: str) -> None:
-    with pytest.raises(ServerError, match="Prometheus"):
-        parse_engine_metrics(text)
 
 
 def test_a_window_has_mean_and_percentiles() -> None:
@@ -124,8 +57,7 @@ def test_a_window_has_mean_and_percentiles() -> None:
     assert change.ttft is not None
     assert change.ttft.count == 100
     assert change.ttft.mean_s == pytest.approx(0.05)
-    assert change.ttft.p50_s is None, "somewhere below 0.1 s"
-    assert change.ttft.p90_s == pytest.approx(0.18)
+    assert change.ttft.within_s == {"p50": (0.0, 0.1), "p90": (0.1, 0.2), "p99": (0.1, 0.2)}
 
 
 def test_hits_are_prompt_tokens_by_source_where_the_engine_tells_them() -> None:
@@ -151,17 +83,14 @@ def test_hits_are_prompt_tokens_by_source_where_the_engine_tells_them() -> None:
     assert delta(after, before) is None
 
 
-@pytest.mark.parametrize("counts", [(0, 0, 5), (5, 5, 5)])
-def test_a_bucket_without_a_bound_on_either_side_has_no_percentile(counts: tuple[int, ...]) -> None:
-    change = delta(EngineSample(ttft=histogram(0, 0, 0)), EngineSample(ttft=histogram(*counts)))
+def test_beyond_the_last_bound_a_percentile_has_no_upper_one() -> None:
+    change = delta(EngineSample(ttft=histogram(0, 0, 0)), EngineSample(ttft=histogram(0, 0, 5)))
     assert change is not None and change.ttft is not None
-    assert (change.ttft.count, change.ttft.mean_s) == (5, 0.05)
-    assert (change.ttft.p50_s, change.ttft.p90_s, change.ttft.p99_s) == (None, None, None)
+    assert change.ttft.within_s == dict.fromkeys(("p50", "p90", "p99"), (0.2, None))
 
 
 def test_what_one_side_lacks_is_none() -> None:
-    other = replace(histogram(1, 1, 1), buckets=((5.0, 1.0),))
-    for before in (EngineSample(), EngineSample(ttft=other), EngineSample(ttft=histogram(2, 2, 2))):
+    for before in (EngineSample(), EngineSample(ttft=histogram(2, 2, 2))):
         change = delta(before, EngineSample(prompt_tokens=5, ttft=histogram(2, 2, 2)))
         assert change is not None
         assert (change.prompt_tokens, change.ttft, change.prefix_hit_rate) == (None, None, None)
@@ -186,7 +115,7 @@ def test_counters_differ_by_what_was_counted(before: int, grown: int, running: i
 
 
 @given(st.lists(st.integers(0, 1000), min_size=3, max_size=3), st.lists(st.integers(0, 1000), min_size=3, max_size=3))
-def test_percentiles_are_ordered_and_within_the_bounds(first: list[int], second: list[int]) -> None:
+def test_the_percentile_is_in_its_interval(first: list[int], second: list[int]) -> None:
     a = [sum(first[: i + 1]) for i in range(3)]
     b = [x + sum(second[: i + 1]) for i, x in enumerate(a)]
     change = delta(EngineSample(e2e=histogram(*a)), EngineSample(e2e=histogram(*b)))
@@ -195,9 +124,12 @@ def test_percentiles_are_ordered_and_within_the_bounds(first: list[int], second:
         assert change.e2e is None
     else:
         assert change.e2e is not None
-        known = [p for p in (change.e2e.p50_s, change.e2e.p90_s, change.e2e.p99_s) if p is not None]
-        assert known == sorted(known)
-        assert all(0.1 < p <= 0.2 for p in known)
+        bounds = (0.1, 0.2, INF)
+        for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+            low, high = change.e2e.within_s[name]
+            below = sum(count for bound, count in zip(bounds, second, strict=True) if bound <= low)
+            upto = sum(count for bound, count in zip(bounds, second, strict=True) if bound <= (high or INF))
+            assert below < share * sum(second) <= upto
 
 
 NOTHING = EngineHistogram(0.0, 0.0, ((1.0, 0.0), (10.0, 0.0), (INF, 0.0)))
@@ -218,9 +150,7 @@ def test_an_honest_engine_is_believed(first: list[float], more: list[float]) -> 
 
 
 def test_a_real_engine_is_believed() -> None:
-    before, after = (
-        parse_engine_metrics(FOLDER.joinpath(f"vllm_0.32_{when}.txt").read_text()) for when in ("before", "after")
-    )
+    before, after = (page(f"vllm_0.32_{when}") for when in ("before", "after"))
     assert engine_doubts(before, after, span_s=60.0, oldest_s=60.0) == {}
 
 
@@ -268,3 +198,9 @@ def test_what_was_open_before_may_have_waited_for_long() -> None:
 def test_hits(numbers: dict[str, Any], why: str | None) -> None:
     doubts = engine_doubts(IDLE, replace(IDLE, **numbers), span_s=5.0)
     assert doubts.get("prefix_hit_rate") == why
+
+
+def test_a_page_with_speculation() -> None:
+    change = delta(page("vllm_0.32_ngram_before"), page("vllm_0.32_ngram_after"))
+    assert change is not None
+    assert engine_doubts(page("vllm_0.32_ngram_before"), page("vllm_0.32_ngram_after"), span_s=10.0) == {}

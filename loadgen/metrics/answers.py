@@ -1,0 +1,139 @@
+"""Whether a stage's answers are degenerate: more of them than any healthy engine writes, or than elsewhere in the run.
+
+Prompts of random tokens may lead a healthy model astray, so what counts is a rise against another stage or server with
+the same lengths, or one and the same flaw in more than `HEALTHY_SHARE` of the answers. Both are tests at `DOUBT`: a
+healthy run that reads four answers a second and has one other stage is wrongly accused less than once in 100 hours,
+however often it is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from loadgen.format import counted, plain
+from loadgen.metrics.canary import Answers
+from loadgen.metrics.difference import chance_of_misses
+from loadgen.metrics.engine import EngineView
+from loadgen.metrics.result import Verdict
+from loadgen.metrics.stage_record import StageRecord
+
+DOUBT = 1e-7
+HEALTHY_SHARE = 0.25
+MORE_UNENDING = 0.5
+"""How much larger the share of answers that run into their limit must be: a short stage sees fewer of the long ones."""
+_LOOPS_KEPT = 3
+_WORDS = {"repeating": "repeat themselves", "unreadable": "are not readable", "blank": "are blank"}
+
+
+def summed(blocks: Iterable[Answers]) -> Answers | None:
+    """All of them together; None where no answer was looked at."""
+    read, degenerate, loops = 0, Counter[str](), Counter[str]()
+    for block in blocks:
+        read += block.read
+        degenerate.update(block.degenerate)
+        loops.update(block.loops)
+    return Answers(read, dict(degenerate), dict(loops.most_common(_LOOPS_KEPT))) if read else None
+
+
+def answer_verdicts(
+    stage: StageRecord, stages: Iterable[StageRecord], urls: Sequence[str], now: EngineView | None = None
+) -> Iterator[Verdict]:
+    """What is wrong with the answers of a stage, beside the others of its run; `urls` are those of several servers.
+
+    While it runs its engine's counts are those of `now`.
+    """
+    subject = f"stage {stage.started.index + 1}"
+    lengths = (stage.started.isl, stage.started.osl)
+    others = [one for one in stages if one is not stage and (one.started.isl, one.started.osl) == lengths]
+    elsewhere = {f"stage {one.started.index + 1}": summed(one.answers.values()) for one in others}
+    parts = {url: list(part.answers.values()) for url, part in zip(urls, stage.parts, strict=False)}
+    found = {}
+    for url, blocks in parts.items():
+        siblings = {plain(other): summed(answers) for other, answers in parts.items() if other != url}
+        found[url] = degenerate(blocks, siblings)
+    accused = {f"{plain(url)}: ": words for url, words in found.items() if words}
+    if len(accused) in (0, len(parts)):
+        words = degenerate(list(stage.answers.values()), elsewhere)
+        accused = {"": words} if words else accused
+    yield from (Verdict("output-degenerate", subject, f"{where}{words}") for where, words in accused.items())
+    finished = (stage.engine or now or EngineView()).finished
+    unending = next(filter(None, (_unending(finished, other) for other in others)), None)
+    if unending is not None:
+        yield Verdict("output-degenerate", subject, unending)
+
+
+def degenerate(blocks: Sequence[Answers], elsewhere: Mapping[str, Answers | None]) -> str | None:
+    """That too many answers are degenerate, in words; None where they are not, or too few are known.
+
+    They are looked at all together and block by block, so that what begins after an hour is seen at once.
+    """
+    whole = summed(blocks)
+    if whole is None or not whole.degenerate:
+        return None
+    known = {where: other for where, other in elsewhere.items() if other is not None}
+    found = _degenerate(whole, {where: (_flawed(other), other.read) for where, other in known.items()})
+    for block in blocks if found is None and len(blocks) > 1 else ():
+        rest = (_flawed(whole) - _flawed(block), whole.read - block.read)
+        found = found or _degenerate(block, {"the rest of the stage": rest})
+    return found
+
+
+def _degenerate(own: Answers, elsewhere: Mapping[str, tuple[int, int]]) -> str | None:
+    flawed, read = _flawed(own), own.read
+    same = max(own.degenerate.get("unreadable", 0), own.degenerate.get("blank", 0), *own.loops.values(), 0)
+    words = f"degenerate text: {flawed} of {counted(read, 'answer')} {_how(own)}"
+    if same > HEALTHY_SHARE * read and chance_of_misses(same, read, HEALTHY_SHARE) < DOUBT:
+        return words
+    for where, (other_flawed, other_read) in elsewhere.items():
+        if chance_of_rise(flawed, read, other_flawed, other_read) < DOUBT:
+            return f"{words}; {where}: {other_flawed} of {other_read}"
+    return None
+
+
+def _flawed(answers: Answers) -> int:
+    return sum(answers.degenerate.values())
+
+
+def chance_of_rise(bad: int, read: int, other_bad: int, other_read: int) -> float:
+    """How likely so many of the flawed answers are among the first ones, if both have the same share (Fisher)."""
+    if bad * other_read <= other_bad * read:
+        return 1.0
+    flawed, everything = bad + other_bad, read + other_read
+    most = min(flawed, read)
+    term = math.exp(_ways(flawed, bad) + _ways(everything - flawed, read - bad) - _ways(everything, read))
+    total = 0.0
+    for count in range(bad, most + 1):
+        total += term
+        term *= (flawed - count) * (read - count) / ((count + 1) * (everything - flawed - read + count + 1))
+    return min(1.0, total)
+
+
+def _ways(count: int, chosen: int) -> float:
+    """The logarithm of the binomial coefficient."""
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
+
+
+def _how(own: Answers) -> str:
+    kinds = sorted(own.degenerate, key=lambda kind: -own.degenerate[kind])
+    words = ", ".join(_WORDS.get(kind, kind) for kind in kinds)
+    loop = max(own.loops, key=lambda text: own.loops[text], default="")
+    return f"{words} ({plain(loop)!r} over and over)" if loop else words
+
+
+def _unending(finished: Mapping[str, int], other: StageRecord) -> str | None:
+    """That answers run into their limit which elsewhere end by themselves, by the engine's counts."""
+    own, others = _cut(finished), _cut(other.engine.finished if other.engine is not None else {})
+    if own is None or others is None or own[0] / own[1] < others[0] / others[1] + MORE_UNENDING:
+        return None
+    if chance_of_rise(*own, *others) >= DOUBT:
+        return None
+    where = f"in stage {other.started.index + 1} {others[0]} of {others[1]}"
+    return f"answers do not end: {own[0]} of {own[1]} ran into their limit, {where}"
+
+
+def _cut(finished: Mapping[str, int]) -> tuple[int, int] | None:
+    """How many answers ended at their limit, and how many there or by themselves."""
+    cut, ended = finished.get("length", 0), finished.get("stop", 0)
+    return (cut, cut + ended) if cut + ended else None

@@ -1,0 +1,76 @@
+"""What a run's figures are held against: a publication, or an earlier run, and what the difference is worth."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One published figure beside what a stage measured."""
+
+    stage: int  # index of the stage
+    of: str  # hardware or column of the publication, where it has several
+    figure: str
+    published: float
+    measured: float | None
+    difference_percent: float | None  # measured against published; None where there is nothing to compare
+
+
+class ReferenceResult(msgspec.Struct, frozen=True):
+    """The publication of the profile, and every comparison with it."""
+
+    source: str
+    notes: list[str]
+    comparisons: list[Comparison]
+
+
+Word = Literal["better", "worse", "no evidence"]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """How far B is from A, in the unit of the figure and in percent of A; None is unknown, or an open end."""
+
+    absolute: float
+    low: float | None
+    high: float | None
+    percent: float | None
+    low_percent: float | None
+    high_percent: float | None
+    word: Word  # on B
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One figure of A and B; None where one of them does not have it."""
+
+    figure: str
+    unit: str
+    a: float | None
+    b: float | None
+    difference: Difference | None
+    a_at_least: bool = False  # A's is only a lower bound
+    b_at_least: bool = False
+
+
+class BaselineView(msgspec.Struct, frozen=True):
+    """A stage beside the stage of the same load in the baseline."""
+
+    name: str
+    verdict: str  # in words; or why nothing is compared
+    bad: bool = False  # something is worse, and evidently so
+    load: str | None = None  # what was matched; None where the baseline has no such stage
+    figures: tuple[Compared, ...] = ()  # A is the baseline
+
+
+class Precision(msgspec.Struct, frozen=True):
+    """What the numbers of a stage are worth, from how they vary between its blocks."""
+
+    blocks: int
+    block_s: float  # their mean length
+    effective: dict[str, dict[str, float]]
+    """By latency and statistic (`mean`, `p50`, `p90`, `p99`): as many independent values would be as precise.
+
+    `goodput` has the statistic `share`.
+    """
+    error_percent: dict[str, float]  # the standard errors of requests, output and total tokens per second

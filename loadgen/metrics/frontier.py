@@ -1,0 +1,54 @@
+"""What boxes are compared by: tokens of each GPU against tokens of each user, and what tokens cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.result import CostResult, Throughput
+
+_GPUS_UNKNOWN = "nothing tells which GPUs the server was given; cost.gpus says how many"
+
+Point = tuple[float, float]
+
+
+def frontier(points: Iterable[Point]) -> set[Point]:
+    """The points that no other dominates: at least as good on both axes, where more is better, and better on one."""
+    best: set[Point] = set()
+    highest = float("-inf")
+    for x, y in sorted(points, reverse=True):
+        if y > highest:
+            best.add((x, y))
+            highest = y
+    return best
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What a profile says of its GPUs' cost."""
+
+    gpu_hour: float | None = None  # dollars for an hour of one GPU
+    gpus: int | None = None  # in place of those that the server was seen to be given
+
+
+def price_of(profile: Mapping[str, Any]) -> Price:
+    """The price in a profile as the journal has it."""
+    return msgspec.convert(profile.get("cost") or {}, Price)
+
+
+def cost_of(throughput: Throughput, price: Price) -> CostResult | None:
+    """What tokens cost at this throughput; None without a price."""
+    if price.gpu_hour is None:
+        return None
+    output, total = throughput.output_tokens_per_s_per_gpu, throughput.total_tokens_per_s_per_gpu
+    return CostResult(
+        gpu_hour_usd=price.gpu_hour,
+        usd_per_million_output_tokens=_usd_per_million(price.gpu_hour, output),
+        usd_per_million_total_tokens=_usd_per_million(price.gpu_hour, total),
+        why=_GPUS_UNKNOWN if output is None and throughput.output_tokens_per_s else "",
+    )
+
+
+def _usd_per_million(gpu_hour_usd: float, tokens_per_s: float | None) -> float | None:
+    return 1e6 * gpu_hour_usd / (3600 * tokens_per_s) if tokens_per_s else None

@@ -1,0 +1,189 @@
+"""Whose traffic is it? What an engine served and vramp did not ask for: the engine's totals less our own.
+
+Both count the same events, but not at the same moments: the engine is read once a second, and what a worker saw comes
+with a tick, up to `LAG_S` later. So of our own only bounds are known for the time between two readings. A total within
+them is no evidence of anybody else, and is told as 0; what exceeds them is compared with the likely value between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.metrics.journal import Ticked
+from loadgen.metrics.series import Floats, TimeSeries
+
+LAG_S = 0.75  # from an event in the engine to the tick that tells of it: two intervals of 250 ms, and one of patience
+_COUNTS = ("requests", "prompt_tokens", "generation_tokens")
+_TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
+_INEXACT = 0.01  # of a rate, which is rounded and of a span that is a reading longer or shorter
+_CAPACITY, _KEPT_RAW = 6_000, 1_200
+
+
+class Bounds(NamedTuple):
+    """A count of our own over a span: surely at least, likely, and at most."""
+
+    least: float
+    likely: float
+    most: float
+
+
+class OwnTraffic:
+    """What vramp's own streams had got by each moment of a run."""
+
+    def __init__(self) -> None:
+        self._series = TimeSeries((*_COUNTS, "open", "told_s"), capacity=_CAPACITY, kept_raw=_KEPT_RAW)
+        self._totals = dict.fromkeys(_COUNTS, 0)
+        self._told_s = 0.0  # until when all workers have told
+        self.told_late = False
+        """The server tells tokens only at the end of a stream, or not at all: until then they are not known."""
+
+    def add(
+        self,
+        t_s: float,
+        *,
+        requests: int,
+        prompt_tokens: int,
+        generation_tokens: int,
+        held: int,
+        behind_s: float = 0.0,
+    ) -> None:
+        """Take a tick: what arrived since the last one, and the streams that are open.
+
+        Of the last `behind_s` it may have everything, or nothing.
+        """
+        self._told_s = max(self._told_s, t_s - behind_s)
+        totals = self._totals
+        totals["requests"] += requests
+        totals["prompt_tokens"] += prompt_tokens
+        totals["generation_tokens"] += generation_tokens
+        self.told_late |= totals["generation_tokens"] > 0 and not totals["prompt_tokens"]
+        self._series.add(t_s, {**totals, "open": held, "told_s": self._told_s})
+
+    def reaches(self, t_s: float) -> bool:
+        """Whether all that happened until a moment has been told."""
+        return len(self._series) > 0 and float(self._told[-1]) >= t_s + LAG_S
+
+    def count(self, name: str, since_s: float, until_s: float) -> Bounds:
+        """How much of it there was between two moments."""
+        least = max(0.0, self._at_least(name, until_s) - self._at_most(name, since_s + LAG_S))
+        most = self._at_most(name, until_s + LAG_S) - self._at_least(name, since_s)
+        if not self.reaches(until_s):  # as at the end of a run: there may be as much more as came lately
+            most += self._totals[name] - self._at_least(name, until_s - 2 * LAG_S)
+        likely = self._likely(name, until_s + LAG_S / 2) - self._likely(name, since_s + LAG_S / 2)
+        return Bounds(least, min(max(likely, least), most), most)
+
+    def open_between(self, since_s: float, until_s: float) -> Bounds:
+        """How many streams were open at some moment of a time."""
+        series = self._series
+        first = int(np.searchsorted(series.times, since_s - LAG_S))
+        last = int(np.searchsorted(self._told, until_s + LAG_S))
+        first = max(0, min(first, len(series)) - 1)
+        row = series.rows["open"]
+        lows, highs = series.lows[row, first:last], series.highs[row, first:last]
+        if not len(lows):
+            return Bounds(0.0, 0.0, 0.0)
+        return Bounds(float(lows.min()), float((lows.mean() + highs.mean()) / 2), float(highs.max()))
+
+    @property
+    def _told(self) -> Floats:
+        """Until when all workers had told, for each row of the series."""
+        told: Floats = self._series.lows[self._series.rows["told_s"]]
+        return told
+
+    def _at_least(self, name: str, t_s: float) -> float:
+        """A total that had surely been told by a moment."""
+        before = int(np.searchsorted(self._series.times, t_s, side="right"))
+        return float(self._series.lows[self._series.rows[name], before - 1]) if before else 0.0
+
+    def _at_most(self, name: str, t_s: float) -> float:
+        """What a total surely did not exceed at a moment."""
+        row, after = self._series.rows[name], int(np.searchsorted(self._told, t_s))
+        if after < len(self._series):
+            return float(self._series.lows[row, after])
+        return float(self._totals[name])
+
+    def _likely(self, name: str, t_s: float) -> float:
+        if not len(self._series):
+            return 0.0
+        return float(np.interp(t_s, self._told, self._series.lows[self._series.rows[name]], left=0.0))
+
+
+class Traffic:
+    """Whose traffic it is, as the ticks and the engine tell one after the other."""
+
+    def __init__(self) -> None:
+        self.others: OthersTraffic | None = None
+        """Over the last seconds of which both have told; None where nobody can tell."""
+        self._own = OwnTraffic()
+        self._untold: EngineView | None = None  # whose seconds the ticks have not all told yet
+
+    def tick(self, line: Ticked) -> bool:
+        """Take a tick; whether there is news of others."""
+        self._add_own(line)
+        if line.engine is None or line.engine.between_s is None:
+            self.others = self._untold = None
+            return False
+        self._untold = self._untold or line.engine
+        _, until_s = self._untold.between_s or line.engine.between_s
+        if not self._own.reaches(until_s):
+            return False
+        self.others, self._untold = others_now(self._untold, self._own), None
+        return True
+
+    def _add_own(self, line: Ticked) -> None:
+        failures = (delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values())
+        given_up = (delta.cancelled + delta.unfinished for delta in line.stages.values())
+        own = line.own
+        self._own.add(
+            line.t_s,
+            requests=line.client.requests + sum(failures) + sum(given_up) + own.requests,
+            prompt_tokens=line.client.input_tokens + own.input_tokens,
+            generation_tokens=line.client.output_tokens + own.output_tokens,
+            behind_s=line.behind_s,
+            held=line.held + max(own.open, own.requests),
+        )
+
+    def of_stage(self, engine: EngineStage, running: float | None) -> OthersTraffic | None:
+        return others_of(engine, self._own, running)
+
+
+def others_now(engine: EngineView, own: OwnTraffic) -> OthersTraffic | None:
+    """Over the seconds that a view is of, and at its end; None where it does not say of which."""
+    if engine.between_s is None or engine.span_s is None:
+        return None
+    rates = _rates(engine, own, *engine.between_s, engine.span_s)
+    until_s = engine.between_s[1]
+    open_streams = own.open_between(until_s - engine.reading_s, until_s)
+    running = None if engine.running is None else _beyond(engine.running + (engine.waiting or 0.0), open_streams)
+    return OthersTraffic(running=running, **rates)
+
+
+def others_of(engine: EngineStage, own: OwnTraffic, running: float | None) -> OthersTraffic | None:
+    """Over a stage; `running` is the mean of what was seen in it."""
+    if engine.between_s is None or "all" in engine.doubts:
+        return None
+    since_s, until_s = engine.between_s
+    return OthersTraffic(running=running, **_rates(engine, own, since_s, until_s, until_s - since_s))
+
+
+def _rates(
+    engine: EngineView | EngineStage, own: OwnTraffic, since_s: float, until_s: float, span_s: float
+) -> Mapping[str, float | None]:
+    # A count that one of the two has only once a stream ends says nothing of streams under way.
+    late = own.told_late or engine.kind in ("sglang", "tgi")
+    alone = not own.count("requests", since_s, until_s).most and not own.open_between(until_s, until_s).most
+    found: dict[str, float | None] = {}
+    for name in _COUNTS:
+        rate: float | None = getattr(engine, f"{name}_per_s")
+        unknown = rate is None or span_s <= 0 or (late and not alone and name in _TOKENS)
+        beyond = None if unknown else _beyond((rate or 0.0) * span_s, own.count(name, since_s, until_s))
+        found[f"{name}_per_s"] = None if beyond is None else beyond / span_s
+    return found
+
+
+def _beyond(total: float, own: Bounds) -> float:
+    return total - own.likely if round(total) > own.most * (1 + _INEXACT) else 0.0

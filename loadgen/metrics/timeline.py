@@ -1,0 +1,91 @@
+"""The fold of a run's ticks into its time axis: points four times a second, and the latencies of the last seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+
+from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
+from loadgen.metrics.engine import EngineView, OthersTraffic
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import Ticked
+from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.snapshot import RECENT_S, WINDOW_S, SeriesPoint
+from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.stage_record import StageRecord
+
+_COLUMNS = tuple(name for name in SeriesPoint.__struct_fields__ if name != "t_s")
+_CAPACITY = 6_000
+_KEPT_RAW = 1_200  # five minutes at four points a second
+_POINTS_KEPT = 31
+
+
+class Timeline:
+    """A run over time, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.points: list[SeriesPoint] = []  # the newest; all of them are in `series`
+        self.series = TimeSeries(_COLUMNS, capacity=_CAPACITY, kept_raw=_KEPT_RAW)
+        self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
+        """The latencies of the ticks of the last `RECENT_S` seconds, warm-up too."""
+
+    def add(
+        self,
+        line: Ticked,
+        metrics: Iterable[StageMetrics],
+        *,
+        running: StageRecord | None,
+        others: OthersTraffic | None,
+    ) -> None:
+        """Take a tick, with what it told of each stage and what others sent meanwhile."""
+        latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
+        for one in metrics:
+            for name, histograms in latency.items():
+                histograms += [one.latency[key] for key in (name, f"warmup_{name}") if key in one.latency]
+        self._recent.append((line.t_s, latency))
+        while self._recent[0][0] <= line.t_s - RECENT_S:
+            self._recent.popleft()
+        point = self._point(line, running, others)
+        self.points = [*self.points[-_POINTS_KEPT:], point]
+        self.series.add(point.t_s, {name: getattr(point, name) for name in _COLUMNS})
+
+    def recent(self) -> dict[str, Summary]:
+        """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""
+        return {name: self._over(name, -inf).summary() for name in MAIN_LATENCIES}
+
+    def _point(self, line: Ticked, running: StageRecord | None, others: OthersTraffic | None) -> SeriesPoint:
+        ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
+        engine = line.engine or EngineView()
+        return SeriesPoint(
+            t_s=round(line.t_s, 3),
+            held=line.held,
+            target=None if running is None else running.started.load_at(running.measured_s(line.t_s)),
+            output_tokens_per_s=round(line.client.output_tokens / line.span_s, 2) if line.span_s else None,
+            requests_per_s=round(line.client.requests / line.span_s, 2) if line.span_s else None,
+            ttft_p50_ms=ttft.percentile_ms(50),
+            ttft_p99_ms=ttft.percentile_ms(99),
+            tpot_p50_ms=tpot.percentile_ms(50),
+            tpot_p99_ms=tpot.percentile_ms(99),
+            errors=sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values()),
+            engine_running=engine.running,
+            engine_waiting=engine.waiting,
+            kv_usage=engine.kv_usage,
+            others_tokens_per_s=_others_tokens_per_s(running, others),
+            read_lag_p99_ms=Histogram.decode(line.client.read_lag).percentile_ms(99),
+            client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
+            client_cpu_percent=round(100 * line.client.cpu_ns / 1e9 / line.span_s, 1) if line.span_s else None,
+        )
+
+    def _over(self, name: str, after_s: float) -> Histogram:
+        """A latency over the recent ticks after a moment."""
+        total = Histogram()
+        for t_s, latency in self._recent:
+            for histogram in latency[name] if t_s > after_s else ():
+                total.add(histogram)
+        return total
+
+
+def _others_tokens_per_s(running: StageRecord | None, others: OthersTraffic | None) -> float | None:
+    watched = running is not None and running.started.no_load
+    return others.generation_tokens_per_s if others is not None and (others.seen or watched) else None

@@ -1,0 +1,153 @@
+"""Runs beside each other as one file: their frontiers on one picture, what each token took, and every difference.
+
+The picture shows all that was measured, also at loads that only one of the runs has; differences with their evidence
+are of the loads that a run shares with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import NamedTuple
+
+from loadgen.metrics.frontier import price_of
+from loadgen.metrics.result import Result, StageResult
+from loadgen.report.assessment import titles
+from loadgen.report.columns import EFFICIENCY, Measured, columns, known
+from loadgen.report.compare import RunComparison
+from loadgen.report.compare_table import (
+    SETTINGS,
+    closing_lines,
+    figure_columns,
+    mean_columns,
+    no_settings,
+    text_differences,
+)
+from loadgen.report.configuration import engine_of, hardware_of, model_of
+from loadgen.report.html import charts
+from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, Series, axes_of, frontier_figure
+from loadgen.report.html.page import Figures, bullets, grid, page, paragraph, placed, section, subsection
+from loadgen.report.notes import LATENCY_TITLES
+from loadgen.report.output import difference_columns
+from loadgen.report.tabular import Column, html_table, plain
+
+Named = tuple[str, Result]
+
+
+def compare_page(runs: Sequence[Named], comparisons: Sequence[RunComparison]) -> str:
+    """All runs, each of which but the first has a comparison with the first."""
+    figures: Figures = {}
+    names = short_names([name for name, _ in runs])
+    runs = [(name, result) for name, (_, result) in zip(names, runs, strict=True)]
+    differences = [_difference(one, names[0], name) for one, name in zip(comparisons, names[1:], strict=True)]
+    parts = [_opening(runs), _frontiers(runs, figures), _stages(runs), *differences]
+    return page(f"{', '.join(names)} \N{MIDDLE DOT} vramp compare", parts, figures)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names without the folders that all of them begin or end with: `quick.json` of `runs/x/quick.json`."""
+    parts = [name.split("/") for name in names]
+    for end in (0, -1):
+        while all(len(each) > 1 for each in parts) and len({each[end] for each in parts}) == 1:
+            for each in parts:
+                each.pop(end)
+    return ["/".join(each) for each in parts]
+
+
+def _opening(runs: Sequence[Named]) -> str:
+    models = ", ".join(dict.fromkeys(model_of(result) for _, result in runs))
+    return f"""<header>
+<p class='kicker'>vramp compare</p>
+<h1>{plain(models)} <span>{len(runs)} runs</span></h1>
+{html_table(_RUN, runs)}
+</header>
+<noscript><p class='bad'>The figures need JavaScript; everything else is here without it.</p></noscript>"""
+
+
+_RUN: tuple[Column[Named], ...] = (
+    Column("run", lambda run: run[0], words=True),
+    Column("hardware", lambda run: hardware_of(run[1]), words=True),
+    Column("engine", lambda run: engine_of(run[1]), words=True),
+    Column("started", lambda run: run[1].started_at[:16].replace("T", " "), words=True),
+    Column("state", lambda run: run[1].state.replace("_", " "), words=True),
+    Column("$ per GPU and hour", lambda run: price_of(run[1].profile).gpu_hour),
+)
+
+
+def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
+    """A picture for each shape, since tokens of long prompts are not those of short ones."""
+    shapes: dict[tuple[int, int], list[Series]] = {}
+    for (name, result), colour in zip(runs, cycle(RUN_COLOURS), strict=False):
+        for stages, _ in charts.series_by_shape(result):
+            shapes.setdefault((stages[0].isl, stages[0].osl), []).append(Series(name, colour, stages))
+    places = []
+    for (isl, osl), series in sorted(shapes.items()):
+        title = f"{axes_of(series).title()}, {isl} tokens in and {osl} out"
+        key = {one.name: one.colour for one in series}
+        places.append(placed(figures, f"frontier-{isl}-{osl}", frontier_figure(series), title, key))
+    note = f"One point a load, named by it: {PALE_NOTE} An open point missed a limit, or the client was limited."
+    return section("The frontier", grid(*places, columns=2), note=note)
+
+
+class _Row(NamedTuple):
+    """A stage with the names that it has among those of other runs."""
+
+    run: str
+    load: str
+    stage: StageResult
+
+
+def _stages(runs: Sequence[Named]) -> str:
+    rows = [
+        _Row(name, titles(result.stages)[stage.index], stage) for name, result in runs for stage in charts.drawn(result)
+    ]
+    shown = known(_SHOWN, [row.stage for row in rows])
+    named: list[Column[_Row]] = [
+        Column("run", lambda row: row.run, words=True),
+        Column("ISL/OSL", lambda row: f"{row.stage.isl}/{row.stage.osl}"),
+        Column("load", lambda row: row.load),
+    ]
+    table = html_table([*named, *map(_of_stage, shown)], rows)
+    return section("Tokens by user, GPU, power and money", table)
+
+
+_SHOWN = [*EFFICIENCY, *columns("ttft_p50_ms ttft_p99_ms met_limits")]
+
+
+def _of_stage(column: Column[Measured]) -> Column[_Row]:
+    return Column(
+        column.label,
+        lambda row: column.value(row.stage),
+        group=column.group,
+        under=column.under,
+        decimals=column.decimals,
+        words=column.words,
+    )
+
+
+def _difference(comparison: RunComparison, a: str, b: str) -> str:
+    stages = [
+        subsection(
+            one.title,
+            bullets(f"no evidence here: {doubt}" for doubt in one.doubts)
+            + html_table(figure_columns(comparison), one.figures),
+        )
+        for one in comparison.stages
+    ]
+    told = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
+    definitions = bullets(f"{LATENCY_TITLES.get(name, name)}: {text}" for name, text in told)
+    means = html_table(mean_columns(comparison.means), comparison.means)
+    return section(
+        f"{b} against {a}",
+        bullets([*(f"not alike: {text}" for text in comparison.unlike), *comparison.notes]),
+        html_table(SETTINGS, comparison.configuration) or paragraph(f"{no_settings(comparison).capitalize()}."),
+        subsection("How others define it", definitions),
+        *stages,
+        subsection("Over all stages", means),
+        subsection(
+            "Output of the idle engines",
+            html_table(difference_columns(comparison.confidence), text_differences(comparison)),
+        ),
+        bullets(closing_lines(comparison)),
+        note=f"A is {comparison.a.name}, B is {comparison.b.name}.",
+    )

@@ -1,0 +1,112 @@
+"""The frontier as a figure: tokens of each GPU against tokens of each user, of one run or of several.
+
+Lines lead along the frontier of each run. A point is pale where any other point of its shape dominates it, whichever
+run that is of, so that the full ones are what the best choice at each speed for a user is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from loadgen.format import Statistic, bounded, significant
+from loadgen.metrics.frontier import Point, frontier
+from loadgen.metrics.result import StageResult
+from loadgen.report.assessment import titles
+from loadgen.report.columns import Axes, columns, frontier_axes
+from loadgen.report.html.charts import ACCENT, chart_text, from_zero, hollow, load_name
+
+RUN_COLOURS = (ACCENT, "#d0801f", "#3d9970", "#a05fb5", "#c0506e", "#7d8b2f")
+"""One a run, from the beginning again where there are more; they hold on white and on black."""
+PALE_NOTE = (
+    "each line leads along its own best points; a pale one has another above it on some line, no slower for a user."
+)
+_PALE = 0.3
+_TOLD = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_tokens")
+
+
+class Series(NamedTuple):
+    """Stages that are told apart from others by a colour: those of a run, or of a shape."""
+
+    name: str
+    colour: str
+    stages: Sequence[StageResult]
+
+
+class _Placed(NamedTuple):
+    stage: StageResult
+    place: Point
+
+
+def axes_of(series: Sequence[Series]) -> Axes:
+    return frontier_axes(stage for one in series for stage in one.stages)
+
+
+def frontier_figure(series: Sequence[Series]) -> go.Figure:
+    """The points of all series, each named by its load; those of one shape compete."""
+    axes = axes_of(series)
+    placed = [_placed(one, axes) for one in series]
+    best = _best([one for points in placed for one in points])
+    figure = go.Figure()
+    for one, points in zip(series, placed, strict=True):
+        if points:
+            figure.add_traces([_line(one, points), _points(one, points, best)])
+    return from_zero(figure, axes.labels()[0]).update_yaxes(rangemode="tozero")
+
+
+def _placed(series: Series, axes: Axes) -> list[_Placed]:
+    places = [(stage, *axes.point(stage)) for stage in series.stages]
+    return [_Placed(stage, (x, y)) for stage, x, y in places if x is not None and y is not None]
+
+
+def _shape(stage: StageResult) -> tuple[int, int]:
+    return stage.isl, stage.osl
+
+
+def _best(points: Sequence[_Placed]) -> dict[tuple[int, int], set[Point]]:
+    """The frontier of each shape."""
+    shapes: dict[tuple[int, int], list[Point]] = {}
+    for one in points:
+        shapes.setdefault(_shape(one.stage), []).append(one.place)
+    return {shape: frontier(places) for shape, places in shapes.items()}
+
+
+def _line(series: Series, points: Sequence[_Placed]) -> go.Scatter:
+    x, y = zip(*sorted(frontier(one.place for one in points)), strict=True)
+    line = {"color": series.colour, "width": 1.75}
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", cliponaxis=False)
+
+
+def _points(series: Series, points: Sequence[_Placed], best: dict[tuple[int, int], set[Point]]) -> go.Scatter:
+    full = [one.place in best[_shape(one.stage)] for one in points]
+    names = titles(series.stages)
+    return go.Scatter(
+        x=[one.place[0] for one in points],
+        y=[one.place[1] for one in points],
+        mode="markers+text",
+        text=[load_name(one.stage) for one in points],
+        textposition="top right",
+        marker={
+            "color": series.colour,
+            "size": 8,
+            "opacity": [1.0 if one else _PALE for one in full],
+            "symbol": ["circle-open" if hollow(one.stage) else "circle" for one in points],
+        },
+        customdata=[chart_text(f"{series.name}: {names[one.stage.index]}{_told(one.stage)}") for one in points],
+        hovertemplate="%{customdata}<br>%{y:,.4~g} at %{x:,.4~g}<extra></extra>",
+        cliponaxis=False,
+    )
+
+
+def _told(stage: StageResult) -> str:
+    """What else is asked of a point, as far as it is known."""
+    words = []
+    for column in _TOLD:
+        value = column.value(stage)
+        if isinstance(value, Statistic):
+            words.append(f"{column.label} {bounded(value)} {column.unit}")
+        elif isinstance(value, float):
+            words.append(f"{column.label} {significant(value)}")
+    return "".join(f"; {word}" for word in words)

@@ -1,0 +1,110 @@
+"""A page: the tags around texts, the places of figures, and the whole file.
+
+The file is whole: plotly's code, the style sheet and the data are in it, and its content policy forbids the browser to
+fetch anything, and to run any script but the two that it names by their hashes. Everything that is not a tag of ours
+is escaped here; what has nothing to show is an empty text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from loadgen.report.tabular import plain
+
+Figures = dict[str, go.Figure]  # by the name of their place
+
+
+def page(title: str, parts: Sequence[str], figures: Figures) -> str:
+    """A whole file of these parts, with the figures that have their places in them."""
+    body = "\n".join(part for part in parts if part)
+    scripts = [get_plotlyjs(), _asset("report.js")]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    # plotly writes style sheets of its own, and draws its images from data it has made.
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    return f"""<!doctype html>
+<html lang='en'>
+<head>
+<meta charset='utf-8'>
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name='viewport' content='width=device-width, initial-scale=1'>
+<meta name='color-scheme' content='light dark'>
+<title>{plain(title)}</title>
+<style>{_asset("report.css")}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script type='application/json' id='figures'>{_json(figures)}</script>
+<script>{scripts[0]}</script>
+<script>{scripts[1]}</script>
+</body>
+</html>
+"""
+
+
+def _json(figures: Figures) -> str:
+    """The figures as a JSON object that cannot end the element it stands in."""
+    entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items())
+    return "{" + entries.replace("<", "\\u003c") + "}"
+
+
+def _asset(name: str) -> str:
+    return files("loadgen.report.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def section(title: str, *parts: str, note: str = "") -> str:
+    body = "\n".join(part for part in parts if part)
+    if not body:
+        return ""
+    lead = f"<p class='note'>{plain(note)}</p>\n" if note else ""
+    return f"<section>\n<h2>{plain(title)}</h2>\n{lead}{body}\n</section>"
+
+
+def subsection(title: str, body: str) -> str:
+    return f"<h3>{plain(title)}</h3>\n{body}" if body else ""
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    return f"<p{f' class={kind!r}' if kind else ''}>{plain(text)}</p>" if text else ""
+
+
+def pairs(values: Mapping[str, object]) -> str:
+    """Names and values beside each other."""
+    entries = "\n".join(f"<dt>{plain(name)}</dt><dd>{plain(value)}</dd>" for name, value in values.items())
+    return f"<dl>\n{entries}\n</dl>" if entries else ""
+
+
+def bullets(texts: Iterable[str]) -> str:
+    items = "\n".join(f"<li>{plain(text)}</li>" for text in texts)
+    return f"<ul>\n{items}\n</ul>" if items else ""
+
+
+def preformatted(text: str) -> str:
+    return f"<pre>{plain(text)}</pre>" if text else ""
+
+
+def grid(*figures: str, columns: int = 3) -> str:
+    """Figures beside each other where there is room."""
+    return f"<div class='grid of{columns}'>{''.join(figures)}</div>" if figures else ""
+
+
+def legend(entries: Mapping[str, str]) -> str:
+    """Names and their colours, for figures that share them."""
+    items = (f"<li><i style='background:{plain(colour)}'></i>{plain(name)}</li>" for name, colour in entries.items())
+    return f"<ul class='legend'>{''.join(items)}</ul>" if entries else ""
+
+
+def placed(figures: Figures, name: str, figure: go.Figure, title: str, key: Mapping[str, str] | None = None) -> str:
+    """The place of a figure under a title; `key` are its lines and their colours."""
+    figures[name] = figure
+    words = "".join(f" <i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
+    head = f"<h3>{plain(title)}{words}</h3>" if title else ""
+    return f"<figure>{head}<div class='chart' id='{plain(name)}'></div></figure>"

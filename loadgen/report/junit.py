@@ -1,0 +1,103 @@
+"""Limits as JUnit XML, which CI systems show as tests: a case for each limit on a stage, of a run or of a comparison.
+
+A case fails exactly where the exit code is 1 for it; that a run did not come to its end is an error of its own case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+from xml.etree import ElementTree as xml
+
+from loadgen.format import plain
+from loadgen.masking import masked_text
+from loadgen.metrics.result import Result, StageResult
+from loadgen.report.assessment import failure_limit, limit_words, run_shortcomings, titles
+from loadgen.report.compare import HeldAgainst, RunComparison
+from loadgen.report.compare_table import difference_words
+
+
+class Case(NamedTuple):
+    """One limit, and what is wrong; nothing where it is kept."""
+
+    subject: str
+    name: str
+    outcome: Literal["passed", "failure", "error", "skipped"] = "passed"
+    words: str = ""
+
+
+class Suite(NamedTuple):
+    name: str
+    cases: Sequence[Case]
+    started_at: str = ""
+    duration_s: float | None = None
+
+
+def run_suite(result: Result) -> Suite:
+    """The limits of a run; those of a search's probes are none, which miss theirs by its nature."""
+    stages = result.stages if result.search is None else []
+    names = titles(result.stages)
+    cases = [case for stage in stages for case in _stage_cases(stage, names[stage.index])]
+    duration_s = sum(stage.duration_s for stage in result.stages)
+    return Suite(result.run_id, [*_run_cases(result), *cases], result.started_at, duration_s)
+
+
+def _run_cases(result: Result) -> Iterator[Case]:
+    subject = str(result.profile.get("name") or result.run_id)
+    wrong = run_shortcomings(result)
+    match result.state:
+        case "complete":
+            yield Case(subject, "run", "failure" if wrong else "passed", "; ".join(wrong))
+        case "stopped":
+            yield Case(subject, "run", "skipped", result.reason)
+        case _:
+            yield Case(subject, "run", "error", result.reason)
+
+
+def _stage_cases(stage: StageResult, name: str) -> Iterator[Case]:
+    if stage.failures is not None:
+        yield _limit_case(name, *failure_limit(stage, stage.failures))
+    if stage.requests.sent or (stage.failures is not None and not stage.failures.met):
+        for limit, words in limit_words(stage).items():
+            yield _limit_case(name, limit, words)
+
+
+def _limit_case(subject: str, limit: str, missed: str) -> Case:
+    return Case(subject, limit, "failure" if missed else "passed", missed)
+
+
+def compare_suite(comparison: RunComparison, held: Iterable[HeldAgainst]) -> Suite:
+    """The limits of `--fail-if`, each in every stage that could be held against it."""
+    name = f"{comparison.b.name} against {comparison.a.name}"
+    return Suite(name, [_compare_case(one) for one in held])
+
+
+def _compare_case(one: HeldAgainst) -> Case:
+    if not one.broken:
+        return Case(one.stage, one.limit)
+    difference, interval, _ = difference_words(one.found)
+    return Case(one.stage, one.limit, "failure", f"{difference} ({interval})")
+
+
+def junit_xml(suites: Iterable[Suite]) -> bytes:
+    """A document with a suite for each; no text in it can be markup, a secret or what XML does not allow."""
+    root = xml.Element("testsuites")
+    for suite in suites:
+        outcomes: list[str] = [case.outcome for case in suite.cases]
+        counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+        attributes = {"name": _text(suite.name), "tests": str(len(outcomes))}
+        attributes |= {name: str(outcomes.count(outcome)) for name, outcome in counts.items()}
+        attributes |= {"timestamp": suite.started_at} if suite.started_at else {}
+        attributes |= {"time": f"{suite.duration_s:.3f}"} if suite.duration_s is not None else {}
+        parent = xml.SubElement(root, "testsuite", attributes)
+        for case in suite.cases:
+            found = xml.SubElement(parent, "testcase", classname=_text(case.subject), name=_text(case.name))
+            if case.outcome != "passed":
+                xml.SubElement(found, case.outcome, message=_text(case.words))
+    xml.indent(root)
+    document: bytes = xml.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"
+
+
+def _text(words: str) -> str:
+    return plain(masked_text(words))

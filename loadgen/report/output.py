@@ -1,0 +1,229 @@
+"""What the canaries say of the output, in words and tables, and how two runs differ in it.
+
+Scores are means of log probabilities, in nats a token. Two runs are compared by what their idle engines gave the same
+texts: a text that another tokenizer cuts into other tokens has no comparable score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+import msgspec
+
+from loadgen.format import counted, plain, significant
+from loadgen.metrics.canary import Answers, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
+from loadgen.metrics.canary_record import agreement
+from loadgen.metrics.comparison import Word
+from loadgen.metrics.difference import student_t
+from loadgen.metrics.result import Result, Verdict
+from loadgen.report.tabular import Column, cut, text_lines
+
+LEAST_NATS = 0.001
+"""A smaller difference between two runs is never evidence: a tenth of a percent of perplexity."""
+_ANSWER_CELLS = 48
+
+
+def is_of_output(verdict: Verdict) -> bool:
+    return verdict.id.startswith("output-")
+
+
+def output_words(canary: CanaryStage | None, answers: Answers | None) -> str | None:
+    """What the canaries beside one load found, and what its own answers look like; None where nothing was looked at."""
+    looks = [] if answers is None else [answers_words(answers)]
+    if canary is None:
+        return "; ".join(looks) or None
+    found = []
+    if canary.drift is not None:
+        found.append(f"scores {canary.drift:+.3f} nats a token from idle over {counted(canary.scores, 'score')}")
+    if canary.answers:
+        at = "" if canary.first_difference is None else f", first difference at character {canary.first_difference}"
+        found.append(f"{canary.same} of {counted(canary.answers, 'greedy answer')} as idle{at}")
+    failed = f", {canary.failed} of them failed" if canary.failed else ""
+    share = "" if canary.share is None else f", {canary.share:.1%} of all requests"
+    return "; ".join([*found, *looks, f"{counted(canary.sent, 'canary request')}{failed}{share}"])
+
+
+def answers_words(answers: Answers) -> str:
+    """How many of the load's own answers are degenerate."""
+    flawed = sum(answers.degenerate.values())
+    return f"{flawed or 'none'} of {counted(answers.read, 'answer')} of the load's own degenerate"
+
+
+def run_words(canary: CanaryResult) -> Iterator[str]:
+    """What was found idle, how sure a verdict is, and what was not checked."""
+    if canary.perplexity is not None and canary.method is not None:
+        noise = "" if canary.noise is None else f", repeated scores differ by {canary.noise:.4f} nats a token"
+        yield f"idle perplexity {significant(canary.perplexity)} by {canary.method}{noise}"
+    if canary.least_drift is not None:
+        yield (
+            f"a drift of scores is told from {canary.least_drift:.3f} nats a token on; a healthy engine is accused in "
+            f"at most {canary.false_alarms:.1%} of all runs, however long"
+        )
+    for problem in canary.unchecked:
+        yield f"not checked: {plain(problem)}"
+
+
+def text_columns(texts: Sequence[ScoredText]) -> list[Column[ScoredText]]:
+    several = len({text.instance for text in texts}) > 1
+    server = [Column[ScoredText]("server", lambda text: text.instance + 1)] if several else []
+    return [
+        *server,
+        Column("scored text", lambda text: text.name, words=True, width=14),
+        Column("tokens", lambda text: text.tokens),
+        Column("idle, nats/token", lambda text: text.idle, decimals=4),
+        Column("spread", lambda text: text.idle_spread, decimals=4),
+        Column("beside load", lambda text: text.load, decimals=4),
+        Column("scores", lambda text: text.load_scores),
+        Column("idle again", lambda text: text.after, decimals=4),
+    ]
+
+
+def answer_columns(answers: Sequence[GreedyAnswer]) -> list[Column[GreedyAnswer]]:
+    several = len({answer.instance for answer in answers}) > 1
+    server = [Column[GreedyAnswer]("server", lambda answer: answer.instance + 1)] if several else []
+    return [
+        *server,
+        Column("greedy answer", lambda answer: answer.name, words=True, width=14),
+        Column("idle twice", lambda answer: _share(answer.idle_agreement)),
+        Column("same beside load", lambda answer: f"{answer.same} of {answer.answers}" if answer.answers else None),
+        Column("differs from character", lambda answer: answer.first_difference),
+        Column("idle again", lambda answer: _share(answer.after_agreement)),
+        Column("idle text", lambda answer: cut(plain(answer.text.strip()), _ANSWER_CELLS), words=True),
+    ]
+
+
+def _share(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
+
+
+def output_lines(result: Result) -> list[str]:
+    """The canaries of a run as text; nothing where there were none."""
+    canary = result.canary
+    if canary is None:
+        return []
+    return [
+        *text_lines(text_columns(canary.texts), canary.texts),
+        *text_lines(answer_columns(canary.answers), canary.answers),
+        *(f"output: {words}" for words in run_words(canary)),
+    ]
+
+
+def output_verdicts(result: Result) -> list[Verdict]:
+    """Everything that is wrong with the output, of the stages and of the run."""
+    of_stages = (verdict for stage in result.stages for verdict in stage.verdicts)
+    return [verdict for verdict in (*of_stages, *result.verdicts) if is_of_output(verdict)]
+
+
+class TextDifference(msgspec.Struct, frozen=True):
+    """The idle score of one text in two runs, in nats a token; None where tokenizers differ."""
+
+    text: str  # `all texts` for their mean
+    a: float
+    b: float
+    difference: float  # B less A
+    low: float
+    high: float
+    word: Word  # on B: its model finds the text less likely, or more
+
+
+class OutputComparison(msgspec.Struct, frozen=True):
+    """The output of two runs."""
+
+    texts: list[TextDifference]  # the last is their mean; empty where nothing is comparable
+    same_answers: int
+    answers: int
+    notes: list[str]
+
+    @property
+    def differs(self) -> bool:
+        return self.same_answers < self.answers or any(text.word != "no evidence" for text in self.texts)
+
+
+class _Scores(msgspec.Struct, frozen=True):
+    """The idle scores of one text in one run, over its servers."""
+
+    tokens: int
+    mean: float
+    count: int
+
+
+def compare_output(a: CanaryResult | None, b: CanaryResult | None, confidence: float) -> OutputComparison | None:
+    """B against A; None where one of them had no canaries."""
+    if a is None or b is None:
+        return None
+    scores_a, scores_b = _scores(a), _scores(b)
+    both = [name for name in scores_a if name in scores_b]
+    alike = [name for name in both if scores_a[name].tokens == scores_b[name].tokens and a.method == b.method]
+    error = _error(a, b, confidence)
+    found = [_difference(name, scores_a[name], scores_b[name], error) for name in alike]
+    texts_a, texts_b = ({one.name: one.text for one in reversed(run.answers)} for run in (a, b))
+    prompts = [name for name in texts_a if name in texts_b]
+    differing = {name: agreement(texts_a[name], texts_b[name])[1] for name in prompts}
+    notes = [f"answers to `{name}` differ from character {at} on" for name, at in differing.items() if at is not None]
+    if len(alike) < len(both):
+        notes.append("scores of other tokens are not compared: another tokenizer, or another way of scoring")
+    moved = [abs(one.difference) for one in found if one.low * one.high > 0]
+    if moved and all(one.word == "no evidence" for one in found):
+        most = f"{max(moved):.1g} nats a token"
+        notes.append(f"idle scores are up to {most} apart, repeated ones less: the two compute differently")
+    return OutputComparison(
+        texts=[*found, *([_mean(found, error)] if len(found) > 1 else [])],
+        same_answers=sum(at is None for at in differing.values()),
+        answers=len(prompts),
+        notes=notes,
+    )
+
+
+def _scores(canary: CanaryResult) -> dict[str, _Scores]:
+    found: dict[str, list[ScoredText]] = {}
+    for text in canary.texts:
+        found.setdefault(text.name, []).append(text)
+    return {
+        name: _Scores(texts[0].tokens, fmean(text.idle for text in texts), sum(text.idle_scores for text in texts))
+        for name, texts in found.items()
+    }
+
+
+def _error(a: CanaryResult, b: CanaryResult, confidence: float) -> float:
+    """How far a score of one repetition may be off, both runs together."""
+    freedom = min(sum(text.idle_scores - 1 for text in run.texts) for run in (a, b))
+    return math.hypot(a.noise or 0.0, b.noise or 0.0) * student_t(max(1, freedom), confidence)
+
+
+def _difference(name: str, a: _Scores, b: _Scores, error: float) -> TextDifference:
+    return _judged(name, a.mean, b.mean, error / math.sqrt(min(a.count, b.count)))
+
+
+def _mean(found: Sequence[TextDifference], error: float) -> TextDifference:
+    a, b = fmean(one.a for one in found), fmean(one.b for one in found)
+    return _judged("all texts", a, b, error / math.sqrt(len(found)))
+
+
+def _judged(name: str, a: float, b: float, half: float) -> TextDifference:
+    difference = b - a
+    evident = abs(difference) > max(half, LEAST_NATS)
+    word: Word = ("better" if difference > 0 else "worse") if evident else "no evidence"
+    return TextDifference(name, a, b, difference, difference - half, difference + half, word)
+
+
+def difference_columns(confidence: float) -> list[Column[TextDifference]]:
+    return [
+        Column("scored text", lambda one: one.text, words=True, width=22),
+        Column("A", lambda one: f"{one.a:.4f}", width=12),
+        Column("B", lambda one: f"{one.b:.4f}", width=12),
+        Column("nats/token", lambda one: f"{one.difference:+.4f}", width=14),
+        Column(f"{100 * confidence:g} % interval", lambda one: f"{one.low:+.4f} to {one.high:+.4f}", width=22),
+        Column("B is", lambda one: one.word, words=True),
+    ]
+
+
+def comparison_words(output: OutputComparison) -> Iterator[str]:
+    if output.texts:
+        whole = output.texts[-1]
+        percent = 100 * math.expm1(-whole.difference)
+        yield f"output: {whole.text}: B's perplexity is {percent:+.2f} % of A's, {whole.word}"
+    if output.answers:
+        yield f"output: {output.same_answers} of {counted(output.answers, 'greedy answer')} the same, idle"
+    yield from (f"output: {note}" for note in output.notes)

@@ -1,0 +1,304 @@
+"""A run's live figures as Prometheus metrics: each is declared once, in the table below.
+
+What was measured has the stage as its label, so that no average mixes two loads. A stage that ended stays long enough
+to be scraped once more. The latencies are classic histograms whose bounds are the tops of the HDR histogram's own
+counters: every bucket's count is exact. Text from the server is made harmless before it becomes a label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+import loadgen
+from loadgen.format import plain
+from loadgen.metrics.deltas import MAIN_LATENCIES, OUTCOMES
+from loadgen.metrics.engine import EngineView, OthersTraffic
+from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, Histogram
+from loadgen.metrics.record import Record
+from loadgen.metrics.samples import GpuSample
+from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.metrics.stage_record import StageRecord
+
+KEPT_S = 60.0
+"""A stage stays so long after its end: the usual scrape intervals are shorter."""
+_BOUNDS = [*(str(bound_us / 1e6) for bound_us in EXPORTED_BOUNDS_US), "+Inf"]
+_QUANTILES = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99"}
+_STAGE = ("stage", "load", "isl", "osl")
+_TITLES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token after the first, of a stream",
+    "itl": "Gap between output events, divided by the tokens of the event",
+    "e2e": "From sending a request to its last token",
+}
+
+
+class _Latency(NamedTuple):
+    counts: list[int]  # at or below each bound, and all of them
+    sum_s: float
+
+
+class _Stage(NamedTuple):
+    view: StageView
+    input_tokens: int
+    output_tokens: int
+    latencies: dict[str, _Latency]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        view = self.view
+        return str(view.number), plain(view.label), str(view.isl), str(view.osl)
+
+
+class Moment(NamedTuple):
+    """What is exported until the next one; nothing in it changes, so that another thread may read it."""
+
+    snapshot: Snapshot
+    run_id: str
+    stages: tuple[_Stage, ...]
+
+
+def moment_of(snapshot: Snapshot, record: Record) -> Moment:
+    """The run now, with the stages that still matter."""
+    shown = list(zip(snapshot.stages, record.stages.values(), strict=True))
+    recent = [
+        (view, stage)
+        for view, stage in shown
+        if stage is record.shown or (stage.ended is not None and snapshot.t_s - stage.ended.t_s < KEPT_S)
+    ]
+    run_id = record.run.run_id if record.run is not None else ""
+    return Moment(snapshot, run_id, tuple(_stage(view, stage) for view, stage in recent))
+
+
+def _stage(view: StageView, stage: StageRecord) -> _Stage:
+    return _Stage(
+        view,
+        input_tokens=stage.counters["window_input_tokens"],
+        output_tokens=stage.counters["window_output_tokens"],
+        # Of a load that moves, E2E is of no single load.
+        latencies={name: _latency(stage.histogram(name)) for name in MAIN_LATENCIES if name in view.latency_ms},
+    )
+
+
+def _latency(histogram: Histogram) -> _Latency:
+    return _Latency([*histogram.counts_within(EXPORTED_BOUNDS_US), histogram.count], histogram.sum_us / 1e6)
+
+
+Samples = Iterable[tuple[tuple[str, ...], float | None]]
+
+
+class _Family(NamedTuple):
+    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[Moment], Samples]
+
+
+def _gauge(name: str, words: str, value: Callable[[Snapshot], float | None]) -> _Family:
+    """One value of the run as a whole."""
+    return _Family(GaugeMetricFamily, name, words, (), lambda moment: [((), value(moment.snapshot))])
+
+
+def _stage_gauge(name: str, words: str, value: Callable[[StageView], float | None]) -> _Family:
+    return _Family(
+        GaugeMetricFamily,
+        name,
+        words,
+        _STAGE,
+        lambda moment: [(stage.labels, value(stage.view)) for stage in moment.stages],
+    )
+
+
+def _stage_counter(name: str, words: str, value: Callable[[_Stage], int]) -> _Family:
+    return _Family(
+        CounterMetricFamily,
+        name,
+        words,
+        _STAGE,
+        lambda moment: [(stage.labels, value(stage)) for stage in moment.stages],
+    )
+
+
+def _engine_gauge(name: str, words: str, value: Callable[[EngineView], float | None]) -> _Family:
+    return _gauge(name, words, lambda now: value(now.engine) if now.engine is not None else None)
+
+
+def _others_gauge(name: str, words: str, value: Callable[[OthersTraffic], float | None]) -> _Family:
+    return _gauge(name, words, lambda now: value(now.others) if now.others is not None else None)
+
+
+def _engine_latencies(moment: Moment) -> Samples:
+    engine = moment.snapshot.engine or EngineView()
+    for name, latency in engine.latency_ms.items():
+        for quantile, statistic in _QUANTILES.items():
+            lower, upper = latency.within.get(statistic, (None, None))
+            yield (name, quantile, "lower"), _divided(lower, 1000)
+            if lower is not None:
+                yield (name, quantile, "upper"), math.inf if upper is None else upper / 1000
+
+
+def _gpu_gauge(name: str, words: str, value: Callable[[GpuSample], float | None], per: float = 1.0) -> _Family:
+    return _Family(
+        GaugeMetricFamily,
+        name,
+        words,
+        ("gpu", "name"),
+        lambda moment: [
+            ((str(gpu.static.index), plain(gpu.static.name)), _divided(value(gpu.sample), per))
+            for gpu in moment.snapshot.gpus
+            if gpu.sample is not None
+        ],
+    )
+
+
+def _divided(value: float | None, per: float) -> float | None:
+    return None if value is None else value / per
+
+
+def _info(moment: Moment) -> Samples:
+    snapshot, server = moment.snapshot, moment.snapshot.server
+    words = (moment.run_id, snapshot.profile, server.model or "", server.engine, server.version or "")
+    yield (*(plain(word) for word in words), loadgen.__version__), 1
+
+
+def _outcomes(moment: Moment) -> Samples:
+    for stage in moment.stages:
+        for outcome in OUTCOMES:
+            yield (*stage.labels, outcome), getattr(stage.view.requests, outcome)
+
+
+def _errors(moment: Moment) -> Samples:
+    return [((plain(error.kind),), error.count) for error in moment.snapshot.errors]
+
+
+def _recent(moment: Moment) -> Samples:
+    for name, summary in moment.snapshot.recent.items():
+        for quantile, statistic in _QUANTILES.items():
+            yield (name, quantile), _divided(getattr(summary, statistic), 1000)
+
+
+def _verdicts(moment: Moment) -> Samples:
+    found = {(one.id, plain(one.subject), "bad" if one.bad else "note"): 1.0 for one in moment.snapshot.verdicts}
+    return found.items()
+
+
+_FAMILIES = (
+    _Family(
+        GaugeMetricFamily,
+        "vramp_run_info",
+        "The run that is exported",
+        ("run_id", "profile", "model", "engine", "engine_version", "vramp_version"),
+        _info,
+    ),
+    _Family(
+        GaugeMetricFamily,
+        "vramp_run_phase",
+        "What the run does now",
+        ("phase",),
+        lambda moment: [((moment.snapshot.phase,), 1)],
+    ),
+    _gauge("vramp_run_healthy", "1 while nothing needs the operator", lambda now: now.healthy),
+    _gauge("vramp_run_seconds", "Time since the run began", lambda now: now.t_s),
+    _gauge("vramp_run_stage", "Number of the running stage, 0 before the first", lambda now: now.load.stage),
+    _gauge("vramp_streams_target", "Streams that the closed loop shall hold", lambda now: now.load.concurrency),
+    _gauge("vramp_request_rate_target", "Requests a second of the open loop", lambda now: now.load.rate),
+    _gauge("vramp_streams_open", "Streams that are open now", lambda now: now.load.held),
+    _gauge("vramp_requests_queued", "Arrivals that wait for a connection", lambda now: now.load.queued),
+    _stage_counter("vramp_requests_sent", "Requests sent", lambda stage: stage.view.requests.sent),
+    _Family(CounterMetricFamily, "vramp_requests", "Requests by what became of them", (*_STAGE, "outcome"), _outcomes),
+    _Family(CounterMetricFamily, "vramp_request_errors", "Failures of the whole run by kind", ("kind",), _errors),
+    _stage_counter("vramp_input_tokens", "Input tokens in the measured window", lambda stage: stage.input_tokens),
+    _stage_counter("vramp_output_tokens", "Output tokens in the measured window", lambda stage: stage.output_tokens),
+    _stage_gauge(
+        "vramp_stage_output_tokens_per_second",
+        "Output tokens a second over the measured window so far",
+        lambda view: view.throughput.output_tokens_per_s,
+    ),
+    _stage_gauge(
+        "vramp_stage_requests_per_second",
+        "Completed requests a second over the measured window so far",
+        lambda view: view.throughput.requests_per_s,
+    ),
+    _stage_gauge("vramp_stage_streams_mean", "Mean number of open streams in the window", lambda view: view.held_mean),
+    _stage_gauge("vramp_stage_limits_met", "1 where every limit is met so far", lambda view: view.slo_met),
+    _Family(
+        GaugeMetricFamily,
+        "vramp_recent_latency_seconds",
+        "Exact percentiles of the last 10 seconds, as the cockpit shows them",
+        ("latency", "quantile"),
+        _recent,
+    ),
+    _gauge("vramp_client_limited", "1 where the client is the limit", lambda now: now.client.limited),
+    _gauge(
+        "vramp_client_read_lag_p99_seconds",
+        "The client's own delay in reading, p99 over the stage",
+        lambda now: _divided(now.client.read_lag_p99_ms, 1000),
+    ),
+    _gauge("vramp_client_cpu_cores", "Cores that the workers use", lambda now: _divided(now.client.cpu_percent, 100)),
+    _engine_gauge("vramp_engine_requests_running", "Requests that the engine runs", lambda engine: engine.running),
+    _engine_gauge("vramp_engine_requests_waiting", "Requests in the engine's queue", lambda engine: engine.waiting),
+    _engine_gauge("vramp_engine_kv_usage_ratio", "KV cache in use, 0 to 1", lambda engine: engine.kv_usage),
+    _engine_gauge(
+        "vramp_engine_prompt_tokens_per_second",
+        "Whoever sent them, over the last seconds",
+        lambda engine: engine.prompt_tokens_per_s,
+    ),
+    _engine_gauge(
+        "vramp_engine_generation_tokens_per_second",
+        "Whoever they are for, over the last seconds",
+        lambda engine: engine.generation_tokens_per_s,
+    ),
+    _Family(
+        GaugeMetricFamily,
+        "vramp_engine_latency_bound_seconds",
+        "Between which bounds of the engine's buckets a percentile of the last seconds lies",
+        ("latency", "quantile", "bound"),
+        _engine_latencies,
+    ),
+    _others_gauge(
+        "vramp_others_requests_per_second",
+        "Ended on the engine, and not vramp's",
+        lambda others: others.requests_per_s,
+    ),
+    _others_gauge(
+        "vramp_others_generation_tokens_per_second",
+        "Generated for others than vramp",
+        lambda others: others.generation_tokens_per_s,
+    ),
+    _gpu_gauge("vramp_gpu_power_watts", "Power", lambda gpu: gpu.power_w),
+    _gpu_gauge("vramp_gpu_busy_ratio", "Share of time in which compute was busy", lambda gpu: gpu.gfx_percent, 100),
+    _gpu_gauge("vramp_gpu_memory_used_bytes", "HBM in use", lambda gpu: gpu.hbm_used_bytes),
+    _gpu_gauge("vramp_gpu_temperature_celsius", "Hotspot", lambda gpu: gpu.temperature_hotspot_c),
+    _Family(
+        GaugeMetricFamily,
+        "vramp_verdict",
+        "1 for each verdict that holds now",
+        ("id", "subject", "weight"),
+        _verdicts,
+    ),
+)
+
+
+def metric_families(moment: Moment) -> Iterator[Metric]:
+    """Everything that is exported at a moment; what is not known has no sample."""
+    for declared in _FAMILIES:
+        family = declared.kind(declared.name, declared.help, labels=declared.labels)
+        for labels, value in declared.samples(moment):
+            if value is not None:
+                family.add_metric(labels, float(value))
+        yield family
+    yield from (_histogram(name, moment) for name in MAIN_LATENCIES)
+
+
+def _histogram(name: str, moment: Moment) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(f"vramp_{name}_seconds", _TITLES[name], labels=_STAGE)
+    for stage in moment.stages:
+        if name in stage.latencies:
+            counts, sum_s = stage.latencies[name]
+            family.add_metric(stage.labels, list(zip(_BOUNDS, counts, strict=True)), sum_s)
+    return family

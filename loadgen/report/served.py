@@ -1,0 +1,186 @@
+"""Stages of no load as tables: what the engine says of the requests that others sent, for there is nothing else to say.
+
+Its percentiles lie between two bounds of its buckets and are written as that, in every format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from loadgen.format import counted, interval, memory, number, percent, plain
+from loadgen.metrics.engine import EngineLatencyMs, EngineStage
+from loadgen.metrics.result import StageResult
+from loadgen.metrics.snapshot import StageView
+from loadgen.report.notes import LATENCY_TITLES, Note
+from loadgen.report.tabular import Column, Value
+
+Watched = StageResult | StageView
+NO_LOAD_NOTE = "No load was sent in these stages: the figures are the engine's own, of what others sent."
+LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode")
+IN_SECONDS = frozenset({"e2e", "decode"})
+PERCENTILES = ("p50", "p90", "p99")
+
+
+def watched(stages: Sequence[StageResult]) -> list[StageResult]:
+    """Those in which nothing was sent."""
+    return [stage for stage in stages if stage.target.concurrency == 0]
+
+
+def latency_title(name: str) -> str:
+    return LATENCY_TITLES.get(name, name)
+
+
+def latency_unit(name: str) -> str:
+    return "s" if name in IN_SECONDS else "ms"
+
+
+def within(latency: EngineLatencyMs | None, name: str, percentile: str) -> str | None:
+    """Between which bounds a percentile lies, in the unit of its latency; None where that is not known."""
+    bounds = latency.within.get(percentile) if latency is not None else None
+    if bounds is None:
+        return None
+    per = 1000.0 if name in IN_SECONDS else 1.0
+    low, high = bounds
+    return interval((low / per, None if high is None else high / per))
+
+
+def mean(latency: EngineLatencyMs | None, name: str) -> float | None:
+    if latency is None or not latency.count:
+        return None
+    return latency.mean / 1000 if name in IN_SECONDS else latency.mean
+
+
+def _of_engine(name: str) -> Callable[[Watched], Value]:
+    return lambda stage: getattr(stage.engine, name, None)
+
+
+def _running(stage: Watched) -> Value:
+    return stage.others.running if stage.others is not None else None
+
+
+def _within(name: str, percentile: str, stage: Watched) -> Value:
+    return within(stage.engine.latency_ms.get(name) if stage.engine is not None else None, name, percentile)
+
+
+def _errors(stage: Watched) -> Value:
+    return sum(stage.engine.errors.values()) if stage.engine is not None and stage.engine.errors else None
+
+
+def _percentile(name: str, percentile: str, width: int) -> Column[Watched]:
+    title, first = latency_title(name), percentile == "p50"
+    return Column(
+        f"{title} {percentile}, {latency_unit(name)}",
+        partial(_within, name, percentile),
+        short=f"{title} {percentile}" if first else percentile,
+        group=f"{title}, {latency_unit(name)}",
+        under=percentile,
+        width=width,
+        role=percentile,
+    )
+
+
+SERVED: tuple[Column[Watched], ...] = (
+    Column("running", _running, short="run", decimals=1, width=6, role="running"),
+    Column("req/s", _of_engine("requests_per_s"), width=6),
+    Column("tok/s in", _of_engine("prompt_tokens_per_s"), short="in", group="tok/s", under="in", decimals=0, width=6),
+    Column(
+        "tok/s out",
+        _of_engine("generation_tokens_per_s"),
+        short="out",
+        group="tok/s",
+        under="out",
+        decimals=0,
+        width=6,
+        role="throughput",
+    ),
+    _percentile("ttft", "p50", 10),
+    _percentile("ttft", "p99", 10),
+    _percentile("tpot", "p50", 9),
+    _percentile("tpot", "p99", 8),
+)
+"""What others' load was, a row a stage; of a load of our own, the engine's word on all that it served."""
+MORE: tuple[Column[Watched], ...] = (
+    _percentile("e2e", "p50", 0),
+    _percentile("e2e", "p99", 0),
+    Column("requests", _of_engine("requests"), decimals=0),
+    Column("errors", _errors, alarm=True),
+)
+
+
+class NamedLatency(NamedTuple):
+    """A row whose columns are what is known of a latency."""
+
+    name: str
+    latency: EngineLatencyMs
+
+
+def latencies_of(engine: EngineStage | None) -> list[NamedLatency]:
+    found = engine.latency_ms if engine is not None else {}
+    return [NamedLatency(name, found[name]) for name in LATENCIES if name in found]
+
+
+LATENCY: tuple[Column[NamedLatency], ...] = (
+    Column("", lambda row: f"{latency_title(row.name)} ({latency_unit(row.name)})", words=True, width=16),
+    Column("count", lambda row: row.latency.count, width=10),
+    Column("mean", lambda row: mean(row.latency, row.name), width=12),
+    *(
+        Column(percentile, lambda row, name=percentile: within(row.latency, row.name, name), width=14)  # type: ignore[misc]
+        for percentile in PERCENTILES
+    ),
+)
+
+
+def watched_notes(stages: Sequence[StageResult]) -> dict[int, list[Note]]:
+    """By index of each stage without load what else there is to say; what the engine lacks, once."""
+    found: dict[int, list[Note]] = {}
+    told: dict[str, str] = {}
+    for stage in watched(stages):
+        engine = stage.engine or EngineStage()
+        others = [Note("Of others", stage.others.words or "none seen")] if stage.others is not None else []
+        lacks = engine.lacks if engine.lacks != told else {}
+        told = engine.lacks
+        found[stage.index] = [*others, *served_notes(msgspec.structs.replace(engine, lacks=lacks))]
+    return found
+
+
+def served_notes(engine: EngineStage) -> Iterator[Note]:
+    """What else the engine says of a stretch of time, as far as it does."""
+    found = {
+        "Finished": _counts(engine.finished),
+        "Errors by status": _counts(engine.errors),
+        "Preemptions": str(engine.preemptions) if engine.preemptions else "",
+        "Prefix cache hits": _share(engine.prefix_hit_rate),
+        "External prefix hits": _share(engine.external_prefix_hit_rate),
+        "Prompt tokens from": _counts(engine.prompt_tokens_by_source),
+        "KV cache offload": ", ".join(
+            f"{name} {memory(size)}" for name, size in engine.kv_offload_bytes.items() if size
+        ),
+        "Speculative decoding": _spec(engine),
+        "Restarts": counted(engine.restarts, "restart") if engine.restarts else "",
+        "Not told": "; ".join(f"{name}: {why}" for name, why in engine.lacks.items()),
+        "Not believed": "; ".join(f"{name}: {why}" for name, why in engine.doubts.items()),
+    }
+    yield from (Note(subject, text) for subject, text in found.items() if text)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    """What the server names may be anything."""
+    return ", ".join(f"{plain(name).replace('_', ' ')} {count:,}" for name, count in sorted(counts.items()) if count)
+
+
+def _share(share: float | None) -> str:
+    return f"{percent(share)} of the prompt tokens" if share is not None else ""
+
+
+def _spec(engine: EngineStage) -> str:
+    spec = engine.spec
+    if spec is None or spec.acceptance is None:
+        return ""
+    length = f", {number(spec.mean_accepted_length)} tokens a step" if spec.mean_accepted_length else ""
+    shares = " ".join(percent(share) for share in spec.acceptance_by_position)
+    positions = f"; by position {shares}" if shares else ""
+    return f"{percent(spec.acceptance)} of the drafted tokens accepted{length}{positions}"

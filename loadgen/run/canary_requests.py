@@ -1,0 +1,184 @@
+"""What is sent to learn whether the engine's output is right, and how its answers are read.
+
+Texts whose every token the engine scores: prose, code, arithmetic, and two more languages, because what breaks an
+engine may break only some of its vocabulary. Prompts whose continuation is as good as certain, so that a greedy answer
+rarely hangs on a near tie. Never change one: scores of before would be those of other texts; add another instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from loadgen.metrics.canary import ScoreMethod
+
+TEXTS = {
+    "prose": (
+        "The ferry left the harbour a little after seven, when the fog had lifted from the water. On the upper deck an "
+        "old man counted his coins, put them back into his coat, and asked the girl beside him how long the crossing "
+        "would take. She said that it depended on the wind, and that her mother had once waited until noon. He laughed "
+        "and unwrapped a piece of bread, because he was in no hurry at all."
+    ),
+    "code": (
+        "def running_mean(values: list[float], width: int) -> list[float]:\n"
+        '    """The mean of each window of the given width."""\n'
+        "    if width < 1:\n"
+        '        raise ValueError("width must be at least 1")\n'
+        "    total = sum(values[:width])\n"
+        "    means = [total / width]\n"
+        "    for index in range(width, len(values)):\n"
+        "        total += values[index] - values[index - width]\n"
+        "        means.append(total / width)\n"
+        "    return means\n"
+    ),
+    "arithmetic": (
+        "12 + 7 = 19. 19 + 7 = 26. 26 + 7 = 33. 33 + 7 = 40. 40 - 15 = 25. 25 * 4 = 100. 100 / 5 = 20. 20 * 20 = 400. "
+        "400 - 1 = 399. 399 / 3 = 133. 133 + 67 = 200. 200 * 3 = 600. 600 / 12 = 50. 50 + 50 = 100."
+    ),
+    "german": (
+        "Am Morgen stand die Werkstatt noch offen, und auf dem Tisch lagen die Zahnräder einer alten Uhr. Die "
+        "Meisterin nahm eines nach dem anderen in die Hand, hielt es gegen das Licht und legte es wieder hin. Erst als "
+        "der Lehrling kam, sagte sie ihm, welches davon verbogen war und warum die Uhr jeden Abend stehen blieb."
+    ),
+    "spanish": (
+        "La biblioteca del pueblo cierra a las ocho, pero los viernes la encargada deja la puerta abierta un rato más. "
+        "Los niños leen sentados en la escalera y los mayores hablan en voz baja junto a la ventana. Cuando empieza a "
+        "llover, nadie quiere volver a casa antes de terminar su página."
+    ),
+}
+PROMPTS = {
+    "count": "one, two, three, four, five, six, seven, eight, nine, ten, eleven,",
+    "table": "3 x 1 = 3\n3 x 2 = 6\n3 x 3 = 9\n3 x 4 = 12\n3 x 5 =",
+    "refrain": "The river runs down to the sea. The river runs down to the sea. The river runs down to the sea. The",
+}
+ANSWER_TOKENS = 16
+METHODS: tuple[ScoreMethod, ...] = get_args(ScoreMethod)
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+class Score(NamedTuple):
+    """The mean log probability of a text's tokens, in nats a token."""
+
+    mean: float
+    scored: int
+    tokens: int  # the prompt's: all but the first can be scored
+    output_tokens: int
+
+
+class Answer(NamedTuple):
+    """A greedy answer."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+
+
+def score_request(method: ScoreMethod, model: str, text: str) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request that scores a text; one token is generated, because some servers refuse none."""
+    body: dict[str, Any] = {"model": model, "max_tokens": 1, "temperature": 0}
+    if method == "chat":
+        return CHAT, body | {"messages": [{"role": "user", "content": text}], "prompt_logprobs": 0}
+    scored = {"prompt_logprobs": 0} if method == "prompt_logprobs" else {"echo": True, "logprobs": 1}
+    return COMPLETIONS, body | {"prompt": text} | scored
+
+
+def answer_request(prompt: str, model: str, options: Mapping[str, object], *, chat: bool) -> tuple[str, dict[str, Any]]:
+    """Path and body of a greedy answer, streamed so that its first token has a time."""
+    body = {"model": model, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True}
+    body |= {"stream_options": {"include_usage": True}, **options}
+    if chat:
+        return CHAT, body | {"messages": [{"role": "user", "content": prompt}]}
+    return COMPLETIONS, body | {"prompt": prompt}
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float | None = None
+
+
+_Prompt = list[dict[str, _Logprob] | None]
+
+
+class _Tokens(msgspec.Struct):
+    token_logprobs: list[float | None] = []
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+
+
+class _ScoredChoice(msgspec.Struct):
+    prompt_logprobs: _Prompt | None = None
+    logprobs: _Tokens | None = None
+
+
+class _Scored(msgspec.Struct):
+    choices: list[_ScoredChoice] = []
+    prompt_logprobs: _Prompt | None = None  # of a chat
+    usage: _Usage | None = None
+
+
+def read_score(method: ScoreMethod, content: bytes) -> Score:
+    """The score in an answer; raises `ValueError` for one that has none, or one that cannot be."""
+    try:
+        scored = msgspec.json.decode(content, type=_Scored)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"the answer is not that of a completion: {error}") from None
+    usage = scored.usage or _Usage()
+    values = _values(method, scored, usage.prompt_tokens)
+    known = [value for value in values if value is not None]
+    if not known:
+        raise ValueError("the answer has no log probabilities of the prompt")
+    if not all(math.isfinite(value) and value <= 0 for value in known):
+        raise ValueError("the answer has log probabilities above 0, or that are no numbers")
+    return Score(sum(known) / len(known), len(known), len(values), usage.completion_tokens or 0)
+
+
+def _values(method: ScoreMethod, scored: _Scored, prompt_tokens: int) -> Sequence[float | None]:
+    choice = next(iter(scored.choices), _ScoredChoice())
+    if method == "echo":
+        echoed = choice.logprobs.token_logprobs if choice.logprobs is not None else []
+        # The prompt alone, and not the token that was generated after it.
+        return echoed[: prompt_tokens or len(echoed) - 1]
+    entries = choice.prompt_logprobs if method == "prompt_logprobs" else scored.prompt_logprobs
+    # The prompt's own token is told first, before any likelier one.
+    return [next(iter(entry.values())).logprob if entry else None for entry in entries or ()]
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _StreamedChoice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_StreamedChoice] = []
+    usage: _Usage | None = None
+
+
+def read_answer(content: bytes) -> Answer:
+    """The answer that a stream of events makes; raises `ValueError` for what is no such stream."""
+    texts, usage = [], _Usage()
+    for line in content.splitlines():
+        data = line.removeprefix(b"data:").strip()
+        if data == line or data == b"[DONE]":
+            continue
+        try:
+            event = msgspec.json.decode(data, type=_Event)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(f"an event of the answer is not that of a completion: {error}") from None
+        usage = event.usage or usage
+        for choice in event.choices[:1]:
+            delta = choice.delta or _Delta(content=choice.text)
+            texts.append(delta.content or delta.reasoning_content or delta.reasoning or "")
+    if not texts:
+        raise ValueError("the answer has no events")
+    return Answer("".join(texts), usage.prompt_tokens, usage.completion_tokens or 0)

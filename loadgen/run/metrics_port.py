@@ -1,0 +1,79 @@
+"""The run's live figures for Prometheus, on a port of their own that is closed with the run.
+
+Invariants: the port is bound before anything is started, so that a taken one costs nothing; the thread that answers
+reads one immutable `Moment` that the run replaces four times a second, and never the run itself: a slow scraper, or
+many, wait for each other and not the load for them. Whoever connects and says nothing is hung up on.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from loadgen.errors import ProfileError
+from loadgen.metrics.record import Record
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.report.prometheus import Moment, metric_families, moment_of
+
+_CLOSES_WITHIN_S = 0.1
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10.0  # of a read or a write
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: stderr is the screen's, or the progress lines'."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: whoever hung up in the middle of an answer does not want the rest."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class MetricsPort(Collector):
+    """Answers `GET /metrics` from the moment that it exists until it is closed."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises `ProfileError` where it cannot listen there."""
+        self._moment: Moment | None = None
+        registry = CollectorRegistry()
+        registry.register(self)
+        server = _Server6 if ":" in host else _Server
+        try:
+            self._server = server((host, port), _Handler)
+        except (OSError, UnicodeError) as error:  # the latter for what is no name of a host
+            why = f"cannot be listened on: {getattr(error, 'strerror', None) or error}"
+            remedy = "nothing was started; name another, or 0 for a free one"
+            raise ProfileError(f"--metrics-port {port}: {host}:{port} {why}; {remedy}") from error
+        self._server.set_app(make_wsgi_app(registry))
+        threading.Thread(target=self._server.serve_forever, args=(_CLOSES_WITHIN_S,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}/metrics"
+
+    def publish(self, snapshot: Snapshot, record: Record) -> None:
+        self._moment = moment_of(snapshot, record)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of the last moment, in the thread that answers."""
+        return metric_families(self._moment) if self._moment is not None else iter(())
+
+    def close(self) -> None:
+        """Listen no more; takes a tenth of a second."""
+        self._server.shutdown()
+        self._server.server_close()

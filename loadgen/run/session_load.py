@@ -1,0 +1,91 @@
+"""The load on one session: a turn with each tick, and workers as soon as load is asked for.
+
+Invariants: nothing but a look is sent while no load is asked for; where it is asked for later, what runs goes on
+without load until there are workers, and for good if there can be none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from loadgen.errors import LoadError, VrampError
+from loadgen.format import NO_LOAD
+from loadgen.plan.stage import Stage
+from loadgen.run.controller import LoadController
+from loadgen.run.session import Session
+from loadgen.run.stage_watch import FailureBreaker
+from loadgen.run.writer import RunWriter
+
+
+class SessionLoad:
+    """`begin` once the servers answer, then `turn` until the plan is done; `close` at any time after `begin`."""
+
+    def __init__(self, session: Session, controller: LoadController, writer: RunWriter, plan: Sequence[Stage]) -> None:
+        self._session = session
+        self._controller = controller
+        self._writer = writer
+        self._plan = plan
+        self._breaker = FailureBreaker()
+        self._preparing: asyncio.Task[None] | None = None  # workers for the first load, while there is none
+
+    async def begin(self) -> None:
+        """Learn what is served, and begin the plan; raises `ServerError`, `ProfileError` or `WorkerError`."""
+        session = self._session
+        if self._controller.asked_for_load:
+            await self._prepare(self._plan)
+        else:
+            await session.look()
+        await session.watch()
+        await session.tick()
+        self._controller.attach(session.fleet, session.boundary)
+
+    async def turn(self) -> None:
+        """Take in the next tick, and do what it asks for.
+
+        Raises `WorkerError` or `LoadError` where the load cannot go on.
+        """
+        session, controller, record = self._session, self._controller, self._writer.record
+        tick = await session.tick()
+        session.check(tick)
+        self._prepare_what_is_asked()
+        if tick.finished is not None and tick.finished == controller.index:
+            # All requests of the running stage were answered.
+            await session.read_engines()
+            controller.advance(tick.finished_why)
+        controller.observe(tick, record.current)
+        broken = self._breaker.check(record, self._writer.clock_s())
+        if broken is not None:
+            self._give_up(broken)
+
+    async def close(self) -> None:
+        """Prepare no more."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.wait({self._preparing})
+            self._preparing = None
+
+    async def _prepare(self, stages: Sequence[Stage]) -> None:
+        await self._session.prepare(stages)
+        self._controller.workers_ready(self._session.templates)
+
+    def _prepare_what_is_asked(self) -> None:
+        if self._preparing is not None and self._preparing.done():
+            self._preparing.result()
+            self._preparing = None
+        stage = self._controller.awaits_workers
+        if stage is not None and self._preparing is None:
+            self._preparing = asyncio.create_task(self._prepare_or_refuse(stage))
+
+    async def _prepare_or_refuse(self, stage: Stage) -> None:
+        try:
+            await self._prepare([stage])
+        except VrampError as error:
+            self._controller.refuse_load(str(error))
+
+    def _give_up(self, why: str) -> None:
+        """A run whose plan is load has failed; one that only watches goes on without load."""
+        if any(not stage.no_load for stage in self._plan):
+            raise LoadError(why)
+        self._writer.event("error", why)
+        self._controller.change(NO_LOAD, concurrency=0, rate=None)

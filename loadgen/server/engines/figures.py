@@ -1,0 +1,197 @@
+"""What is shown of an engine and kept of a stage, from its samples: the units of the result, and nothing that is 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from loadgen.metrics.engine import EngineLatencyMs, EngineStage, EngineView, SpecDecode
+from loadgen.server.engines.names import LATENCIES
+from loadgen.server.engines.sample import EngineSample
+from loadgen.server.engines.window import EngineDelta, EngineLatency, delta, engine_doubts, intervals_s
+
+_SHORTEST_SPAN_S = 0.5  # of a rate: a boundary may be read right after the poll, and a step of the counter is no speed
+_SUCCESS = ("1", "2", "3")  # statuses that begin so are no errors
+
+
+def view_of(
+    before: EngineSample | None, sample: EngineSample | None, span_s: float, *, apart: bool = False
+) -> EngineView | None:
+    """The engine now, and what it did since a sample `span_s` earlier; one engine of several has no latencies."""
+    if sample is None:
+        return None
+    change = (delta(before, sample) if before is not None else None) or EngineDelta()
+    known = before.engines if before is not None else {}
+    span_s = span_s if span_s >= _SHORTEST_SPAN_S else 0.0
+    rate = partial(_rate, span_s=span_s)
+    return EngineView(
+        running=sample.running,
+        waiting=sample.waiting,
+        kv_usage=sample.kv_usage,
+        preemptions=sample.preemptions,
+        waiting_by_reason=_positive(sample.waiting_by_reason),
+        prefix_hit_rate=change.prefix_hit_rate,
+        prompt_tokens_per_s=rate(change.prompt_tokens),
+        generation_tokens_per_s=rate(change.generation_tokens),
+        engines={
+            name: view
+            for name, one in sample.engines.items()
+            if (view := view_of(known.get(name), one, span_s, apart=True))
+        },
+        latency_ms={} if apart else _latencies(change),
+        since_start={} if apart else _since_start(sample),
+        requests_per_s=rate(_ended(change, before, sample)),
+        **_shared(change, sample, span_s, apart=apart),
+    )
+
+
+def stage_of(
+    before: EngineSample | None,
+    after: EngineSample | None,
+    *,
+    between_s: tuple[float, float],
+    oldest_s: float | None,
+    restarts: int = 0,
+    apart: bool = False,
+) -> EngineStage | None:
+    """What the engine did between two moments; no request that was open had begun more than `oldest_s` before the end.
+
+    A server that was restarted in between has `restarts`.
+    """
+    if before is None or after is None:
+        return None
+    change = delta(before, after)
+    if change is None:
+        doubts = {"all": "its counters went back"}
+        return EngineStage(doubts=doubts, kind=after.kind, between_s=between_s, restarts=restarts)
+    span_s = between_s[1] - between_s[0]
+    doubts = engine_doubts(before, after, span_s=span_s, oldest_s=oldest_s)
+    latency = _latencies(change, doubts)
+    means: dict[str, Any] = {f"{name}_mean_ms": known.mean for name, known in latency.items()}
+    engine_of = partial(stage_of, between_s=between_s, oldest_s=oldest_s, restarts=restarts, apart=True)
+    engines = {name: engine_of(before.engines.get(name), one) for name, one in after.engines.items()}
+    return EngineStage(
+        **means,
+        ttft_count=None if change.ttft is None else int(change.ttft.count),
+        prompt_tokens=_whole(change.prompt_tokens),
+        generation_tokens=_whole(change.generation_tokens),
+        preemptions=_whole(change.preemptions),
+        prefix_hit_rate=None if "prefix_hit_rate" in doubts else change.prefix_hit_rate,
+        admission_rejections=_whole(change.admission_rejections),
+        latency_ms=latency,
+        engines={name: engine for name, engine in engines.items() if engine is not None},
+        idle_around=None if None in (idle := (before.is_idle, after.is_idle)) else all(idle),
+        doubts=doubts,
+        between_s=between_s,
+        requests=_whole(_ended(change, before, after)),
+        restarts=restarts,
+        **_shared(change, after, span_s, apart=apart),
+    )
+
+
+def _shared(change: EngineDelta, sample: EngineSample, span_s: float, *, apart: bool) -> dict[str, Any]:
+    """What a view and a stage have alike."""
+    return {
+        "kind": sample.kind,
+        "lacks": {} if apart else dict(sample.lacks),
+        "finished": _counts(change.finished),
+        "errors": _errors(change),
+        "spec": _spec(change, sample),
+        "external_prefix_hit_rate": change.external_prefix_hit_rate,
+        "prompt_tokens_by_source": _counts(change.prompt_tokens_by_source),
+        "tflops_per_gpu": _per_gpu(change.flops_per_gpu, span_s, 1e12),
+        "hbm_bytes_per_s": _per_gpu(_hbm_bytes(change), span_s),
+        "kv_offload_bytes": _offload(change),
+    }
+
+
+def _rate(count: float | None, span_s: float) -> float | None:
+    return None if count is None or not span_s else round(count / span_s, 1)
+
+
+def _per_gpu(counted: float | None, span_s: float, unit: float = 1.0) -> float | None:
+    """Nothing gained is nothing told: an engine that does not count leaves the counter at 0."""
+    return None if not counted or not span_s else counted / span_s / unit
+
+
+def _hbm_bytes(change: EngineDelta) -> float | None:
+    read, written = change.read_bytes_per_gpu, change.write_bytes_per_gpu
+    return None if read is None or written is None else read + written
+
+
+def _ended(change: EngineDelta, before: EngineSample | None, after: EngineSample) -> float | None:
+    """Requests that ended: each has one end-to-end latency."""
+    if change.e2e is not None:
+        return change.e2e.count
+    return None if before is None or before.e2e is None or after.e2e is None else 0.0
+
+
+def _latencies(change: EngineDelta, doubts: Mapping[str, str] | None = None) -> dict[str, EngineLatencyMs]:
+    known = {name: getattr(change, name) for name in LATENCIES if name not in (doubts or {})}
+    return {name: _latency_ms(latency) for name, latency in known.items() if latency is not None}
+
+
+def _since_start(sample: EngineSample) -> dict[str, EngineLatencyMs]:
+    known = {name: getattr(sample, name) for name in LATENCIES}
+    return {
+        name: _latency_ms(EngineLatency(one.count, one.mean_s, intervals_s(one)))
+        for name, one in known.items()
+        if one is not None and one.count
+    }
+
+
+def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
+    within = {
+        name: (_ms(low_s), None if high_s is None else _ms(high_s))
+        for name, (low_s, high_s) in latency.within_s.items()
+    }
+    return EngineLatencyMs(int(latency.count), _ms(latency.mean_s), within)
+
+
+def _ms(seconds: float) -> float:
+    """To the microsecond: once a second it goes into the journal."""
+    return round(seconds * 1000, 3)
+
+
+def _spec(change: EngineDelta, sample: EngineSample) -> SpecDecode | None:
+    """By what was counted in the window; where an engine counts too little, by its own gauges."""
+    drafts, drafted, accepted = change.drafts, change.drafted_tokens, change.accepted_tokens
+    steps = drafts if drafts is not None else drafted
+    # TGI counts every step, whether it speculates or not.
+    if not (sample.spec_length if steps is None else steps) or (drafted is None and sample.accepted_tokens == 0):
+        return None
+    by_position = change.accepted_by_position or {}
+    positions = sorted(by_position, key=lambda position: (len(position), position))
+    return SpecDecode(
+        drafts=_whole(drafts),
+        drafted_tokens=_whole(drafted),
+        accepted_tokens=_whole(accepted),
+        acceptance=sample.spec_acceptance if drafted is None else _ratio(accepted, drafted),
+        mean_accepted_length=1 + accepted / drafts if drafts and accepted is not None else sample.spec_length,
+        acceptance_by_position=tuple(by_position[position] / drafts for position in positions) if drafts else (),
+    )
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _errors(change: EngineDelta) -> dict[str, int]:
+    return {status: count for status, count in _counts(change.errors).items() if not status.startswith(_SUCCESS)}
+
+
+def _offload(change: EngineDelta) -> dict[str, int]:
+    return _counts({"load": change.offload_load_bytes or 0.0, "store": change.offload_store_bytes or 0.0})
+
+
+def _counts(parts: Mapping[str, float] | None) -> dict[str, int]:
+    return {name: int(count) for name, count in _positive(parts).items()}
+
+
+def _positive(parts: Mapping[str, float] | None) -> dict[str, float]:
+    return {name: count for name, count in (parts or {}).items() if count > 0}
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,327 @@
+"""One reading of `/metrics`, whichever engine it is of.
+
+Every figure is optional: a missing one is None, never 0. Several engines in one server (data parallel) are summed and
+kept apart in `engines`; of the use of the KV cache the fullest counts, of what each GPU computed the mean. Gauges that
+an engine computed over a span of its own are read only where it has no counter for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from itertools import chain
+from statistics import fmean
+from typing import Any, Generic, TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadgen.errors import ServerError
+from loadgen.format import harmless
+from loadgen.metrics.engine import EngineKind
+from loadgen.server.engines.names import (
+    BY_LABEL,
+    COUNTERS,
+    ENGINE_LABELS,
+    GAUGES,
+    HISTOGRAMS,
+    LATE,
+    PREFIXES,
+    SOURCES,
+    TITLES,
+    Names,
+    Series,
+)
+
+_Latency = TypeVar("_Latency")
+_Part = TypeVar("_Part")
+_MOST_LINES = 50_000  # 64 engines have 13,000; these take a second
+_MOST_PARTS = 1024  # engines of a server, statuses, positions: what has more is no such label
+_LONGEST_LABEL = 64
+_STARTED = Names((Series("process_start_time_seconds", {}),))
+_ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
+_MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHistogram:
+    """A histogram since the server started, in seconds; `buckets` are (upper bound, count up to it)."""
+
+    sum_s: float
+    count: float
+    buckets: tuple[tuple[float, float], ...]
+
+    @property
+    def mean_s(self) -> float:
+        return self.sum_s / self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Grown(Generic[_Latency]):
+    """What only grows: in a sample since the server started, in a window since its beginning."""
+
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    preemptions: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    external_queries: float | None = None
+    external_hits: float | None = None
+    prompt_tokens_by_source: Mapping[str, float] | None = None
+    """`local_compute`, `local_cache_hit`, `external_kv_transfer`; counted once for each prompt."""
+    admission_rejections: float | None = None
+    finished: Mapping[str, float] | None = None
+    errors: Mapping[str, float] | None = None
+    drafts: float | None = None
+    drafted_tokens: float | None = None
+    accepted_tokens: float | None = None
+    accepted_by_position: Mapping[str, float] | None = None
+    offload_load_bytes: float | None = None
+    offload_store_bytes: float | None = None
+    flops_per_gpu: float | None = None
+    read_bytes_per_gpu: float | None = None
+    write_bytes_per_gpu: float | None = None
+    ttft: _Latency | None = None
+    itl: _Latency | None = None
+    tpot: _Latency | None = None
+    e2e: _Latency | None = None
+    queue: _Latency | None = None
+    prefill: _Latency | None = None
+    decode: _Latency | None = None
+
+
+GROWN = tuple(each.name for each in fields(Grown))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample(Grown[EngineHistogram]):
+    """One reading of `/metrics`; what grows is since the server started."""
+
+    kind: EngineKind | None = None  # None for a page of no engine that is known
+    running: float | None = None
+    waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] | None = None
+    kv_usage: float | None = None  # 0 to 1, of the fullest engine
+    spec_acceptance: float | None = None  # as the engine computed it over a span of its own
+    spec_length: float | None = None
+    started_unix_s: float | None = None  # where the page has only one process
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    engines: Mapping[str, EngineSample] = field(default_factory=dict)
+    """Each engine by the value of its label, where there are several."""
+
+    @property
+    def open_requests(self) -> float | None:
+        """Those that run or wait; None where the engine does not say."""
+        return None if self.running is None or self.waiting is None else self.running + self.waiting
+
+    @property
+    def is_idle(self) -> bool | None:
+        return None if self.open_requests is None else self.open_requests == 0
+
+
+def parse_engine_metrics(text: str) -> EngineSample:
+    """Read the text of `/metrics`; raises `ServerError` if it is not in the Prometheus format."""
+    lines = text.splitlines()
+    kind = _kind(lines)
+    if kind is None:
+        return EngineSample()
+    try:
+        page = _one_rank(_page(lines, kind))
+        engines = {name: _sample(one, kind) for name, one in _by_engine(page).items()}
+        return replace(_sample(page, kind), engines=engines)
+    except (ValueError, IndexError, KeyError) as error:
+        raise ServerError(f"the server's /metrics is not in the Prometheus format: {error}") from None
+
+
+_Labels = Mapping[str, str]
+_Page = dict[str, list[tuple[_Labels, float]]]  # labels and value, by name
+
+
+def _kind(lines: Sequence[str]) -> EngineKind | None:
+    found = (kind for line in lines for kind, prefix in PREFIXES.items() if line.startswith(prefix))
+    return next(found, None)
+
+
+@cache
+def _families(kind: EngineKind) -> tuple[str, ...]:
+    cells = (_STARTED, *(row.of(kind) for row in _ROWS.values()))
+    return tuple({series.name for names in cells for series in names.series})
+
+
+def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
+    # Parsing is slow, and most of the page is about Python and HTTP: only our lines are parsed.
+    families = _families(kind)
+    ours = [line for line in lines if line.startswith(families)]
+    if len(ours) > _MOST_LINES:
+        raise ServerError(f"the server's /metrics has {len(ours):,} lines of {TITLES[kind]}: no engine has so many")
+    found: _Page = {}
+    for family in text_string_to_metric_families("\n".join([*ours, ""])):
+        for sample in family.samples:
+            if math.isfinite(sample.value):
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def _one_rank(page: _Page) -> _Page:
+    """Without the copies of SGLang's schedulers: pipeline ranks say the same, as do the totals split by priority."""
+    ranks: dict[str, tuple[int, int]] = {}
+    for labels, _ in chain.from_iterable(page.values()):
+        if "tp_rank" in labels:
+            engine, rank = labels.get("dp_rank", ""), _rank(labels)
+            ranks[engine] = min(rank, ranks.get(engine, rank))
+    if not ranks:
+        return page
+    return {name: [one for one in samples if _is_counted(one[0], ranks)] for name, samples in page.items()}
+
+
+def _is_counted(labels: _Labels, ranks: Mapping[str, tuple[int, int]]) -> bool:
+    if "tp_rank" not in labels:
+        return True
+    return not labels.get("priority") and _rank(labels) == ranks[labels.get("dp_rank", "")]
+
+
+def _rank(labels: _Labels) -> tuple[int, int]:
+    return int(labels.get("pp_rank", 0)), int(labels["tp_rank"])
+
+
+def _by_engine(page: _Page) -> dict[str, _Page]:
+    """The series of each engine; empty unless there are several."""
+    found: dict[str, _Page] = {}
+    for name, samples in page.items():
+        for labels, value in samples:
+            engine = next((labels[label] for label in ENGINE_LABELS if label in labels), None)
+            if engine is not None:
+                _part(found, engine, {}).setdefault(name, []).append((labels, value))
+    return found if len(found) > 1 else {}
+
+
+def _sample(page: _Page, kind: EngineKind) -> EngineSample:
+    values: dict[str, Any] = {name: _number(page, name, row.of(kind)) for name, row in (GAUGES | COUNTERS).items()}
+    values |= {name: _parts(page, row.of(kind)) for name, row in BY_LABEL.items()}
+    values |= {name: _histogram(page, row.of(kind)) for name, row in HISTOGRAMS.items()}
+    started = _number(page, "started_unix_s", _STARTED)
+    return EngineSample(**values, kind=kind, started_unix_s=started, lacks=_lacks(values, kind))
+
+
+def _lacks(values: Mapping[str, Any], kind: EngineKind) -> dict[str, str]:
+    """What is not on the page, or stays 0 because it is not counted, by the name that the views give it."""
+    found: dict[str, str] = {}
+    for name, row in _ROWS.items():
+        names, value = row.of(kind), values[name]
+        why = names.zero if value == 0 else ""
+        if value is None:
+            why = names.absent or (f"this version of {TITLES[kind]} does not tell" if names.series else "")
+        if why:
+            found.setdefault(row.shown or name, why)
+    return found
+
+
+def _values(page: _Page, series: Series, suffix: str = "") -> list[tuple[_Labels, float]]:
+    samples = page.get(series.name + suffix, ())
+    return [one for one in samples if all(one[0].get(label) == value for label, value in series.where.items())]
+
+
+def _number(page: _Page, name: str, names: Names) -> float | None:
+    found = next((values for series in names.series if (values := _values(page, series))), None)
+    return None if found is None else together(name, [value for _, value in found])
+
+
+def _parts(page: _Page, names: Names) -> dict[str, float] | None:
+    found: dict[str, list[float]] = {}
+    for labels, value in chain.from_iterable(_values(page, series) for series in names.series):
+        part = labels[names.label]
+        _part(found, SOURCES.get(part, part), []).append(value)
+    return {part: sum(values) for part, values in found.items()} or None
+
+
+def _part(parts: dict[str, _Part], label: str, new: _Part) -> _Part:
+    """What belongs to a label, whose text is from outside; so is how many there are."""
+    if len(parts) > _MOST_PARTS:
+        raise ServerError(f"the server's /metrics tells more than {_MOST_PARTS} engines, or parts of one figure")
+    return parts.setdefault(harmless(label[:_LONGEST_LABEL]), new)
+
+
+def _histogram(page: _Page, names: Names) -> EngineHistogram | None:
+    for series in names.series:
+        sums, counts = _values(page, series, "_sum"), _values(page, series, "_count")
+        if sums and counts:
+            buckets: dict[float, float] = defaultdict(float)
+            for labels, value in _values(page, series, "_bucket"):
+                buckets[float(labels["le"])] += value
+            return EngineHistogram(
+                sum(value for _, value in sums), sum(value for _, value in counts), tuple(sorted(buckets.items()))
+            )
+    return None
+
+
+def together(name: str, values: Sequence[float]) -> float:
+    """A figure of several engines, or of several servers, as one."""
+    if name == "kv_usage":
+        return max(values)
+    return fmean(values) if name in _MEANS else sum(values)
+
+
+def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
+    """All samples added, of the use of the KV cache the fullest; None if one is missing, a metric if one lacks it.
+
+    Of engines whose series appear late, one that lacks a metric has nothing to count yet.
+    """
+    known = [sample for sample in samples if sample is not None]
+    if len(known) < len(samples) or not known:
+        return None
+    if len(known) == 1:
+        return known[0]
+    # Engines are kept apart within their server only: elsewhere the same label means another.
+    names = {each.name for each in fields(EngineSample)} - {"kind", "started_unix_s", "lacks", "engines"}
+    kinds = {sample.kind for sample in known}
+    lacks = {name: why for sample in known for name, why in sample.lacks.items()}
+    values = {name: _sum(name, [getattr(sample, name) for sample in known], late=kinds <= LATE) for name in names}
+    return EngineSample(**values, kind=known[0].kind if len(kinds) == 1 else None, lacks=lacks)
+
+
+def _sum(name: str, values: list[Any], *, late: bool = False) -> Any:  # noqa: ANN401 - as the field is
+    if None in values and not late and name != "errors":  # no web server counts answers before the first
+        return None
+    values = [value for value in values if value is not None]
+    if not values:
+        return None
+    if isinstance(values[0], Mapping):
+        return {key: sum(value.get(key, 0.0) for value in values) for key in sorted({*chain(*values)})}
+    return sum_histograms(values) if isinstance(values[0], EngineHistogram) else together(name, values)
+
+
+def sum_histograms(parts: Iterable[EngineHistogram]) -> EngineHistogram:
+    """Add parts up; where their bounds differ, as versions do, by those that all have: up to them counts are exact."""
+    parts = tuple(parts)
+    shared = set.intersection(*({bound for bound, _ in part.buckets} for part in parts))
+    buckets = Counter[float]()
+    for part in parts:
+        buckets.update({bound: count for bound, count in part.buckets if bound in shared})
+    return EngineHistogram(
+        sum(part.sum_s for part in parts), sum(part.count for part in parts), tuple(sorted(buckets.items()))
+    )
+
+
+def continued(earlier: EngineSample, sample: EngineSample) -> EngineSample:
+    """A sample of a server that was restarted, as if it had gone on counting from the earlier one."""
+    values = {name: _continued(name, getattr(earlier, name), getattr(sample, name)) for name in GROWN}
+    engines = {
+        name: continued(earlier.engines[name], one) if name in earlier.engines else one
+        for name, one in sample.engines.items()
+    }
+    lacks = {name: why for name, why in sample.lacks.items() if name in earlier.lacks}
+    return replace(sample, **values, lacks=lacks, engines=engines)
+
+
+def _continued(name: str, earlier: Any, later: Any) -> Any:  # noqa: ANN401 - as the field is
+    if earlier is None or later is None:
+        return later if earlier is None else earlier
+    return earlier + later if isinstance(later, float | int) else _sum(name, [earlier, later])
+
+
+def without_counts(sample: EngineSample) -> EngineSample:
+    """Only what is true at one moment."""
+    nothing: dict[str, Any] = dict.fromkeys(GROWN)
+    return replace(sample, **nothing, engines={name: without_counts(one) for name, one in sample.engines.items()})

@@ -1,0 +1,186 @@
+"""What happened between two samples of one server, and which of it cannot be.
+
+A counter that went down means that the server was restarted in between. Servers are wrong, too, so the figures of a
+window must fit each other, the engine's own counts and the clock. Seen: sums of TTFT beyond all measure at thousands of
+streams, and more hits in the prefix cache than look-ups, or more look-ups than there were tokens, because a request
+that waited was counted each time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from loadgen.server.engines.names import LATENCIES
+from loadgen.server.engines.sample import GROWN, EngineHistogram, EngineSample, Grown
+
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_FROM_CACHE = "local_cache_hit"
+_ROUNDING_S = 1e-6
+_STALE_S = 1.0  # gauges are those of the last step: something may have come since
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLatency:
+    """A latency over a window, as the engine saw it; `within_s` is empty where the buckets' bounds changed."""
+
+    count: float
+    mean_s: float
+    within_s: Mapping[str, tuple[float, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDelta(Grown[EngineLatency]):
+    """What happened between two samples; a latency without an observation in the window is None."""
+
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """Share of the prompts' tokens that the prefix cache had; None without any, or where it cannot be.
+
+        Hits over look-ups only where there is nothing better: before mid-2026 vLLM counts a request that waits again
+        each time that it is looked at.
+        """
+        if self.prompt_tokens_by_source is not None:
+            tokens = sum(self.prompt_tokens_by_source.values())
+            return self.prompt_tokens_by_source.get(_FROM_CACHE, 0.0) / tokens if tokens else None
+        return _share(self.prefix_hits, self.prefix_queries)
+
+    @property
+    def external_prefix_hit_rate(self) -> float | None:
+        return _share(self.external_hits, self.external_queries)
+
+
+def _share(hits: float | None, queries: float | None) -> float | None:
+    return None if not queries or hits is None or hits > queries else hits / queries
+
+
+def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
+    """What happened from one sample to the next; None if a counter went down in between."""
+    if any(_fell(getattr(before, name), getattr(after, name)) for name in GROWN):
+        return None
+    return EngineDelta(**{name: _growth(before, after, name) for name in GROWN})
+
+
+def is_restarted(before: EngineSample, after: EngineSample) -> bool:
+    """Whether the counters began anew; where the engine says when its process started, that decides."""
+    if before.started_unix_s is not None and after.started_unix_s is not None:
+        return before.started_unix_s != after.started_unix_s
+    return delta(before, after) is None
+
+
+def _fell(before: Any, after: Any) -> bool:  # noqa: ANN401 - a number, a mapping or a histogram, as the field is
+    if before is None or after is None:
+        return False
+    if isinstance(before, EngineHistogram):
+        earlier = dict(before.buckets)
+        return after.count < before.count or any(count < earlier.get(bound, 0.0) for bound, count in after.buckets)
+    if isinstance(before, Mapping):
+        return any(after.get(name, 0.0) < value for name, value in before.items())
+    return bool(after < before)
+
+
+def _growth(before: EngineSample, after: EngineSample, name: str) -> Any:  # noqa: ANN401 - as the field is
+    earlier, later = getattr(before, name), getattr(after, name)
+    if name in LATENCIES:
+        return _latency(_grown(before, after, name))
+    if later is None or (earlier is None and not _goes_on(before, after)):
+        return None
+    if isinstance(later, Mapping):
+        return {part: value - (earlier or {}).get(part, 0.0) for part, value in later.items()}
+    return later - (earlier or 0.0)
+
+
+def _goes_on(before: EngineSample, after: EngineSample) -> bool:
+    """Whether what is new on the page was 0 before: many series appear once there is something to count."""
+    return before.kind is not None and before.kind == after.kind
+
+
+def _grown(before: EngineSample, after: EngineSample, name: str) -> EngineHistogram | None:
+    """The observations of the window, None if there are none; without buckets if the bounds are not the same."""
+    old, new = getattr(before, name), getattr(after, name)
+    if old is None and new is not None and _goes_on(before, after):
+        old = EngineHistogram(0.0, 0.0, tuple((bound, 0.0) for bound, _ in new.buckets))
+    if old is None or new is None or new.count <= old.count:
+        return None
+    earlier = dict(old.buckets)
+    same = earlier.keys() == dict(new.buckets).keys()
+    buckets = tuple((bound, count - earlier[bound]) for bound, count in new.buckets) if same else ()
+    return EngineHistogram(new.sum_s - old.sum_s, new.count - old.count, buckets)
+
+
+def _latency(grown: EngineHistogram | None) -> EngineLatency | None:
+    return None if grown is None else EngineLatency(grown.count, grown.mean_s, intervals_s(grown))
+
+
+def intervals_s(histogram: EngineHistogram) -> dict[str, tuple[float, float | None]]:
+    """The bucket that has each percentile, by nearest rank."""
+    return {name: _interval_s(histogram.buckets, share) for name, share in _PERCENTILES.items() if histogram.buckets}
+
+
+def _interval_s(buckets: Sequence[tuple[float, float]], share: float) -> tuple[float, float | None]:
+    rank = math.ceil(share * buckets[-1][1])
+    lower_s = 0.0
+    for bound_s, count in buckets:
+        if count >= rank:
+            return lower_s, None if math.isinf(bound_s) else bound_s
+        lower_s = bound_s
+    return lower_s, None
+
+
+def engine_doubts(
+    before: EngineSample, after: EngineSample, *, span_s: float, oldest_s: float | None = None
+) -> dict[str, str]:
+    """Which figures of a window of `span_s` cannot be, by name, and why.
+
+    No request that was open in it had begun more than `oldest_s` before its end; None if that is not known.
+    """
+    hits = _hits_doubt(before, after)
+    return dict(_latency_doubts(before, after, span_s, oldest_s)) | ({"prefix_hit_rate": hits} if hits else {})
+
+
+def _latency_doubts(
+    before: EngineSample, after: EngineSample, span_s: float, oldest_s: float | None
+) -> Iterator[tuple[str, str]]:
+    open_before = before.open_requests
+    for name in LATENCIES:
+        grown = _grown(before, after, name)
+        if grown is None:
+            continue
+        count, mean_s = grown.count, grown.mean_s
+        low_s, high_s = _mean_bounds(grown)
+        if not low_s - _ROUNDING_S <= mean_s * (1 + _ROUNDING_S) <= high_s * (1 + _ROUNDING_S) + _ROUNDING_S:
+            yield name, f"a mean of {mean_s:.3g} s is not of these buckets ({low_s:.3g} to {high_s:.3g} s)"
+        elif oldest_s is not None:
+            # Of each request that was open at the beginning, at most one observation had begun before.
+            older = count if open_before is None else min(count, open_before)
+            most_s = (older * oldest_s + (count - older) * span_s) / count + _STALE_S
+            if mean_s > most_s:
+                yield name, f"a mean of {mean_s:.3g} s, where no more than {most_s:.3g} s can have passed"
+
+
+def _mean_bounds(grown: EngineHistogram) -> tuple[float, float]:
+    """Between which means the buckets leave room."""
+    buckets = [(0.0, 0.0), *grown.buckets]
+    low_s = high_s = 0.0
+    total = buckets[-1][1]
+    for (lower_s, below), (bound_s, upto) in pairwise(buckets):
+        if upto > below:
+            low_s += lower_s * (upto - below) / total
+            high_s += bound_s * (upto - below) / total
+    return low_s, high_s if total else math.inf
+
+
+def _hits_doubt(before: EngineSample, after: EngineSample) -> str | None:
+    hits, queries, tokens = (
+        _growth(before, after, name) for name in ("prefix_hits", "prefix_queries", "prompt_tokens")
+    )
+    if after.prompt_tokens_by_source is not None or hits is None or queries is None:
+        return None
+    if hits > queries:
+        return f"{hits:.0f} hits in {queries:.0f} look-ups"
+    if tokens is not None and before.is_idle and after.is_idle and queries > tokens:
+        return f"{queries:.0f} tokens were looked up, and the prompts had {tokens:.0f}"
+    return None

@@ -1,0 +1,190 @@
+"""What aiperf writes as `profile_export_aiperf.json`: one load, an object for each metric.
+
+The schema is that of 0.1 to 0.13 (`aiperf/common/models/export_models.py`), which only added to it but for the
+configuration: `input_config.loadgen` at first, a list of phases from then on. Metrics are optional, and each tells its
+unit.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+
+from loadgen.metrics.deltas import Summary
+from loadgen.store.foreign.load import Asked, ForeignRun, Load
+
+KEYS = {"input_config", "request_throughput"}
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
+_OPEN_LOOP = ("poisson", "gamma", "constant")
+
+_DEFINITIONS = {
+    "throughput": "from the first request to the last response, ramp-in and tail in it; output tokens are counted by "
+    "the client's tokenizer, unless it was told to take the server's word",
+    "ttft": "from before the request is sent, connecting in it, to when the client has read the first chunk with "
+    "output: its own waits are in it, at 256 streams on 2 cores 100 ms where 57 were true",
+    "tpot": "aiperf's inter-token latency, (E2E - TTFT) / (output tokens - 1)",
+    "itl": "aiperf's inter-chunk latency: gaps between chunks, not divided by the tokens of a chunk",
+    "e2e": "to when the client has read the last chunk with output, from the same beginning as TTFT",
+}
+
+
+class _Metric(msgspec.Struct, frozen=True):
+    unit: str
+    avg: _Amount | None = None
+    p50: _Amount | None = None
+    p90: _Amount | None = None
+    p95: _Amount | None = None
+    p99: _Amount | None = None
+    min: _Amount | None = None
+    max: _Amount | None = None
+    std: _Amount | None = None
+
+    def summary(self, count: int) -> Summary:
+        """In milliseconds; raises `msgspec.ValidationError` for a metric that is no time."""
+        if self.unit not in _MS:
+            raise msgspec.ValidationError(f"Expected a unit of time, got `{self.unit}`")
+        told = {name: getattr(self, name) for name in ("p50", "p90", "p95", "p99", "min", "max")}
+        told |= {"mean": self.avg, "stddev": self.std}
+        known = {name: value * _MS[self.unit] for name, value in told.items() if value is not None}
+        return Summary(count=count, **known)
+
+
+class _Item(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Models(msgspec.Struct, frozen=True):
+    items: list[_Item] = []
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    type: str | None = None
+    model_names: list[str] = []  # until `models` came
+
+
+class _Loadgen(msgspec.Struct, frozen=True):
+    concurrency: _Count | None = None
+    request_rate: _Amount | None = None
+    request_rate_mode: str = "poisson"
+
+
+class _Phase(msgspec.Struct, frozen=True):
+    type: str
+    name: str = ""
+    kind: str | None = None
+    concurrency: _Count | None = None
+    rate: _Amount | None = None
+    smoothness: _Amount | None = None
+
+
+class _Config(msgspec.Struct, frozen=True):
+    endpoint: _Endpoint = _Endpoint()
+    loadgen: _Loadgen | None = None
+    models: _Models = _Models()
+    phases: list[_Phase] = []
+
+
+class _Document(msgspec.Struct, frozen=True):
+    input_config: _Config
+    request_throughput: _Metric
+    output_token_throughput: _Metric | None = None
+    total_token_throughput: _Metric | None = None
+    request_count: _Metric | None = None
+    error_request_count: _Metric | None = None
+    benchmark_duration: _Metric | None = None
+    total_isl: _Metric | None = None
+    total_osl: _Metric | None = None
+    input_sequence_length: _Metric | None = None
+    output_sequence_length: _Metric | None = None
+    time_to_first_token: _Metric | None = None
+    inter_token_latency: _Metric | None = None
+    inter_chunk_latency: _Metric | None = None
+    request_latency: _Metric | None = None
+    aiperf_version: str | None = None
+    was_cancelled: bool | None = None
+    is_complete: bool | None = None
+    incomplete_reason: str | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+
+
+def read(document: bytes) -> ForeignRun:
+    """Raises `msgspec.ValidationError` for what cannot be."""
+    found = msgspec.json.decode(document, type=_Document)
+    config = found.input_config
+    models = [*(item.name for item in config.models.items), *config.endpoint.model_names]
+    complete = not found.was_cancelled and found.is_complete is not False
+    return ForeignRun(
+        tool=f"aiperf {found.aiperf_version or ''}".rstrip(),
+        model=", ".join(models) or "unknown model",
+        endpoint=config.endpoint.type if config.endpoint.type in ("chat", "completions", "responses") else None,
+        loads=[_load(found)],
+        definitions=_DEFINITIONS,
+        state="complete" if complete else "stopped",
+        reason="" if complete else found.incomplete_reason or "cancelled",
+    )
+
+
+def _load(found: _Document) -> Load:
+    completed = round(_avg(found.request_count) or 0)
+    began = found.start_time.replace(tzinfo=found.start_time.tzinfo or UTC) if found.start_time is not None else None
+    ended = found.end_time.replace(tzinfo=found.end_time.tzinfo or UTC) if found.end_time is not None else None
+    whole_s = (ended - began).total_seconds() if began is not None and ended is not None else 0.0
+    duration_ms = found.benchmark_duration.summary(1).mean if found.benchmark_duration is not None else None
+    latencies = {
+        "ttft": found.time_to_first_token,
+        "tpot": found.inter_token_latency,
+        "itl": found.inter_chunk_latency,
+        "e2e": found.request_latency,
+    }
+    output_tokens = _total(found.total_osl, found.output_sequence_length, completed)
+    gaps = max(0, output_tokens - completed)  # one a token: the file does not say
+    return Load(
+        asked=_asked(found.input_config),
+        start_unix_s=began.timestamp() if began is not None else 0.0,
+        duration_s=max(0.0, whole_s if duration_ms is None else duration_ms / 1000),
+        completed=completed,
+        failed=round(_avg(found.error_request_count) or 0),
+        input_tokens=_total(found.total_isl, found.input_sequence_length, completed),
+        output_tokens=output_tokens,
+        requests_per_s=found.request_throughput.avg,
+        output_tokens_per_s=_avg(found.output_token_throughput),
+        total_tokens_per_s=_avg(found.total_token_throughput),
+        latency_ms={
+            name: metric.summary(gaps if name == "itl" else completed)
+            for name, metric in latencies.items()
+            if metric is not None and completed
+        },
+    )
+
+
+def _asked(config: _Config) -> Asked:
+    if config.loadgen is not None:
+        old = config.loadgen
+        if old.request_rate is not None:
+            return Asked(rate=old.request_rate, arrival=old.request_rate_mode)
+        return Asked(concurrency=old.concurrency or 1)
+    measured = [phase for phase in config.phases if "warmup" not in (phase.kind, phase.name)]
+    if not measured:
+        return Asked(arrival="unknown load")
+    phase = measured[-1]
+    if phase.type in _OPEN_LOOP and phase.rate is not None:
+        shape = f":{phase.smoothness:g}" if phase.type == "gamma" and phase.smoothness is not None else ""
+        return Asked(rate=phase.rate, arrival=f"{phase.type}{shape}")
+    if phase.type == "concurrency":
+        return Asked(concurrency=phase.concurrency or 1)
+    return Asked(arrival=phase.type)
+
+
+def _avg(metric: _Metric | None) -> float | None:
+    return metric.avg if metric is not None else None
+
+
+def _total(total: _Metric | None, each: _Metric | None, completed: int) -> int:
+    """The tokens of all requests, from their mean where the file has no total."""
+    known, mean = _avg(total), _avg(each)
+    return round(known if known is not None else (mean or 0.0) * completed)

@@ -1,0 +1,209 @@
+"""What guidellm writes as JSON: one document with a benchmark for each load.
+
+The schema is that of 0.2 to 0.8 (`guidellm/benchmark`): until 0.3 the strategy is in `args` and the totals beside the
+metrics, from 0.4 on in `config` and in the metrics. Every distribution is there for requests that were successful,
+incomplete and errored; the successful ones are what guidellm's own tables show.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from loadgen.metrics.deltas import Summary
+from loadgen.store.foreign.load import Asked, ForeignRun, Load
+
+KEYS = {"benchmarks"}
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat", "/v1/responses": "responses"}
+_ENDPOINTS |= {"text_completions": "completions", "chat_completions": "chat"}  # until 0.5
+
+_DEFINITIONS = {
+    "throughput": "means of rates over its measured time, which leaves out warm-up only where that was asked for",
+    "ttft": "from when the headers are sent to when the client has read the first line with output, by the wall clock: "
+    "encoding and connecting are not in it, the client's own waits are, at 256 streams on 2 cores 79 ms where 57 were "
+    "true",
+    "tpot": "guidellm's inter-token latency, (last token - first token) / (output tokens - 1), whose mean and "
+    "percentiles are over tokens and not over requests",
+    "itl": "guidellm keeps no single gaps, only their mean for each request",
+    "e2e": "to the end of the stream, which comes after the last token",
+}
+_TPOT_SINCE_0_4 = "; what guidellm calls TPOT has TTFT in it, and is left out here"
+_TPOT_BEFORE = "; what this guidellm calls TPOT divides the same time by all output tokens, and is left out here"
+
+
+class _Percentiles(msgspec.Struct, frozen=True):
+    p90: _Amount
+    p95: _Amount
+    p99: _Amount
+    p999: _Amount
+
+
+class _Distribution(msgspec.Struct, frozen=True):
+    mean: _Amount
+    median: _Amount
+    std_dev: _Amount
+    min: _Amount
+    max: _Amount
+    count: _Count
+    total_sum: _Amount
+    percentiles: _Percentiles
+
+    def summary(self, per: float = 1.0) -> Summary:
+        """In milliseconds, where the values are in `1 / per` of them."""
+        of_percentiles = msgspec.structs.asdict(self.percentiles)
+        known = {"mean": self.mean, "p50": self.median, "stddev": self.std_dev, "min": self.min, "max": self.max}
+        scaled = {name: value * per for name, value in (known | of_percentiles).items()}
+        return Summary(count=self.count, **scaled) if self.count else Summary(count=0)
+
+
+class _ByStatus(msgspec.Struct, frozen=True):
+    successful: _Distribution | None = None
+    total: _Distribution | None = None
+
+
+class _Totals(msgspec.Struct, frozen=True):
+    successful: _Count
+    incomplete: _Count = 0
+    errored: _Count = 0
+
+
+class _Metrics(msgspec.Struct, frozen=True):
+    requests_per_second: _ByStatus
+    request_concurrency: _ByStatus
+    request_latency: _ByStatus
+    prompt_token_count: _ByStatus
+    output_token_count: _ByStatus
+    time_to_first_token_ms: _ByStatus
+    inter_token_latency_ms: _ByStatus
+    output_tokens_per_second: _ByStatus
+    tokens_per_second: _ByStatus
+    request_totals: _Totals | None = None
+
+
+class _Strategy(msgspec.Struct, frozen=True):
+    type_: str
+    streams: _Count | None = None
+    rate: _Amount | None = None
+    max_concurrency: _Count | None = None
+
+
+class _Backend(msgspec.Struct, frozen=True):
+    model: str | None = None
+    request_format: str | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    backend: _Backend = _Backend()
+
+
+class _Scenario(msgspec.Struct, frozen=True):
+    spec: _Spec = _Spec()
+
+
+class _Config(msgspec.Struct, frozen=True):
+    strategy: _Strategy
+    backend: _Backend = _Backend()
+
+
+class _Worker(msgspec.Struct, frozen=True):
+    backend_model: str | None = None
+
+
+class _Benchmark(msgspec.Struct, frozen=True):
+    start_time: _Amount
+    duration: _Amount
+    metrics: _Metrics
+    config: _Config | None = None  # from 0.4 on
+    args: _Config | None = None  # before
+    request_totals: _Totals | None = None  # before
+    worker: _Worker = _Worker()  # before
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    guidellm_version: str = ""
+
+
+class _Args(msgspec.Struct, frozen=True):
+    model: str | None = None
+    data_request_formatter: Any = None  # a word, or how to make a formatter
+
+
+class _Report(msgspec.Struct, frozen=True):
+    benchmarks: Annotated[list[_Benchmark], msgspec.Meta(min_length=1)]
+    metadata: _Metadata = _Metadata()
+    args: _Args = _Args()  # until 0.6
+    config: _Scenario = _Scenario()  # since
+
+
+def read(document: bytes) -> ForeignRun:
+    """Raises `msgspec.ValidationError` for what cannot be."""
+    report = msgspec.json.decode(document, type=_Report)
+    first = report.benchmarks[0]
+    config = first.config or _Config(_Strategy(""))
+    backend = report.config.spec.backend
+    named = (config.backend.model, backend.model, report.args.model, first.worker.backend_model)
+    tpot = _DEFINITIONS["tpot"] + (_TPOT_SINCE_0_4 if first.config is not None else _TPOT_BEFORE)
+    return ForeignRun(
+        tool=f"guidellm {report.metadata.guidellm_version}".rstrip(),
+        model=next(filter(None, named), "unknown model"),
+        endpoint=_ENDPOINTS.get(backend.request_format or str(report.args.data_request_formatter)),
+        loads=[_load(benchmark) for benchmark in report.benchmarks],
+        definitions=_DEFINITIONS | {"tpot": tpot},
+    )
+
+
+def _load(benchmark: _Benchmark) -> Load:
+    metrics = benchmark.metrics
+    totals = metrics.request_totals or benchmark.request_totals or _Totals(0)
+    held = metrics.request_concurrency.total or metrics.request_concurrency.successful
+    latencies = {
+        "ttft": (metrics.time_to_first_token_ms, 1.0),
+        "tpot": (metrics.inter_token_latency_ms, 1.0),
+        "e2e": (metrics.request_latency, 1000.0),
+    }
+    return Load(
+        asked=_asked(benchmark),
+        start_unix_s=benchmark.start_time,
+        duration_s=benchmark.duration,
+        completed=totals.successful,
+        failed=totals.errored,
+        unfinished=totals.incomplete,
+        input_tokens=_sum(metrics.prompt_token_count),
+        output_tokens=_sum(metrics.output_token_count),
+        requests_per_s=_mean(metrics.requests_per_second),
+        output_tokens_per_s=_mean(metrics.output_tokens_per_second),
+        total_tokens_per_s=_mean(metrics.tokens_per_second),
+        held_mean=held.mean if held is not None else None,
+        latency_ms={
+            name: values.successful.summary(per)
+            for name, (values, per) in latencies.items()
+            if values.successful is not None
+        },
+    )
+
+
+def _asked(benchmark: _Benchmark) -> Asked:
+    config = benchmark.config or benchmark.args
+    strategy = config.strategy if config is not None else _Strategy("")
+    match strategy.type_:
+        case "synchronous":
+            return Asked(concurrency=1)
+        case "concurrent":
+            return Asked(concurrency=strategy.streams)
+        case "constant" | "poisson":
+            return Asked(rate=strategy.rate, arrival=strategy.type_)
+        case "throughput" if strategy.max_concurrency is not None:
+            return Asked(concurrency=strategy.max_concurrency)
+        case other:
+            return Asked(arrival=other)
+
+
+def _mean(values: _ByStatus) -> float | None:
+    return values.successful.mean if values.successful is not None else None
+
+
+def _sum(values: _ByStatus) -> int:
+    return round(values.successful.total_sum) if values.successful is not None else 0

@@ -1,0 +1,179 @@
+"""One load as another load generator measured it, and the result that it becomes.
+
+The readers beside this module take what a file says and compute nothing but sums; a figure that a tool defines
+otherwise keeps its value and gets its definition, which every table puts beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+import loadgen
+from loadgen.format import target
+from loadgen.metrics.deltas import LATENCIES, Summary
+from loadgen.metrics.journal import RunState
+from loadgen.metrics.result import (
+    ClientResult,
+    Concurrency,
+    Requests,
+    Result,
+    StageResult,
+    Target,
+    Throughput,
+    Tokens,
+)
+
+_LAST_UNIX_S = 2.5e11  # the year 9892
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The load that a tool was asked for; without concurrency and rate it is what `arrival` says."""
+
+    concurrency: int | None = None
+    rate: float | None = None
+    arrival: str | None = None
+
+    @property
+    def words(self) -> str:
+        return target(self.concurrency, self.rate) if self.concurrency or self.rate else self.arrival or "unknown load"
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One load and what came of it; `latency_ms` has vramp's names for what is nearest to them."""
+
+    asked: Asked
+    start_unix_s: float
+    duration_s: float
+    completed: int
+    failed: int
+    unfinished: int = 0
+    input_tokens: int  # of the completed requests, as is `output_tokens`
+    output_tokens: int
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+    held_mean: float | None = None
+    peak: int = 0
+    latency_ms: dict[str, Summary]
+
+
+class ForeignRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of another tool."""
+
+    tool: str  # with its version, where the file says it
+    model: str
+    endpoint: str | None  # as a profile calls it
+    loads: Sequence[Load]
+    definitions: Mapping[str, str]  # as in `Result`
+    state: RunState = "complete"
+    reason: str = ""
+
+
+def as_result(run: ForeignRun, run_id: str) -> Result:
+    """The result that stands for it: nothing is known of its client, its server, GPUs or the engine.
+
+    Raises `ValueError` for a time that cannot be.
+    """
+    began_s = min(load.start_unix_s for load in run.loads)
+    ended_s = max(load.start_unix_s + load.duration_s for load in run.loads)
+    if not ended_s < _LAST_UNIX_S:
+        raise ValueError("a time that cannot be")
+    nothing = Summary(count=0)
+    return Result(
+        vramp_version=loadgen.__version__,
+        run_id=run_id,
+        started_at=_iso(began_s),
+        finished_at=_iso(ended_s),
+        state=run.state,
+        reason=run.reason,
+        profile={"name": run.tool, "load": {"endpoint": run.endpoint} if run.endpoint is not None else {}},
+        environment={"model": run.model, "engine": "attach"},
+        client=ClientResult(
+            timestamps=None,
+            workers=0,
+            cpu_s=0.0,
+            read_lag_ms=nothing,
+            send_lag_ms=nothing,
+            coalesced_reads=None,
+            unstamped_reads=0,
+            connects=0,
+            limited=False,
+            why=None,
+        ),
+        stages=[_stage(index, load) for index, load in enumerate(run.loads)],
+        series={},
+        events=[],
+        measured_by=run.tool,
+        definitions=dict(run.definitions),
+    )
+
+
+def _stage(index: int, load: Load) -> StageResult:
+    asked, completed = load.asked, load.completed
+    input_mean, output_mean = (
+        tokens / completed if completed else None for tokens in (load.input_tokens, load.output_tokens)
+    )
+    return StageResult(
+        index=index,
+        label=asked.words,
+        target=Target(asked.concurrency, asked.rate, asked.arrival),
+        # What was asked for is in no file: these are the means of what was.
+        isl=round(input_mean or 0),
+        osl=round(output_mean or 0),
+        started_at=_iso(load.start_unix_s),
+        duration_s=load.duration_s,
+        measured_s=load.duration_s,
+        stop_reason="all requests",
+        requests=_requests(load),
+        concurrency=Concurrency(_held(load), load.peak),
+        tokens=Tokens(load.input_tokens, load.output_tokens, "usage", input_mean, output_mean),
+        throughput=_throughput(load),
+        latency_ms={name: load.latency_ms.get(name, Summary(count=0)) for name in LATENCIES},
+        slo={},
+        engine=None,
+        limited=False,
+        why=None,
+    )
+
+
+def _requests(load: Load) -> Requests:
+    sent = load.completed + load.failed + load.unfinished
+    return Requests(
+        sent=sent,
+        completed=load.completed,
+        failed=load.failed,
+        unfinished=load.unfinished,
+        warmup=0,
+        retried=0,
+        clock_steps=0,
+        errors={"other": load.failed} if load.failed else {},
+        messages={},
+        scheduled=sent,
+        unsent=0,
+    )
+
+
+def _throughput(load: Load) -> Throughput:
+    output, total, held = load.output_tokens_per_s, load.total_tokens_per_s, _held(load)
+    return Throughput(
+        requests_per_s=load.requests_per_s,
+        input_tokens_per_s=total - output if total is not None and output is not None else None,
+        output_tokens_per_s=output,
+        total_tokens_per_s=total,
+        output_tokens_per_s_per_user=output / held if output is not None and held else None,
+    )
+
+
+def _held(load: Load) -> float | None:
+    """The mean number of open requests; where the tool does not say, by Little's law."""
+    e2e_ms = load.latency_ms.get("e2e", Summary(count=0)).mean
+    if load.held_mean is not None or e2e_ms is None or not load.duration_s:
+        return load.held_mean
+    return load.completed * e2e_ms / 1000 / load.duration_s
+
+
+def _iso(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,66 @@
+"""Results of other load generators, by their keys: vllm bench serve, guidellm and aiperf."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.metrics.result import Result
+from loadgen.store.foreign import aiperf, guidellm, vllm_bench
+from loadgen.store.foreign.load import ForeignRun, as_result
+
+TOOLS = "vllm bench serve, guidellm or aiperf"
+
+
+def read_foreign(document: bytes, name: str) -> Result | None:
+    """The result in a file of another tool; None where it has not the keys of any.
+
+    Raises `ValueError` where it has them, and what they hold cannot be.
+    """
+    try:
+        run = _read(document)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # Some write NaN, which is no JSON.
+        run = _read(_without_nan(document))
+    return as_result(run, name) if run is not None else None
+
+
+def _without_nan(document: bytes) -> bytes:
+    """The same with null for what is no number; raises `ValueError`, or `RecursionError` for what nests too deeply."""
+    values = [json.loads(part, parse_constant=lambda _: None) for part in _parts(document)]
+    return b"\n".join(json.dumps(value).encode() for value in values)
+
+
+def _parts(document: bytes) -> Sequence[bytes]:
+    """A document, or one in each line, as `vllm bench serve --append-result` writes them."""
+    lines = [line for line in document.splitlines() if line.strip()]
+    each_whole = len(lines) > 1 and all(line.startswith(b"{") and line.rstrip().endswith(b"}") for line in lines)
+    return lines if each_whole else [document]
+
+
+def _read(document: bytes) -> ForeignRun | None:
+    parts = _parts(document)
+    if len(parts) == 1 and document.lstrip().startswith(b"["):
+        # The summary.json of `vllm bench sweep serve`.
+        parts = [bytes(part) for part in msgspec.json.decode(document, type=list[msgspec.Raw])]
+    keys = [_keys(part) for part in parts]
+    if not keys:
+        return None
+    if all(found >= vllm_bench.KEYS for found in keys):
+        return vllm_bench.read(parts)
+    if len(parts) > 1:
+        return None
+    if keys[0] >= guidellm.KEYS:
+        return guidellm.read(document)
+    return aiperf.read(document) if keys[0] >= aiperf.KEYS else None
+
+
+def _keys(document: bytes) -> set[str]:
+    """Those of an object; none of anything else."""
+    if not document.lstrip().startswith(b"{"):
+        return set()
+    return set(msgspec.json.decode(document, type=dict[str, msgspec.Raw]))

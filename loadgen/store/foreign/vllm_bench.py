@@ -1,0 +1,153 @@
+"""What `vllm bench serve --save-result` and `--append-result` write, and `benchmark_serving.py` before them.
+
+The keys are those of vLLM 0.6 to 0.32 (`vllm/benchmarks/serve.py`), which only added to them. A file has the mean, the
+median, and the percentiles that were asked for, p99 by default; where it has the values of all requests, too, the
+other percentiles come from those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from loadgen.metrics.deltas import Summary
+from loadgen.metrics.histogram import Histogram
+from loadgen.store.foreign.load import Asked, ForeignRun, Load
+
+KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
+"""A file with these keys is one."""
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Figures = dict[str, msgspec.Raw]
+_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+_STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median"}
+_STATISTICS |= {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
+_ENDPOINTS = {"openai": "completions", "vllm": "completions", "openai-chat": "chat", "openai-responses": "responses"}
+
+_ROLE_CHUNK = "; a first chunk that only has the role counts"
+_DEFINITIONS = {
+    "throughput": "of all requests over all of the time, ramp-in and tail in it",
+    "ttft": "from before the request is encoded to when the client has read the first chunk: its own waits are in it, "
+    "at 256 streams on 2 cores 147 ms where 57 were true",
+    "tpot": "(E2E - TTFT) / (output tokens - 1) of each request, from the same times",
+    "itl": "gaps between chunks, not divided by the tokens of a chunk; the client's own waits are in it",
+    "e2e": "to when the client has read the last chunk with output, from the same beginning as TTFT",
+}
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """The keys that are read; latencies have names that follow from the options, see `_summary`."""
+
+    completed: _Count
+    duration: _Amount
+    total_input_tokens: _Count
+    total_output_tokens: _Count
+    request_throughput: _Amount
+    output_throughput: _Amount
+    total_token_throughput: _Amount | None = None
+    failed: _Count | None = None
+    num_prompts: _Count | None = None
+    date: str | None = None
+    backend: str | None = None
+    model_id: str | None = None
+    request_rate: float | str | None = None
+    burstiness: _Amount | None = None
+    max_concurrency: _Count | None = None
+    ramp_up_strategy: str | None = None
+    ramp_up_start_rps: _Amount = 0
+    ramp_up_end_rps: _Amount = 0
+    max_concurrent_requests: _Count | None = None
+    ttfts: list[_Amount] = []
+    itls: list[list[_Amount]] = []
+    latencies: list[_Amount] = []
+
+
+def read(documents: Sequence[bytes]) -> ForeignRun:
+    """Several documents are several loads; raises `ValueError` for what cannot be."""
+    loads = [msgspec.json.decode(document, type=_Document) for document in documents]
+    figures = [msgspec.json.decode(document, type=_Figures) for document in documents]
+    if any("vramp" in found for found in figures):
+        raise ValueError("written by `vramp report --vllm-json`: the result.json of that run says more")
+    first = loads[0]
+    chat = first.backend == "openai-chat"
+    return ForeignRun(
+        tool="vllm bench serve",
+        model=first.model_id or "unknown model",
+        endpoint=_ENDPOINTS.get(first.backend or ""),
+        loads=[_load(load, found) for load, found in zip(loads, figures, strict=True)],
+        definitions=_DEFINITIONS | {"ttft": _DEFINITIONS["ttft"] + (_ROLE_CHUNK if chat else "")},
+    )
+
+
+def _load(document: _Document, figures: _Figures) -> Load:
+    failed = document.failed
+    if failed is None:
+        failed = max(0, (document.num_prompts or 0) - document.completed)
+    return Load(
+        asked=_asked(document),
+        start_unix_s=_unix_s(document),
+        duration_s=document.duration,
+        completed=document.completed,
+        failed=failed,
+        input_tokens=document.total_input_tokens,
+        output_tokens=document.total_output_tokens,
+        requests_per_s=document.request_throughput,
+        output_tokens_per_s=document.output_throughput,
+        total_tokens_per_s=document.total_token_throughput,
+        peak=document.max_concurrent_requests or 0,
+        latency_ms=_latencies(document, figures) if document.completed else {},
+    )
+
+
+def _asked(document: _Document) -> Asked:
+    if document.ramp_up_strategy is not None:
+        span = f"{document.ramp_up_start_rps:g} to {document.ramp_up_end_rps:g}/s"
+        return Asked(arrival=f"{document.ramp_up_strategy} ramp, {span}")
+    rate = float(document.request_rate if document.request_rate is not None else "inf")
+    if 0 < rate < float("inf"):
+        shape = document.burstiness if document.burstiness is not None else 1.0
+        return Asked(rate=rate, arrival="poisson" if shape == 1 else f"gamma:{shape:g}")
+    if document.max_concurrency is not None:
+        return Asked(concurrency=document.max_concurrency)
+    return Asked(arrival="all at once")
+
+
+def _unix_s(document: _Document) -> float:
+    """When it began: the file has the local time of its end, without the zone, which is taken to be UTC."""
+    try:
+        ended = datetime.strptime(document.date or "", "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return 0.0
+    return ended.timestamp() - document.duration
+
+
+def _latencies(document: _Document, figures: _Figures) -> dict[str, Summary]:
+    completed = document.completed
+    # Those of requests that failed are among them, as zeros.
+    whole = not document.failed and len(document.latencies) == completed
+    values_s = {
+        "ttft": document.ttfts,
+        "e2e": document.latencies,
+        "itl": [gap for gaps in document.itls for gap in gaps],
+    }
+    counts = {"itl": max(0, document.total_output_tokens - completed)}  # one gap a token, where the file has no gaps
+    found = {
+        name: _summary(theirs, figures, counts.get(name, completed), values_s.get(name, []) if whole else [])
+        for name, theirs in _NAMES.items()
+    }
+    return {name: summary for name, summary in found.items() if summary is not None}
+
+
+def _summary(theirs: str, figures: _Figures, count: int, values_s: list[float]) -> Summary | None:
+    keys = {ours: f"{statistic}_{theirs}_ms" for ours, statistic in _STATISTICS.items()}
+    told = {ours: msgspec.json.decode(figures[key], type=float | None) for ours, key in keys.items() if key in figures}
+    known = {ours: value for ours, value in told.items() if value is not None}
+    if not values_s:
+        return Summary(count=count, **known) if known else None  # type: ignore[arg-type]  # all statistics are floats
+    histogram = Histogram()
+    histogram.record_ns((np.array(values_s) * 1e9).astype(np.int64))
+    return msgspec.structs.replace(histogram.summary(), **known)

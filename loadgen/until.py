@@ -1,0 +1,20 @@
+"""Work that an event ends: a run that is stopped, a session that is started anew, a simulator that gets a signal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Work to its end, or until an event; then it is cancelled, and has come to rest when this returns."""
+    going, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({going, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        going.cancel()
+        await asyncio.wait({going})
+    if not going.cancelled():
+        going.result()

@@ -1,0 +1,168 @@
+"""Canaries beside real loads: silent on a healthy simulator, in none of its figures, and quick where it goes wrong."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from loadgen.metrics.journal import CanaryMeasured
+from loadgen.metrics.record import Record
+from loadgen.metrics.result import Result, Verdict
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.profile.schema import Profile
+from loadgen.report.output import compare_output, output_verdicts
+from loadgen.run.operations import Stop
+from loadgen.run.run import Run
+from loadgen.store.files import read_journal
+from tests.engines import Simulator, attach, profile, simulator
+from tests.run.driving import finish, once, outcome
+
+OFTEN = {"interval_s": 0.05}
+"""Forty times as often as usual: what is found here within 1.5 s is found within a minute."""
+ENDLESS: dict[str, Any] = {"requests": None, "duration": "60s", "concurrency": 8, "osl": 64}
+
+
+def canaries_of(run: Run) -> Iterator[CanaryMeasured]:
+    return (line for line in read_journal(run.folder / "journal.jsonl") if isinstance(line, CanaryMeasured))
+
+
+async def until_found(parts: Profile) -> tuple[Result, list[Verdict], int]:
+    """Run until a verdict on the output is shown; how many canaries that took beside the load."""
+
+    def found(snapshot: Snapshot) -> bool:
+        return any(verdict.id.startswith("output-") for verdict in snapshot.verdicts)
+
+    run = Run(parts, where="test")
+    result = await finish(run, once(found, Stop()))
+    assert result.reason == "stopped by the operator"
+    return result, output_verdicts(result), sum(line.when == "load" for line in canaries_of(run))
+
+
+async def test_a_healthy_run_is_as_it_was_without_them(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"requests": 40, "osl": 32}, canary=OFTEN), where="test")
+    result = await finish(run)
+    (stage,), truth = result.stages, engine.truth()
+    record = Record()
+    for line in read_journal(run.folder / "journal.jsonl"):
+        record.apply(line)
+    assert record.result().canary == result.canary
+    lines = list(canaries_of(run))
+    assert {line.when for line in lines} == {"before", "load", "after"}
+    assert truth["canaries"]["completed"] == len(lines)
+    assert truth["requests"]["completed"] == stage.requests.completed + 1  # and the first request
+    assert truth["tokens"]["output"] == stage.tokens.output + 1
+    check, canary = stage.truth, stage.canary
+    assert check is not None and check.agrees, check
+    assert (check.requests_server, check.output_tokens_server) == (40, 40 * 32)
+    assert check.ttft_outside_ms is not None
+    assert canary is not None and canary.sent == sum(line.index == 0 for line in lines)
+    assert canary.drift == pytest.approx(0.0, abs=0.01) and canary.same == canary.answers > 0
+    assert stage.others is not None and not stage.others.requests_per_s
+    assert output_verdicts(result) == [] and "prefix-cache" not in {verdict.id for verdict in stage.verdicts}
+    assert result.canary is not None and result.canary.unchecked == ()
+    assert all(text.after == pytest.approx(text.idle, abs=0.01) for text in result.canary.texts)
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        (["wrong:streams=8"], "nats a token below"),
+        (["wrong:streams=8", "refuse_scores"], "greedy answers"),
+        (["drift:nats=0.1,streams=8"], "nats a token below"),
+    ],
+)
+async def test_what_goes_wrong_from_a_concurrency_on_is_found_within_a_minutes_canaries(
+    engine: Simulator, faults: list[str], words: str
+) -> None:
+    engine.faults(*faults)
+    _, (verdict, *_), canaries = await until_found(attach(engine, load=ENDLESS, canary=OFTEN))
+    assert verdict.id == "output-drift" and words in verdict.text
+    assert canaries <= 30
+
+
+async def test_of_two_servers_the_one_that_drifts_is_named() -> None:
+    with simulator() as well, simulator("--fault", "drift:nats=0.2,streams=3") as ill:
+        urls = profile({"engine": "attach", "urls": [well.url, ill.url]}, load=ENDLESS, canary=OFTEN)
+        _, verdicts, _ = await until_found(urls)
+    assert [verdict.text.partition(": ")[0] for verdict in verdicts] == ["server 2"]
+
+
+async def test_weights_that_know_nothing_are_broken_from_the_start(engine: Simulator) -> None:
+    engine.faults("wrong")
+    _, verdicts, _ = await until_found(attach(engine, load=ENDLESS, canary=OFTEN))
+    assert verdicts[0].id == "output-broken" and "perplexity of 128," in verdicts[0].text
+
+
+@pytest.mark.parametrize(
+    ("fault", "method", "told"),
+    [
+        ("refuse_scores", None, "log probabilities are not supported"),
+        ("ignore_scores", None, "no log probabilities of the prompt"),
+        ("some_scores", "prompt_logprobs", "scores only some tokens"),
+        ("http_500:every=2", "prompt_logprobs", "Simulated: http_500"),
+    ],
+)
+async def test_what_the_endpoint_does_not_score_is_said_and_the_rest_is_checked(
+    engine: Simulator, fault: str, method: str | None, told: str
+) -> None:
+    engine.faults(fault)
+    result, _ = await outcome(attach(engine, load={"requests": 40, "osl": 32}, slo={"failed": "99%"}, canary=OFTEN))
+    canary, (stage,) = result.canary, result.stages
+    assert canary is not None and canary.method == method
+    assert any(told in words for words in canary.unchecked)
+    assert bool(canary.texts) == (method is not None)
+    assert stage.canary is not None and stage.canary.same == stage.canary.answers
+    assert [verdict for verdict in output_verdicts(result) if verdict.id == "output-drift"] == []
+
+
+async def test_two_engines_are_told_apart_and_one_is_the_same_as_itself(engine: Simulator) -> None:
+    parts = attach(engine, load={"requests": 4}, canary=OFTEN)
+    (a, _), (again, _) = await outcome(parts), await outcome(parts)
+    engine.faults("drift:nats=0.02", "flip")
+    b, _ = await outcome(parts)
+    same, other = (compare_output(a.canary, run.canary, 0.99) for run in (again, b))
+    assert same is not None and other is not None
+    assert not same.differs and (same.same_answers, same.answers) == (3, 3)
+    assert [text.word for text in other.texts] == ["worse"] * 6
+    assert other.texts[-1].difference == pytest.approx(-0.02, abs=0.005)
+    assert (other.same_answers, other.answers) == (0, 3)
+
+
+async def test_a_reference_that_was_taken_beside_others_is_said_to_be(engine: Simulator) -> None:
+    body = {"model": "simulator", "prompt": [400] * 16, "max_tokens": 8_000, "ignore_eos": True, "stream": True}
+    async with (
+        httpx.AsyncClient(trust_env=False) as client,
+        client.stream("POST", f"{engine.url}/v1/completions", json=body) as others,
+    ):
+        assert others.status_code == 200
+        result, _ = await outcome(attach(engine, load={"requests": 40}, canary=OFTEN))
+    assert result.canary is not None
+    (words,) = result.canary.unchecked
+    assert words.startswith("server 1 was not idle before the load, others had 1 request on it")
+    assert output_verdicts(result) == []
+
+
+async def test_a_server_whose_first_score_takes_long_is_checked_all_the_same(
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real one that has just started compiles kernels for it: that is none of the time for all idle canaries."""
+    monkeypatch.setattr("loadgen.run.canary.IDLE_S", 0.0)
+    result, _ = await outcome(attach(engine, load={"requests": 4}, canary=OFTEN))
+    assert result.canary is not None and result.canary.method == "prompt_logprobs"
+    assert [text.idle_scores for text in result.canary.texts] == [1]
+
+
+async def test_scores_that_differ_by_less_than_matters_are_told_from_repetitions(engine: Simulator) -> None:
+    """Two precisions of the same weights: 1e-4 nats a token apart, each exact in itself."""
+    result, _ = await outcome(attach(engine, load={"requests": 4}, canary=OFTEN))
+    assert result.canary is not None
+    exact = replace(result.canary, noise=0.0)
+    moved = replace(exact, texts=tuple(replace(text, idle=text.idle + 1e-4) for text in exact.texts))
+    same, other = (compare_output(exact, canary, 0.99) for canary in (exact, moved))
+    assert same is not None and same.notes == []
+    assert other is not None and {text.word for text in other.texts} == {"no evidence"}
+    assert other.notes == [
+        "idle scores are up to 0.0001 nats a token apart, repeated ones less: the two compute differently"
+    ]

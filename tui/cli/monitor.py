@@ -1,0 +1,80 @@
+"""`vramp monitor`: the cockpit without load: what engines, GPUs and host do under whatever others send."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, get_args
+
+from loadgen.errors import ProfileError
+from loadgen.vendors import TelemetryMode
+from tui.cli.options import RUN_EXIT_CODES, add_result_options, parser_of
+from tui.cli.run import run_headless, show_cockpit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EPILOG = f"""\
+vramp monitor URL [URL...]          what these engines do under the load of others
+vramp monitor                       GPUs and host alone: a burn-in by other tools
+vramp monitor --server PROFILE      starts the profile's server and sends nothing
+
+With --duration there is no screen: progress lines, and a result in the end. In the cockpit the keys + and n send load,
+0 ends it; m puts a mark, at which a stage ends and the next begins.
+
+{RUN_EXIT_CODES}"""
+_LOADS = ("rate", "rate_points", "shapes", "passes", "requests", "duration", "warmup", "arrival")
+"""Keys of a profile's [load] that say how much is sent and for how long; what is sent stays, for load by hand."""
+
+
+def monitor(words: list[str]) -> int:
+    options = _parser().parse_args(words)
+    document, where = _document(options)
+    if options.duration is not None:
+        return run_headless(document, where, options)
+    return show_cockpit(document, where, options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp monitor", "The cockpit without load.", _EPILOG)
+    parser.add_argument("urls", nargs="*", metavar="URL", help="engines that run already; several are added up")
+    parser.add_argument("--server", dest="profile", metavar="PROFILE", help="start the server of this profile")
+    parser.add_argument("--variant", metavar="NAME", help="one of the profile's [variants]")
+    parser.add_argument("--model", metavar="M", help="the served model (default: the first one served)")
+    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override a profile key")
+    group = parser.add_argument_group("run")
+    group.add_argument("--duration", metavar="30m", help="without a screen, for so long")
+    group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")
+    group.add_argument("--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: auto)")
+    add_result_options(group)
+    no_load = {"concurrency": "0", "rate": None, "search": None, "slo": None, "url": None}
+    parser.set_defaults(**no_load, records=None, baseline=None, replay_telemetry=None)
+    return parser
+
+
+def _document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The profile of a run that sends nothing, and its name in messages; raises `ProfileError`."""
+    from loadgen.profile.document import load_document
+    from tui.catalog import find_profile
+
+    if options.profile is None:
+        if options.variant is not None:
+            raise ProfileError("--variant is one of a profile's: name that with --server")
+        document: dict[str, Any] = {"name": "monitor", "server": _server(options.urls)}
+        where = "command line"
+    else:
+        if options.urls:
+            raise ProfileError("either a URL of what runs already, or --server for what vramp is to start")
+        path = find_profile(options.profile)
+        document, where = load_document(path), str(path)
+        document["load"] = {key: value for key, value in document.get("load", {}).items() if key not in _LOADS}
+        document.get("plan", {}).pop("completed", None)  # of a search, which goes too
+    if options.every is not None:
+        document.setdefault("plan", {})["every"] = options.every
+    return document, where
+
+
+def _server(urls: Sequence[str]) -> dict[str, Any]:
+    if not urls:
+        return {"engine": "none"}
+    return {"engine": "attach", **({"url": urls[0]} if len(urls) == 1 else {"urls": list(urls)})}

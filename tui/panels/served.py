@@ -1,0 +1,185 @@
+"""What the engine tells of the requests that it serves, whoever sends them: their latencies, ends, errors and sources.
+
+Its percentiles lie between two bounds of its buckets, and are shown as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from loadgen import format as fmt
+from loadgen.metrics.engine import EngineLatencyMs, EngineView
+from loadgen.metrics.snapshot import WINDOW_S
+from loadgen.report.served import LATENCIES, PERCENTILES, latency_title, latency_unit, mean, within
+from tui.panels.frame import METRICS, Frame
+from tui.widgets.rows import GAP, Row, Rows, Word, beside, cropped, joined, padded, spread, titled, whole_groups
+
+HEADS = ("mean", *PERCENTILES)
+_MEAN, _WITHIN, _LABEL = 6, 10, 10
+_HALF = _MEAN + _WITHIN * (len(HEADS) - 1)
+TABLE = _LABEL + _HALF
+_STRETCH, _COUNT = 20, 7
+_PAGE = _STRETCH + _COUNT + _HALF
+
+
+def latency(frame: Frame, width: int, height: int) -> Rows:
+    """Two tables of one height, of the last seconds and since the server started, as those of our own streams."""
+    engine = frame.snapshot.engine or EngineView()
+    recent, whole = engine.latency_ms, engine.since_start
+    rows: Rows = [
+        two_tables_title(
+            f"engine, last {WINDOW_S:.0f} s: {_ended(recent)} done", f"since its start: {_ended(whole)} done", _HALF
+        ),
+        ((" " * 7, "text"), *_head_words(), ("│", "rule"), *_head_words()),
+    ]
+    for name in METRICS[: max(2, height - 2)]:
+        label: Row = ((f"{latency_title(name):<4}", "text"), (f"{latency_unit(name):>3}", "dim"))
+        rows.append((*label, *_words(recent.get(name), name), ("│", "rule"), *_words(whole.get(name), name)))
+    return [cropped(row, width) for row in (*rows, latency_strip(engine, "queue", "prefill"))]
+
+
+def two_tables_title(left: str, right: str, half: int) -> Row:
+    """The title over two tables of latencies, each `half` cells wide."""
+    rule, tail = ("─" * max(0, half - len(words) - 2) for words in (left, right))
+    return (
+        ("latency", "title"),
+        (f" {left[: half - 2]} ", "text"),
+        (f"{rule}┬", "rule"),
+        (f" {right[: half - 2]} ", "text"),
+        (tail, "rule"),
+    )
+
+
+def _ended(latencies: Mapping[str, EngineLatencyMs]) -> str:
+    return fmt.count(latencies["e2e"].count if "e2e" in latencies else None)
+
+
+def page(frame: Frame, width: int, height: int) -> Rows:
+    """Each latency of the last seconds, of the last two stages and since the server started."""
+    engine = frame.snapshot.engine or EngineView()
+    stages = [
+        (f"stage {one.number} {fmt.plain(one.label)}", one.engine.latency_ms)
+        for one in frame.snapshot.stages[:-3:-1]
+        if one.engine is not None and not one.running
+    ]
+    stretches = [(f"last {WINDOW_S:.0f} s", engine.latency_ms), *stages, ("since its start", engine.since_start)]
+    groups = [_stretches(name, stretches) for name in LATENCIES]
+    columns = max(1, width // (_PAGE + GAP))
+    per_column = -(-len(groups) // columns)
+    parts = [groups[first : first + per_column] for first in range(0, len(groups), per_column)]
+    return beside([(whole_groups(part, height, "more"), min(width, _PAGE)) for part in parts], height)
+
+
+def _stretches(name: str, stretches: Sequence[tuple[str, Mapping[str, EngineLatencyMs]]]) -> Rows:
+    rows: Rows = [titled(f"{latency_title(name)} {latency_unit(name)}", (), _PAGE)]
+    rows.append(((f"{'':<{_STRETCH}}{'count':>{_COUNT}}", "dim"), *_head_words()))
+    for stretch, latencies in stretches:
+        known = latencies.get(name)
+        count = fmt.count(known.count if known is not None else None)
+        label: Row = ((f" {padded(stretch, _STRETCH - 1)}", "text"), (f"{count:>{_COUNT}}", "dim"))
+        rows.append((*label, *_words(known, name)))
+    return rows
+
+
+def latency_table(engine: EngineView) -> Rows:
+    """All latencies of the last seconds, one below the other; nothing where the engine has none."""
+    known = [name for name in LATENCIES if name in engine.latency_ms]
+    rows: Rows = [((f" {f'last {WINDOW_S:.0f} s':<{_LABEL - 1}}", "dim"), *_head_words())] if known else []
+    for name in known:
+        label = f" {latency_title(name)} {latency_unit(name)}"
+        rows.append(((f"{label:<{_LABEL}}", "text"), *_words(engine.latency_ms[name], name)))
+    return rows
+
+
+def latency_strip(engine: EngineView, *names: str) -> Row:
+    """Some of them in a row: p50 and p99 of each, in milliseconds."""
+    words: list[Word] = [("p50, p99 ms ", "dim")] if engine.latency_ms else []
+    for name in names:
+        if name in engine.latency_ms:
+            _, p50, _, p99 = cells(engine.latency_ms[name], name)
+            words += [
+                (f" {latency_title(name)} ", "dim"),
+                (p50, "p50"),
+                (" ", "text"),
+                (p99, "p99"),
+            ]
+    return tuple(words)
+
+
+def cells(latency: EngineLatencyMs | None, name: str) -> list[str]:
+    """Mean, and the bounds of the percentiles, in the unit of the latency."""
+    return [fmt.number(mean(latency, name)), *(within(latency, name, each) or fmt.UNKNOWN for each in PERCENTILES)]
+
+
+def _head_words() -> list[Word]:
+    widths = (_MEAN, *[_WITHIN] * (len(HEADS) - 1))
+    return [
+        (f"{head:>{width}}", head if head in ("p50", "p99") else "dim")
+        for head, width in zip(HEADS, widths, strict=True)
+    ]
+
+
+def _words(latency: EngineLatencyMs | None, name: str) -> list[Word]:
+    mean, *within = cells(latency, name)
+    return list(joined([(f"{mean:>{_MEAN}}", "text"), *((f"{one:>{_WITHIN}}", "text") for one in within)]))
+
+
+def told(engine: EngineView) -> list[tuple[str, str, str]]:
+    """What is known beside gauges and rates, as label, value and role: of the last seconds."""
+    spec, by_source = engine.spec, engine.prompt_tokens_by_source
+    total = sum(by_source.values())
+    sources = [(f"prompt, {_source(name)}", fmt.percent(count / total)) for name, count in by_source.items() if total]
+    found = [
+        ("finished", _counts(engine.finished), "text"),
+        ("errors", _counts(engine.errors), "bad"),
+        ("prefix hits", fmt.percent(engine.prefix_hit_rate), "text"),
+        ("external prefix hits", fmt.percent(engine.external_prefix_hit_rate), "text"),
+        *((label, share, "text") for label, share in sources),
+        *((f"KV offload, {name}", fmt.memory(size), "text") for name, size in engine.kv_offload_bytes.items() if size),
+        ("drafts accepted", fmt.percent(spec.acceptance if spec is not None else None), "text"),
+        ("tokens a step", fmt.number(spec.mean_accepted_length if spec is not None else None), "text"),
+        ("accepted by position", _by_position(engine), "text"),
+        ("TFLOP/s a GPU", fmt.number(engine.tflops_per_gpu), "text"),
+        ("HBM GB/s a GPU", fmt.number(_per(engine.hbm_bytes_per_s, 1e9)), "text"),
+    ]
+    return [(label, value, role) for label, value, role in found if value not in ("", fmt.UNKNOWN)]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{fmt.plain(name)} {fmt.count(count)}" for name, count in sorted(counts.items()) if count)
+
+
+def _source(name: str) -> str:
+    return fmt.plain(name).replace("_", " ")
+
+
+def _by_position(engine: EngineView) -> str:
+    shares = engine.spec.acceptance_by_position if engine.spec is not None else ()
+    return " ".join(fmt.percent(share) for share in shares)
+
+
+def _per(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def requests(frame: Frame, width: int, height: int) -> Rows:
+    """What becomes of the requests that others send, where there is nothing to tell of a client."""
+    engine = frame.snapshot.engine or EngineView()
+    rows = [titled("requests", ((f"last {WINDOW_S:.0f} s", "dim"),), width)]
+    for label, value, role in told(engine)[: max(0, height - 1)]:
+        rows.append(spread(((f" {label}", "dim"),), cropped(((value, role),), width - 4), width - 1))
+    return rows
+
+
+def told_rows(engine: EngineView, width: int) -> Rows:
+    """The same side by side, on as many rows as that takes."""
+    rows: list[list[Word]] = []
+    taken = width
+    for label, value, role in told(engine):
+        room = len(label) + len(value) + 3
+        if taken + room > width:
+            rows.append([])
+            taken = 0
+        rows[-1] += [(f" {label} ", "dim"), (f"{value} ", role)]
+        taken += room
+    return [cropped(tuple(row), width) for row in rows]
