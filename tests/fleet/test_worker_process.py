@@ -91,7 +91,7 @@ async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
         ("tick()\nsys.stderr.write('x' * 10**6 + '\\nthe end')\nos._exit(3)", "worker 7 died with status 3: the end"),
         ("tick()\nos._exit(0)", "worker 7 died with status 0"),
         ("print('hello')\n" + WAITS, "worker 7 sent an invalid tick and was killed: JSON is malformed"),
-        ("tick()\nprint('{}')\n" + WAITS, "was ended: Object missing required field"),
+        ("tick()\nprint('{}')\n" + WAITS, "was killed: Object missing required field"),
         ("tick()\nsys.stdout.buffer.write(b'\\xff\\n')\nsys.stdout.flush()\n" + WAITS, "sent an invalid tick"),
         ("tick(worker=8)\n" + WAITS, "of worker 8"),
         ("tick(ahead=100)\n" + WAITS, "sent an invalid tick"),
