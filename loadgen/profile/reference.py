@@ -26,23 +26,25 @@ _HEAD = """\
 
 <!-- Made by `make docs` from the fields in loadgen/profile and their docstrings: change them there. -->
 
-A profile is a TOML file: how the server starts or where it is, what load to send, what to expect. Only `server.engine`
-is required, and `model` or `url` where the engine needs one. `vramp check PROFILE` validates it and starts nothing.
+A profile is a TOML file that says how the server starts or where it is, what load to send, and what to expect. Only
+`server.engine` is required, plus `model` or `url` where the engine needs one. `vramp check PROFILE` validates a profile
+without starting anything.
 
-- An unknown key is refused, with the nearest known one; so is a value of the wrong kind, with the file and the key.
-- `--set load.isl=4096` overrides any key on the command line: first the file, then its variant, then the overrides.
-- A duration is a number of seconds or a text with its unit: `30`, `"500ms"`, `"30s"`, `"2m"`, `"1h"`.
-- `concurrency` is a closed loop: so many streams are always open. `rate` is an open loop: requests come when they are
-  due, whatever the server does.
-- A key without a default may be left out; its meaning says what happens then.
+- An unknown key is refused, with the nearest known key as a suggestion. So is a value of the wrong type, with the file
+  and the key.
+- `--set load.isl=4096` overrides any key on the command line. The file applies first, then its variant, then overrides.
+- A duration is a number of seconds, or text with a unit: `30`, `"500ms"`, `"30s"`, `"2m"`, `"1h"`.
+- `concurrency` is a closed loop: vramp holds that many streams open. `rate` is an open loop: requests are sent when
+  they are due, whatever the server does.
+- A key without a default can be left out; its description says what happens then.
 
-The profiles that come with vramp are examples of nearly every key; what the loads and searches do is in
-[Loads and searches](loads.md).
+The profiles that ship with vramp contain examples of nearly every key. [Loads and searches](loads.md) explains what the
+loads and searches do.
 """
 _LENGTHS = """
 ## Lengths
 
-`isl` and `osl` take one of these; `data` is the length that the dataset has.
+`isl` and `osl` take one of these:
 
 ```text
 {grammar}
@@ -51,8 +53,8 @@ _LENGTHS = """
 _VARIANTS = """
 ## `[variants.NAME]`
 
-A variant is written like a profile and laid over it: tables are merged, everything else replaces, and its list `unset`
-takes keys away. `vramp PROFILE --variant NAME` runs one, `vramp sweep PROFILE` all of them.
+A variant is written like a profile and merged into it: tables are merged, any other value replaces the profile's, and
+the list `unset` removes keys. `vramp PROFILE --variant NAME` runs one variant, `vramp sweep PROFILE` runs all of them.
 
 ```toml
 [variants.latency]
@@ -71,7 +73,7 @@ def profile_reference() -> str:
 
 
 def _section(path: str, model: type[BaseModel]) -> str:
-    title = f"`{_heading(path)}`" if path else "The head of the file"
+    title = f"`{_heading(path)}`" if path else "The top of the file"
     nodes, meanings = model.model_json_schema()["properties"], _meanings(model)
     rows = []
     for name, field in model.model_fields.items():
