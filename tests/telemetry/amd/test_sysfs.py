@@ -130,7 +130,8 @@ def test_an_mi210_has_a_table_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "reason"), [(UNKNOWN, "gpu_metrics 1.9 is an unknown version"), (None, "gpu_metrics: No such file or directory")]
+    ("table", "reason"),
+    [(UNKNOWN, "gpu_metrics 1.9 is an unknown version"), (None, "gpu_metrics: No such file or directory")],
 )
 def test_without_a_known_table_the_single_files_are_read(tmp_path: Path, table: bytes | None, reason: str) -> None:
     add_card(tmp_path, 0, table)
