@@ -1,6 +1,6 @@
-"""Writes `docs/profile.md`, the reference of every profile key: types, defaults and docstrings of the fields.
+"""Writes `docs/profile.md`, the reference of all profile keys, from the types, defaults and docstrings of the fields.
 
-The docstrings are read from the source here, not by pydantic, which would do it at every start of every process.
+The docstrings are read from the source here, not by pydantic, which would do so at every start of every process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadgen.profile.load import Load, StageSettings
 from loadgen.profile.schema import tables
 
 _PAGE = Path("docs/profile.md")
-_LISTS = ("stages", "reference.points")  # tables of which there may be several
+_LISTS = ("stages", "reference.points")  # arrays of tables
 _HEAD = """\
 # Profile reference
 
@@ -78,7 +78,7 @@ def _section(path: str, model: type[BaseModel]) -> str:
     rows = []
     for name, field in model.model_fields.items():
         if name not in meanings and (model is not StageSettings or name not in Load.model_fields):
-            raise ValueError(f"{model.__name__}.{name}: has no description; write a docstring under it")
+            raise ValueError(f"{model.__name__}.{name}: has no description; write a docstring under the field")
         meaning = meanings.get(name, "As in [`[load]`](#load).")
         cells = (f"`{name}`", _kind(nodes[name], path, name), _default(field, nodes[name]), meaning)
         rows.append(f"| {' | '.join(cells)} |\n")
@@ -87,7 +87,7 @@ def _section(path: str, model: type[BaseModel]) -> str:
 
 
 def _heading(*path: str) -> str:
-    """The name of a table as the file writes it: `[load.prefix]`, `[[stages]]`."""
+    """A table's name as the file writes it: `[load.prefix]`, `[[stages]]`."""
     dotted = ".".join(filter(None, path))
     return f"[[{dotted}]]" if dotted in _LISTS else f"[{dotted}]"
 
@@ -105,7 +105,7 @@ def _meanings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _kind(node: dict[str, Any], path: str, name: str) -> str:
-    """What a value may be: its type, its bounds or its choices."""
+    """What a value may be: its type and bounds, or its choices."""
     if "format" in node:
         return str(node["format"])
     if "enum" in node:

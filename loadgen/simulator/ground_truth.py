@@ -1,18 +1,17 @@
-"""What was truly served: the reference that a client's own numbers are held against.
+"""What was really served: the reference for a client's own figures.
 
-Stamps are CLOCK_REALTIME: a request counts from the kernel's receive stamp of the read that completed it, an event from
-right before its `send` (or, when its socket is full, from the moment it was ready to go). Latencies are those of
-completed streams only; the rest is counted.
+Stamps are CLOCK_REALTIME: a request's is the kernel's receive stamp of the read that completed it, an event's is taken
+right before its `send` (or, if its socket is full, when it was ready to go). Latencies are those of completed streams
+only; other streams are counted.
 
-A window of time has what happened within it and nothing else: gaps with both ends inside, first tokens of requests that
-came inside, the part of each stream that lies inside, and the whole duration only of streams that lie inside wholly.
-The load of an event is the number of streams that were open when its step ended: queued, running, or getting their last
-token in this very step.
+A window contains only what happened within it: gaps with both ends inside, first tokens of requests that came inside,
+the part of each stream that lies inside, and the duration of streams that lie inside completely. The load of an event
+is the number of streams open when its step ended: queued, running, or getting their last token in this step.
 
 Memory is bounded: percentiles are exact up to `EXACT` samples; beyond that every second sample is kept, then every
 fourth, and so on, spread evenly over time, while count, mean and max stay exact. The oldest streams and steps are
-forgotten, and a window that reaches back to them says so. A report sorts what is kept (a tenth of a second when full),
-so ask for it when the load is over.
+dropped, and a window that includes them says so. A report sorts what is kept (a tenth of a second when full), so
+request it after the load.
 """
 
 import time
@@ -26,10 +25,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT_EVENTS = 1 << 22  # of streams that are over, 8 bytes each
+KEPT_EVENTS = 1 << 22  # of ended streams, 8 bytes each
 KEPT_STEPS = 1 << 18
-_STREAM_COSTS = 32  # what a stream takes beside its events, in events
-PART_TOKENS = 8  # A part of a stream with fewer tokens has no time per output token
+_STREAM_COSTS = 32  # a stream's overhead, in events
+PART_TOKENS = 8  # a part of a stream with fewer tokens has no time per output token
 
 Outcome = Literal["completed", "aborted", "failed"]
 _Int64 = NDArray[np.int64]
@@ -41,13 +40,13 @@ class ServedStream:
 
     received_ns: int
     stamps: "array[int]" = field(default_factory=lambda: array("q"))
-    tokens: list[int] | None = None  # how many tokens each event had; None: one
+    tokens: list[int] | None = None  # the tokens of each event; None: one each
     completed: bool = False
     ended_ns: int = 0  # 0 while it is open
 
 
 class ServedHistory:
-    """The streams that are open and those that ended lately."""
+    """The open streams and those that ended recently."""
 
     def __init__(self, kept_events: int = KEPT_EVENTS, kept_steps: int = KEPT_STEPS) -> None:
         self._kept_events, self._kept_steps = kept_events, kept_steps
@@ -58,7 +57,7 @@ class ServedHistory:
         self._forgotten_until_ns = 0
 
     def forget(self) -> None:
-        """Begin anew; open streams keep what they had."""
+        """Start anew; open streams keep their events."""
         self._over.clear()
         self._size = self._forgotten_until_ns = 0
 
@@ -68,7 +67,7 @@ class ServedHistory:
         return served
 
     def step(self, at_ns: int, streams: int) -> None:
-        """The tokens of a step are about to be written, while so many streams are open."""
+        """The tokens of a step are about to be written, with `streams` open."""
         self._steps.append(at_ns)
         self._loads.append(streams)
         if len(self._steps) > self._kept_steps:
@@ -88,7 +87,7 @@ class ServedHistory:
             self._forgotten_until_ns = max(self._forgotten_until_ns, oldest.ended_ns)
 
     def window(self, since_ns: int = 0, until_ns: int | None = None) -> dict[str, Any]:
-        """What happened from one moment, CLOCK_REALTIME, to another (None: now)."""
+        """What happened between two moments in CLOCK_REALTIME (None: now)."""
         until_ns = time.time_ns() if until_ns is None else until_ns
         streams = [
             each
@@ -115,7 +114,7 @@ class ServedHistory:
 
 
 class _Events:
-    """The events of some streams, one after the other in flat arrays."""
+    """The events of some streams, concatenated in flat arrays."""
 
     def __init__(self, streams: list[ServedStream], since_ns: int, until_ns: int) -> None:
         lengths = np.array([len(each.stamps) for each in streams], dtype=np.int64)
@@ -132,7 +131,7 @@ class _Events:
         (self._later,) = np.nonzero(~first & self.inside & np.append(False, self.inside[:-1]))
 
     def latency_ms(self) -> dict[str, dict[str, float | None]]:
-        """Over all of them; time per output token is that of each stream's part."""
+        """Over all streams; time per output token is that of each stream's part."""
         (inside,) = np.nonzero(self.inside)
         (starts,) = np.nonzero(np.diff(self._stream[inside], prepend=-1))
         stream = self._stream[inside][starts]
@@ -146,10 +145,10 @@ class _Events:
         return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
 
     def by_load(self, steps: _Int64, loads: _Int64) -> dict[str, Any]:
-        """Tokens, first tokens and gaps by the number of streams that were open when they were written."""
+        """Tokens, first tokens and gaps by the number of streams open when they were written."""
         if not len(steps):
             return {}
-        # What was written before the first step that is still known is counted to it; `whole` says that it is so.
+        # What was written before the first known step is attributed to that; `whole` reports it.
         load = loads[np.maximum(np.searchsorted(steps, self.stamps, side="right") - 1, 0)]
         (inside,) = np.nonzero(self.inside)
         all_of, firsts, later = (_groups(load, which) for which in (inside, self._firsts, self._later))
@@ -203,7 +202,7 @@ class Samples:
     def add(self, values: Sequence[int]) -> None:
         if not values:
             return
-        first = -self.count % self._stride  # the next that is due to be kept
+        first = -self.count % self._stride  # index of the next sample to keep
         self.count += len(values)
         self.total += sum(values)
         self.max = max(self.max, *values)
@@ -221,30 +220,30 @@ class Samples:
 
 
 class GroundTruth:
-    """The account of everything served since the start or the last reset."""
+    """The record of everything served since the start or the last reset."""
 
     def __init__(self) -> None:
-        # A reset leaves these alone.
-        self.open = 0  # requests received and not answered completely
-        self.numbered = 0  # completions, chats and responses so far; faults choose by how many came since they were set
-        self.faults_since = 0  # the number of the last one before the faults were set
+        # Not affected by a reset.
+        self.open = 0  # requests received but not answered completely
+        self.numbered = 0  # completions, chats and responses so far; faults count them from `faults_since`
+        self.faults_since = 0  # `numbered` when the faults were set
         self.history = ServedHistory()
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new account; requests in flight are only counted where they end."""
+        """Start a new record; of requests in flight, only their end is counted."""
         self.requests = dict.fromkeys(("received", "completed", "aborted", "failed", "rejected"), 0)
-        self.stamps = {"kernel": 0, "user": 0}  # requests by who stamped them
+        self.stamps = {"kernel": 0, "user": 0}  # requests by the clock that stamped them
         self.tokens = {"input": 0, "output": 0}
         self.peak_concurrency = self.open
-        self.faults: Counter[str] = Counter()  # how many requests each kind struck
+        self.faults: Counter[str] = Counter()  # how many requests each kind hit
         self.first_received_ns = self.last_write_ns = 0
         self.latency = {name: Samples() for name in ("ttft", "tpot", "itl", "chunk_gap", "e2e")}
         self._cpu_s = time.process_time()
         self.history.forget()
 
     def arrived(self, received_ns: int, *, kernel_stamp: bool) -> ServedStream:
-        """A valid request starts; returns what is to be known of its answer."""
+        """A valid request starts; returns the record of its answer."""
         self.requests["received"] += 1
         self.open += 1
         self.peak_concurrency = max(self.peak_concurrency, self.open)

@@ -159,8 +159,8 @@ def test_a_start_that_would_fail_is_refused_unless_it_is_forced(tmp_path: Path) 
         refused = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1")
         forced = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1", "--force")
     assert refused.returncode == forced.returncode == 3
-    assert "the preflight says that the start would fail" in refused.stderr and "port-taken" in refused.stderr
-    assert "the preflight says that the start would fail" not in forced.stderr
+    assert "the preflight found that the start would fail" in refused.stderr and "port-taken" in refused.stderr
+    assert "the preflight found that the start would fail" not in forced.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
