@@ -40,7 +40,7 @@ IDLE_S = 3.0
 FIRST_S = 20.0  # for the first score: kernels may be compiled for it, which no load should meet either
 MOST_STREAMS, MOST_SHARE = 0.1, 0.02
 _TIMEOUT_S = 60.0
-_PATIENCE_S = 0.1  # between two looks for a load, or for others
+_LOOKS_APART_S = 0.1
 
 
 class CanaryWatch:
@@ -58,8 +58,9 @@ class CanaryWatch:
         interval_s: float,
     ) -> None:
         """`options` are fields of a request's body that the servers take."""
+        self._loaded = asyncio.Event()  # a stage with load runs
         self._servers = [
-            _Server(number, each, record, log, clock_s, model=model, options=options)
+            _Server(number, each, record, log, clock_s, self._loaded, model=model, options=options)
             for number, each in enumerate(clients)
         ]
         self._record = record
@@ -81,6 +82,14 @@ class CanaryWatch:
         finally:
             self._idle_known.set()
         await asyncio.gather(*(server.beside_load(self._interval_s) for server in self._servers))
+
+    def boundary(self) -> None:
+        """A stage ended, or began, or both."""
+        stage = self._record.current
+        if stage is not None and stage.started.concurrency != 0:
+            self._loaded.set()
+        else:
+            self._loaded.clear()
 
     async def after(self) -> None:
         """What they say once they are idle again; nothing where there was no load."""
@@ -124,6 +133,7 @@ class _Server:
         record: Record,
         log: Callable[[Line], None],
         clock_s: Callable[[], float],
+        loaded: asyncio.Event,
         *,
         model: str,
         options: Mapping[str, object],
@@ -135,6 +145,7 @@ class _Server:
         self._record = record
         self._log = log
         self._clock_s = clock_s
+        self._loaded = loaded
         self._method: ScoreMethod | None = None
         self.turn = asyncio.Lock()  # held while a canary beside the load is open
 
@@ -159,7 +170,7 @@ class _Server:
             if sample is None or not sample.open_requests:
                 return
             seen.append(sample.open_requests)
-            await asyncio.sleep(_PATIENCE_S)
+            await asyncio.sleep(_LOOKS_APART_S)
         self._log(ReferenceDisturbed(t_s=self._clock_s(), others=min(seen), instance=self._number))
 
     async def find_method(self) -> None:
@@ -184,24 +195,17 @@ class _Server:
         """One at a time, for as long as there is a load to be beside."""
         turns = _in_turn(scored=self._method is not None)
         while True:
-            pause_s = _PATIENCE_S
-            if self._loaded:
-                async with self.turn:
-                    took_s = await self._take_turn(*next(turns))
-                most = max(MOST_STREAMS, MOST_SHARE * self._record.open_streams)
-                pause_s = max(interval_s - took_s, took_s * (1 / most - 1))
-            await asyncio.sleep(pause_s)
+            await self._loaded.wait()
+            async with self.turn:
+                took_s = await self._take_turn(*next(turns))
+            most = max(MOST_STREAMS, MOST_SHARE * self._record.open_streams)
+            await asyncio.sleep(max(interval_s - took_s, took_s * (1 / most - 1)))
 
     async def _take_turn(self, kind: CanaryKind, name: str) -> float:
         """Send one beside the load, and say how long it was open."""
         began_s = self._clock_s()
         self._log(await self._canary(kind, name, "load", self._method))
         return self._clock_s() - began_s
-
-    @property
-    def _loaded(self) -> bool:
-        stage = self._record.current
-        return stage is not None and stage.started.concurrency != 0
 
     @property
     def _stage(self) -> int | None:

@@ -96,6 +96,16 @@ class LoadController:
         else:
             self._go_on(_OTHER_PLAN)
 
+    @property
+    def rests(self) -> bool:
+        """No load is sent, and none waits to be sent again or as soon as it can be."""
+        waiting = self.paused or self._pending is not None
+        return not waiting and not self._open_streams and (self._running is None or self._running.stage.no_load)
+
+    def workers_let_go(self) -> None:
+        """The server may be another's by now: the next load waits for `workers_ready`."""
+        self._templates_of = None
+
     def refuse_load(self, why: str) -> None:
         """There can be no workers: what runs goes on without load."""
         if self._pending is not None and not self._pending.manual:

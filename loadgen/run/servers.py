@@ -25,7 +25,7 @@ from loadgen.profile.schema import Profile
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import ProcessName, StopReport
-from loadgen.server.process.locks import DriveLock, drive_lock, is_this_machine
+from loadgen.server.process.locks import PortLock, drive_lock, is_this_machine
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
@@ -49,7 +49,7 @@ class Servers:
         self.diagnosis: Diagnosis | None = None  # why one of them died
         self._profile = profile
         self._expected: ExpectedStart | None = None
-        self._locks: list[DriveLock] = []
+        self._locks: list[PortLock] = []  # of those that load may be sent to
         self._liveness: Liveness | None = None
         self._look_at_s = 0.0
         self.managed: list[ManagedServer] = []  # those of ours, once they are started; instance 0 first
@@ -90,9 +90,19 @@ class Servers:
             raise errors.exceptions[0] from None
 
     def claim(self) -> None:
-        """Attached servers become ours to send load to; raises `ServerError` with who drives one of them."""
-        for url in self.settings.attached[len(self._locks) :]:
+        """They become ours to send load to; raises `ServerError` with who drives one of them."""
+        for url in self.base_urls[len(self._locks) :]:
             self._locks.append(drive_lock(*host_and_port(url)))
+
+    def let_go(self) -> None:
+        """Others may send load to them; whoever started them still stops them."""
+        while self._locks:
+            self._locks.pop().release()
+
+    @property
+    def claimed(self) -> bool:
+        """They are ours to send load to."""
+        return len(self._locks) == self.count
 
     async def wait_ready(self) -> None:
         """Return once every server answers; raises `ServerError` if one dies first or takes longer than it may."""
@@ -167,9 +177,10 @@ class Servers:
 
     async def stop(self) -> list[StopReport]:
         """End all trees at once; end the load and close its connections first. Attached servers are let go."""
-        for lock in self._locks:
-            lock.release()
-        return await asyncio.gather(*(server.stop() for server in self.managed))
+        try:
+            return await asyncio.gather(*(server.stop() for server in self.managed))
+        finally:
+            self.let_go()
 
     async def _left_running(self, tell: Tell) -> bool:
         """Let them run on; one that cannot be left is for `stop` to end."""
@@ -179,6 +190,7 @@ class Servers:
         except ServerError as error:
             tell("error", f"{error}; it is stopped")
             return False
+        self.let_go()
         ports = " ".join(str(server.port) for server in self.managed)
         tell("server", f"left running at {' '.join(self.base_urls)}; `vramp stop {ports}` ends it")
         return True

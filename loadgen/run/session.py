@@ -26,7 +26,6 @@ from loadgen.metrics.snapshot import Liveness, SeenState, ServerView
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.profile.schema import Profile
 from loadgen.run.canary import CanaryWatch
-from loadgen.run.controller import Boundary
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.probe import (
     Accepted,
@@ -108,6 +107,8 @@ class Session:
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""
         await self.servers.start(self._writer.folder)
+        if any(not stage.no_load for stage in self._plan):
+            self.servers.claim()
         self.log_state("starting")
         await self.servers.wait_ready()
         problem = self.servers.remember_start()
@@ -160,11 +161,14 @@ class Session:
     async def prepare(self, stages: Sequence[Stage]) -> None:
         """Send the first request and start workers for load as in `stages`.
 
+        Once they have started they stay, and only the right to send is taken anew.
         Raises `ServerError`, `ProfileError` or `WorkerError`.
         """
         if not self._clients:
             raise ProfileError("there is no server to send it to; name one: vramp monitor URL")
         self.servers.claim()
+        if self._driven:
+            return
         load = self.profile.load
         first, *twins = self._clients
         served = await self._identify(first)
@@ -292,7 +296,7 @@ class Session:
     async def load_is_over(self) -> None:
         """Wait for the engines' numbers on the stages, and for what they answer now that they are idle."""
         await self.settle()
-        if self._canaries is not None:
+        if self._canaries is not None and self.servers.claimed:
             await self._canaries.after()
 
     async def settle(self) -> None:
@@ -320,11 +324,12 @@ class Session:
         assert self.served is not None and self._accepted is not None
         return partial(templates_of, self.profile, self.served.model, self._accepted, self.servers.base_urls)
 
-    @property
-    def boundary(self) -> Boundary:
-        """Called where stages end and begin."""
+    def boundary(self, ended: int | None, begun: int | None) -> None:
+        """A stage ended, or began, or both."""
         assert self._watch is not None
-        return self._watch.boundary
+        self._watch.boundary(ended, begun)
+        if self._canaries is not None:
+            self._canaries.boundary()
 
     @property
     def worker_pids(self) -> Sequence[int]:

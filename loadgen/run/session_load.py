@@ -1,7 +1,8 @@
 """The load on one session: a turn with each tick, and workers as soon as load is asked for.
 
 Invariants: nothing but a look is sent while no load is asked for; where it is asked for later, what runs goes on
-without load until there are workers, and for good if there can be none.
+without load until there are workers, and for good if there can be none. A run whose plan is load drives its servers
+until its end; one that only watches lets others drive them whenever it sends nothing.
 """
 
 from __future__ import annotations
@@ -57,6 +58,13 @@ class SessionLoad:
         broken = self._breaker.check(record, self._writer.clock_s())
         if broken is not None:
             self._give_up(broken)
+        if self._only_watches and controller.rests and self._preparing is None:
+            session.servers.let_go()
+            controller.workers_let_go()
+
+    @property
+    def _only_watches(self) -> bool:
+        return all(stage.no_load for stage in self._plan)
 
     async def close(self) -> None:
         """Prepare no more."""
@@ -85,7 +93,7 @@ class SessionLoad:
 
     def _give_up(self, why: str) -> None:
         """A run whose plan is load has failed; one that only watches goes on without load."""
-        if any(not stage.no_load for stage in self._plan):
+        if not self._only_watches:
             raise LoadError(why)
         self._writer.event("error", why)
         self._controller.change(NO_LOAD, concurrency=0, rate=None)

@@ -249,7 +249,7 @@ async def test_a_guard_that_does_not_answer_cannot_be_told_to_leave(
 async def test_while_it_runs_it_is_recorded_and_locked(fake: FakeServer) -> None:
     async with managed(fake) as server:
         assert [record.port for record in list_servers()] == [server.port]
-        with pytest.raises(ServerError, match=f"port {server.port} is already driven by a vramp \\(pid {os.getpid()}"):
+        with pytest.raises(ServerError, match=f"port {server.port} is already run by a vramp \\(pid {os.getpid()}"):
             claim_port("127.0.0.1", server.port)
     assert list_servers() == []
     _, lock = claim_port("127.0.0.1", server.port)
