@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 import ssl
 from collections.abc import Iterator
@@ -22,6 +23,13 @@ settings.register_profile(
     "explore", settings.get_profile("vramp"), max_examples=600, derandomize=False, print_blob=True
 )
 settings.load_profile("vramp")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: to look through it for garbage took a third of the screens' tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
